@@ -154,14 +154,17 @@ NO_SESSION = StatementSession()
 
 # The first event of a transaction (QUERY "BEGIN") and its last (XID, or QUERY "COMMIT"): offsets in the file, lengths in bytes, seconds
 # since 1970; thread of the session; `xid`, -1 if a COMMIT ended it; id of the server that wrote it. `begin` -1: it has no first event (a
-# statement without BEGIN, or the beginning of a file).
+# statement without BEGIN, or the beginning of a file). `committed`, `sequence`: the logical clock in MySQL's GTID event,
+# the last transaction that it depends on and its own number in the file; -1: it has none.
 FRAME_FIELDS = (
     *("begin", "begin_length", "begin_seconds", "thread"),
     *("close", "close_length", "close_seconds", "xid", "server"),
+    *("committed", "sequence"),
 )
 FRAME = np.dtype([(name, np.int64) for name in FRAME_FIELDS])
 Frames = npt.NDArray[np.void]  #: structured array of FRAME
 NO_FRAMES: Frames = np.zeros(0, FRAME)
+NO_GTID = (-1, 0)  #: source and number of a transaction without GTID
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,6 +200,7 @@ class Block:
     transaction, which continues in the next block. `changes` is non-empty only in a block without row events (a DDL statement is a block
     of its own). `start_gtid_set`: the executed set before this block's first transaction, as text. `file_created`: as in `Position`.
     `open_frame`: FRAME of the transaction that is open at the block's end (at most one, its end is not known yet); empty if none is.
+    `open_gtid`: its source and number, as those of a transaction that ends.
     `statement`: the statement that this block consists of, whether or not it changes a captured table.
     """
 
@@ -224,6 +228,7 @@ class Block:
     changes: tuple[TableChange, ...] = ()
     transaction_frame: Frames
     open_frame: Frames = dataclasses.field(default_factory=lambda: NO_FRAMES)
+    open_gtid: tuple[int, int] = NO_GTID
     statement: LoggedStatement | None = None
 
     @property

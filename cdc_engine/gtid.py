@@ -14,7 +14,7 @@ import re
 import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,24 @@ from sluice.cdc_engine.errors import PositionLostError
 
 Runs = tuple[tuple[int, int], ...]  # closed intervals (first, last), ascending, never touching
 NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
+_MARK = NUMBER_MAX + 1  # no transaction has this number
 TAGGED = 1  # the form of an encoded set in which sources may have tags (MySQL 8.3 and above)
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
+
+
+class SetText(NamedTuple):
+    """The text of a set around the number of its newest transaction. `first`: where the interval begins that ends with that number; 0: the
+    text has no interval; -1: `before` is the whole text. `last`: the highest number for which the rest of the text stays the same.
+    """
+
+    before: str
+    first: int
+    after: str
+    last: int
 
 
 def merged(runs: Iterable[tuple[int, int]]) -> Runs:
@@ -123,6 +135,18 @@ class GtidSet:
             result[name] = merged((*result.get(name, ()), *zip(firsts, lasts, strict=True)))
         return GtidSet(result)
 
+    def around(self, source: str, number: int) -> SetText:
+        """Returns the text of the set with a transaction of a source, and with those that follow it up to `SetText.last`."""
+        runs = self.runs.get(source, ())
+        head = [run for run in runs if run[1] < number - 1]
+        adjacent = [run for run in runs if run[0] < number and run[1] == number - 1]
+        tail = [run for run in runs if run[0] > number + 1]
+        if len(head) + len(adjacent) + len(tail) < len(runs):  # it is in the set, or closes a gap
+            return SetText(str(self.add(source, number, number)), -1, "", number)
+        text = str(GtidSet({**self.runs, source: (*head, (_MARK, _MARK), *tail)}))
+        before, _, after = text.partition(str(_MARK))
+        return SetText(before, adjacent[0][0] if adjacent else number, after, tail[0][0] - 2 if tail else NUMBER_MAX)
+
     def encoded(self) -> bytes:
         """Returns the form of COM_BINLOG_DUMP_GTID: count, then per source its uuid, interval count and half-open intervals, little-endian.
 
@@ -216,6 +240,13 @@ class MariadbPosition:
         """Compares sequence numbers only: within a domain they grow over all servers (the rule of gtid_strict_mode)."""
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
+    def around(self, source: str, _number: int) -> SetText:
+        """Returns the text of the position with a transaction of a source, as `GtidSet.around` does."""
+        domain, writer = (int(part) for part in source.split("-"))
+        text = str(MariadbPosition({**self.last, domain: (writer, _MARK)}))
+        before, _, after = text.partition(str(_MARK))
+        return SetText(before, 0, after, NUMBER_MAX)
+
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> MariadbPosition:
@@ -226,6 +257,11 @@ class MariadbPosition:
             at = int(np.flatnonzero(source == index)[-1])
             ends[domain] = max(ends.get(domain, (-1, 0, 0)), (at, server, int(number[at])))
         return MariadbPosition({**self.last, **{domain: (server, seq) for domain, (_, server, seq) in ends.items()}})
+
+
+def gtid_name(source: str, number: int | str) -> str:
+    """Returns the GTID of a transaction: "uuid:number", "uuid:tag:number" or MariaDB's "domain-server-number"."""
+    return f"{source}{'-' if is_mariadb(source) else ':'}{number}"
 
 
 def parse_executed(text: str, *, mariadb: bool) -> GtidSet | MariadbPosition:

@@ -8,7 +8,7 @@ import java.util.Arrays;
 
 /**
  * Canal's own server as it is, all in memory: one destination, read from a place in the binlog, until its input ends. Started by
- * server.py: PORT DESTINATION MYSQL_PORT FILE OFFSET FILTER SERVER_ID USER PASSWORD
+ * server.py: PORT DESTINATION MYSQL_PORT FILE OFFSET FILTER SERVER_ID USER PASSWORD [GTIDS]
  */
 public class CanalServer {
     public static void main(String[] words) throws Exception {
@@ -26,7 +26,7 @@ public class CanalServer {
         settings.setDbUsername(words[7]);
         settings.setDbPassword(words[8]);
         settings.setDefaultDatabaseName("mysql");
-        settings.setPositions(Arrays.asList("{\"journalName\":\"" + words[3] + "\",\"position\":" + words[4] + "}"));
+        settings.setPositions(Arrays.asList("{\"journalName\":\"" + words[3] + "\",\"position\":" + words[4] + (words.length > 9 ? ",\"gtid\":\"" + words[9] + "\"}" : "}")));
         settings.setSlaveId(Long.parseLong(words[6]));
         settings.setConnectionCharset("UTF-8");
         settings.setConnectionCharsetNumber((byte) 33);
@@ -37,7 +37,7 @@ public class CanalServer {
         settings.setDetectingIntervalInSeconds(5);
         settings.setTransactionSize(1024);
         settings.setTsdbEnable(false);
-        settings.setGtidEnable(false);
+        settings.setGtidEnable(words.length > 9);
         settings.setParallel(true);
         Canal canal = new Canal();
         canal.setId(1L);

@@ -33,9 +33,12 @@ def java_command(*groups: str) -> list[str]:
 
 @contextlib.contextmanager
 def canal_server(
-    mysql_port: int, destination: str, place: tuple[str, int], table_filter: str, log: Path
+    mysql_port: int, destination: str, place: tuple[str, int], table_filter: str, log: Path, *, gtid_set: str = ""
 ) -> Iterator[int]:
-    """Yields the port of a Canal that reads one destination from `place` (file, offset) with ACCOUNT. Raises RuntimeError with its log."""
+    """Yields the port of a Canal that reads one destination from `place` (file, offset) with ACCOUNT. Raises RuntimeError with its log.
+
+    `gtid_set`: what was executed at `place`; Canal then reads by GTID.
+    """
     port = free_port()
     words = [
         str(port),
@@ -47,6 +50,7 @@ def canal_server(
         str(SERVER_ID),
         USER,
         PASSWORD,
+        *([gtid_set] if gtid_set else []),
     ]
     command = [*java_command("canal-client", "canal-server"), "-Duser.timezone=UTC", "-Xmx1g", str(PROGRAM), *words]
     with log.open("w") as output:

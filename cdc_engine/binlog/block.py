@@ -120,7 +120,8 @@ def join(blocks: Sequence[Block]) -> Block:
     }
     arrays["event_offset"] += np.repeat(np.cumsum(buffers) - buffers, events)
     arrays["transaction_events"] += np.repeat(np.cumsum(events) - events, transactions)
-    return dataclasses.replace(blocks[0], open_frame=blocks[-1].open_frame, **arrays)
+    last = blocks[-1]
+    return dataclasses.replace(blocks[0], open_frame=last.open_frame, open_gtid=last.open_gtid, **arrays)
 
 
 @numba.njit(cache=True, nogil=True)

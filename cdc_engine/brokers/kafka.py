@@ -25,6 +25,7 @@ DEFAULTS = {
     "topic.metadata.propagation.max.ms": "5000",  # how long a missing topic may still appear
     "log.connection.close": "false",
 }
+GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
 FIXED = {"acks": "all", "enable.idempotence": "true"}
 NO_PLACE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names
 NOT_ALLOWED = (
@@ -41,6 +42,12 @@ def settings_of(
     """Returns the settings for librdkafka. `$NAME` in an option becomes that variable. Raises ConfigurationError if it is not set."""
     given = {name: filled(value, f"brokers.options.{name}", environment) for name, value in options.items()}
     return {**DEFAULTS, **given, **FIXED, "bootstrap.servers": servers}
+
+
+def headers_of(message: Message) -> list[tuple[str, str | bytes | None]]:
+    """Returns a record's headers: the GTID and the position of its event; the GTID only if the transaction has one."""
+    named = ((GTID_HEADER, message.origin.gtid), (POSITION_HEADER, message.origin.position))
+    return [(name, value.encode()) for name, value in named if value]
 
 
 class KafkaPublisher:
@@ -82,7 +89,11 @@ class KafkaPublisher:
         while not given_up():
             try:
                 self._producer.produce(
-                    message.topic, message.body, partition=message.partition, on_delivery=on_delivery
+                    message.topic,
+                    message.body,
+                    partition=message.partition,
+                    on_delivery=on_delivery,
+                    headers=headers_of(message),
                 )
             except BufferError:  # the queue is full
                 self._producer.poll(LOOK_SECONDS)

@@ -17,6 +17,7 @@ from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, ShownRow
 from sluice.cdc_engine.binlog.entries.texts import Display
 from sluice.cdc_engine.binlog.entries.units import units_of
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.brokers.origins import EventOrigins, last_origin, origin_of
 from sluice.cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
 from sluice.cdc_engine.brokers.publisher import Message
 from sluice.cdc_engine.brokers.routing import Route, Routing
@@ -57,32 +58,36 @@ class MessageMaker:
             return [message for part in parts for message in self._flat_of(part, batch_id, now_ms)]
         if self._routing.is_plain:
             route = self._routing.statement("", "")
-            return [Message(route.topic, route.partition, whole_packet(batch_id, self._entries.messages(parts)))]
+            packet = whole_packet(batch_id, self._entries.messages(parts))
+            return [Message(route.topic, route.partition, packet, last_origin(parts))]
         return self._packets(parts)
 
     # ── flat messages ──
 
     def _flat_of(self, part: EntryPart, batch_id: int, now_ms: int) -> list[Message]:
         if part.statement is not None:
-            return self._flat_statement(part.statement, batch_id, now_ms)
+            return self._flat_statement(part, part.statement, batch_id, now_ms)
         found: list[Placed] = []
+        marks, origins = self._entries.marks(part), EventOrigins(part.block)
         for table, route, places, shown in self._tables(part):
             units = units_of(shown, route.partition, route.hashing)
-            made = self._flat_table(table).messages(shown, units, batch_id, now_ms)
+            made = self._flat_table(table).messages(shown, units, batch_id, now_ms, marks)
             data, ends = made.data.tobytes(), made.ends.tolist()
+            headers = origins.of(shown.facts)
             for begin, end, event, partition in zip(
                 [0, *ends], ends, made.events.tolist(), made.partitions.tolist(), strict=False
             ):
-                found.append((int(places[event]), Message(route.topic, partition, data[begin:end])))
+                found.append((int(places[event]), Message(route.topic, partition, data[begin:end], headers[event])))
         return _in_order(found)
 
-    def _flat_statement(self, statement: LoggedStatement, batch_id: int, now_ms: int) -> list[Message]:
+    def _flat_statement(self, part: EntryPart, statement: LoggedStatement, batch_id: int, now_ms: int) -> list[Message]:
         is_a = self._describe(statement)
         if is_a is None:
             return []
         route = self._routing.statement(is_a.schema, is_a.table)
-        body = flat_statement(statement, EventType(is_a.kind), is_a.schema, is_a.table, batch_id, now_ms)
-        return [Message(route.topic, route.partition, body)]
+        gtid_set = self._entries.marks(part).set_text(0)
+        body = flat_statement(statement, EventType(is_a.kind), is_a.schema, is_a.table, batch_id, now_ms, gtid_set)
+        return [Message(route.topic, route.partition, body, origin_of(part.block, 0, statement.offset))]
 
     def _flat_table(self, table: TableEntries) -> FlatTable:
         known = self._flat.get(id(table))
@@ -95,31 +100,37 @@ class MessageMaker:
     # ── packets ──
 
     def _packets(self, parts: Sequence[EntryPart]) -> list[Message]:
-        """Returns one message per topic and partition."""
-        gathered: dict[tuple[str, int], list[bytes]] = {}
+        """Returns one message per topic and partition. Its origin is that of its last entry."""
+        gathered: dict[tuple[str, int], list[Message]] = {}
         for part in parts:
             for message in self._entries_of(part):
-                gathered.setdefault((message.topic, message.partition), []).append(message.body)
-        return [Message(*where, packet_of(entries)) for where, entries in gathered.items()]
+                gathered.setdefault((message.topic, message.partition), []).append(message)
+        return [
+            Message(*where, packet_of([entry.body for entry in entries]), entries[-1].origin)
+            for where, entries in gathered.items()
+        ]
 
     def _entries_of(self, part: EntryPart) -> list[Message]:
         if part.statement is not None:
             is_a = self._describe(part.statement)
             route = self._routing.statement(is_a.schema if is_a else "", is_a.table if is_a else "")
-            return [Message(route.topic, route.partition, self._entries.statement(part.block, part.statement))]
+            entry, origin = self._entries.statement(part.block, part.statement), part.statement.offset
+            return [Message(route.topic, route.partition, entry, origin_of(part.block, 0, origin))]
         file = np.frombuffer(part.block.file.encode(), np.uint8)
         found: list[Placed] = []
+        marks, origins = self._entries.marks(part), EventOrigins(part.block)
         for table, route, places, shown in self._tables(part):
+            headers = origins.of(shown.facts)
             if route.hashing is None:
-                made, events = table.written(shown, file, shown.row_counts), np.arange(len(places))
+                made, events = table.written(shown, file, shown.row_counts, marks), np.arange(len(places))
                 partitions = np.full(len(places), route.partition)
             else:
                 units = units_of(shown, route.partition, route.hashing)
                 single, row_counts = by_unit(shown, units)
-                made = table.written(single, file, row_counts)
+                made = table.written(single, file, row_counts, marks)
                 events, partitions = units.event, units.partition
             for entry, event, partition in zip(_each(made), events.tolist(), partitions.tolist(), strict=True):
-                found.append((int(places[event]), Message(route.topic, partition, entry)))
+                found.append((int(places[event]), Message(route.topic, partition, entry, headers[event])))
         return _in_order(found)
 
     # ── both ──

@@ -11,12 +11,26 @@ from sluice.cdc_engine.errors import PublishError
 
 
 @dataclasses.dataclass(frozen=True)
+class MessageOrigin:
+    """Where a message comes from: the GTID of its transaction, empty without one; file and offset of its event in the binlog."""
+
+    gtid: str = ""
+    position: str = ""
+
+
+NO_ORIGIN = MessageOrigin()
+
+
+@dataclasses.dataclass(frozen=True)
 class Message:
-    """A message. `partition`: of the topic, from 0 on; a broker without partitions ignores it."""
+    """A message. `partition`: of the topic, from 0 on; a broker without partitions ignores it. `origin`: for the message's headers, if the
+    broker has them; of a message with several events, that of the last one.
+    """
 
     topic: str
     partition: int
     body: bytes
+    origin: MessageOrigin = NO_ORIGIN
 
 
 class Publisher(Protocol):

@@ -22,6 +22,11 @@ class RenderingConfig(Strict):
         "declared",
         description="Whole DECIMAL values: with all digits of their scale (1.000000), or as Canal shows them (1.0).",
     )
+    gtids: bool = Field(
+        False,
+        description="Whether headers of entries have the executed GTID set (`gtid`) and the transaction's GTID (`curtGtid`, "
+        "`curtGtidSn`, `curtGtidLct`), and flat messages the set, as in Canal with `gtidon`.",
+    )
 
 
 class CanalServerConfig(RenderingConfig):

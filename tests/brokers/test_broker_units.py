@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sluice.cdc_engine.binlog.entries.assemble import ABSENT
-from sluice.cdc_engine.binlog.entries.images import EventFacts
-from sluice.cdc_engine.binlog.entries.locate import AFTER, BEFORE
+from sluice.cdc_engine.binlog.entries.locate import AFTER, BEFORE, EventFacts
 from sluice.cdc_engine.binlog.entries.rows import ShownRows
 from sluice.cdc_engine.binlog.entries.units import Hashing, units_of
 from sluice.cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
@@ -29,7 +28,7 @@ def shown(kind: int, *images: Image) -> ShownRows:
     none = np.zeros(1, np.int64)
     sides = {KIND_INSERT: [AFTER], KIND_DELETE: [BEFORE]}.get(kind, [BEFORE, AFTER])
     return ShownRows(
-        EventFacts(np.array([kind], np.int8), none, none, none, none, none),
+        EventFacts(np.array([kind], np.int8), none, none, none, none, none, none),
         none,
         np.array(sides * (len(images) // len(sides)), np.int8),
         np.zeros(len(images), np.int32),

@@ -114,7 +114,7 @@ def test_fault_what_follows_a_torn_tail_is_never_taken_for_what_was_written_befo
     stored(shop, source)
     with shop.files()[-1].open("r+b") as file:
         file.seek(-200, os.SEEK_END)
-        file.write(b"\0" * 8)
+        file.write(b"\xff" * 8)
     again = shop.open()
     place = again.put_position
     assert place is not None

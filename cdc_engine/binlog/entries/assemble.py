@@ -84,13 +84,16 @@ def _digits(value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
-    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length, eventType (not if `kind` is 0)
-    and the row count.
+    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length, eventType (not if `kind` is 0),
+    the row count and GTIDs.
     """
     file, rows = headers.file.shape[0], headers.row_counts[entry]
     own = 2 + 1 + varint_size(file) + file + field_size(headers.offsets[entry]) + field_size(headers.servers[entry])
     own += 7 + field_size(headers.ms[entry]) + 2 + headers.names.shape[0]
     own += field_size(headers.lengths[entry]) + field_size(kind)
+    mark, starts = headers.marks[entry], headers.gtids.starts
+    if mark >= 0:
+        own += starts[3 * mark + 3] - starts[3 * mark]
     return own + (2 + ROWS_COUNT.shape[0] + 1 + _digits(rows) if rows else 0)
 
 
@@ -110,6 +113,9 @@ def put_header(out: Bytes, at: Integer, headers: EntryHeaders, entry: Integer, k
     at = put_bytes(out, at + 2, names, 0, names.shape[0])
     at = put_field(out, at, 0x50, headers.lengths[entry])
     at = put_field(out, at, 0x58, kind)
+    mark, gtids = headers.marks[entry], headers.gtids
+    if mark >= 0:
+        at = put_bytes(out, at, gtids.data, gtids.starts[3 * mark], gtids.starts[3 * mark + 1] - gtids.starts[3 * mark])
     if rows:
         digits = _digits(rows)
         out[at], out[at + 1] = 0x62, ROWS_COUNT.shape[0] + 1 + digits
@@ -120,6 +126,9 @@ def put_header(out: Bytes, at: Integer, headers: EntryHeaders, entry: Integer, k
             out[at + digits - 1 - place] = 48 + rows % 10
             rows //= 10
         at += digits
+    if mark >= 0:
+        first = gtids.starts[3 * mark + 1]
+        at = put_bytes(out, at, gtids.data, first, gtids.starts[3 * mark + 3] - first)
     return at
 
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 
 from sluice.cdc_engine.binlog.entries import flat_json, kernel_arguments
+from sluice.cdc_engine.binlog.entries.gtid_marks import NO_MARKS, GtidMarks, pieces_of
 from sluice.cdc_engine.binlog.entries.kernel_arguments import FlatUnits, Pieces
 from sluice.cdc_engine.binlog.entries.locate import BEFORE
 from sluice.cdc_engine.binlog.entries.numbers import EventType
@@ -46,17 +47,21 @@ class FlatTable:
         for column, each in zip(table.columns, table.texts, strict=True):
             numbers = (each.sql_type, each.of_high, each.of_null)
             pieces += [f"{text_of(column.name)}:", text_of(column.mysql_type), *map(str, map(int, numbers))]
-        self._pieces = _pieces(pieces)
+        self._pieces = pieces_of(pieces)
 
-    def messages(self, shown: ShownRows, units: Units, batch_id: int, now_ms: int) -> FlatMessages:
-        """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts."""
+    def messages(
+        self, shown: ShownRows, units: Units, batch_id: int, now_ms: int, marks: GtidMarks = NO_MARKS
+    ) -> FlatMessages:
+        """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts. `marks`: of the transactions of all rows."""
         begins = units.messages
         first = begins[:-1]
         kinds, events = units.kind[first], units.event[first]
         table = kernel_arguments.MessageParts(self._keys, self._pieces, self._frame(batch_id, now_ms))
         ends = np.empty(len(first), np.int64)
         ms = np.ascontiguousarray(shown.facts.ms[events])
-        rows = FlatUnits(begins, units.kind, units.image, _defining_images(shown, kinds, events), ms)
+        shows = _defining_images(shown, kinds, events)
+        own = marks.indices(shown.facts.transactions[events])
+        rows = FlatUnits(begins, units.kind, units.image, shows, ms, marks.pieces, own)
         room = np.empty(0, np.uint8)
         for writes in (False, True):
             flat_json.put_messages(room, writes, rows, shown.values, table, ends)
@@ -66,11 +71,12 @@ class FlatTable:
 
     def _frame(self, batch_id: int, now_ms: int) -> Pieces:
         end = f',"table":{self._table},"ts":{now_ms},"type":'
-        return _pieces(
+        return pieces_of(
             [
                 '{"data":',
                 f',"database":{self._database},"es":',
-                f',"gtid":"","id":{batch_id},"isDdl":false,"mysqlType":',
+                ',"gtid":"',
+                f'","id":{batch_id},"isDdl":false,"mysqlType":',
                 ',"old":',
                 ',"pkNames":',
                 ',"sql":"","sqlType":',
@@ -89,22 +95,15 @@ def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
     return images
 
 
-def _pieces(pieces: list[str]) -> Pieces:
-    data = [piece.encode() for piece in pieces]
-    places = np.zeros(len(data) + 1, np.int64)
-    np.cumsum([len(piece) for piece in data], out=places[1:])
-    return Pieces(np.frombuffer(b"".join(data) or b"\0", np.uint8), places)
-
-
 def flat_statement(  # noqa: PLR0917  one caller
-    statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int
+    statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int, gtid_set: str = ""
 ) -> bytes:
     """Returns the message of a statement."""
     record = {
         "data": None,
         "database": schema,
         "es": statement.seconds * 1000,
-        "gtid": "",
+        "gtid": gtid_set,
         "id": batch_id,
         "isDdl": True,
         "mysqlType": None,

@@ -24,7 +24,7 @@ NULL_WORD = np.frombuffer(b"null", np.uint8)
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
 # Pieces of a message, each the text before that part; three ends, by kind of the rows.
-DATA, ES, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(7)
+DATA, ES, GTID, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(8)
 
 
 @nb.njit(inline="always")
@@ -74,7 +74,7 @@ def put_escaped(out: Bytes, at: Integer, texts: Bytes, start: Integer, size: Int
 
 
 @nb.njit(inline="always")
-def _put_piece(out: Bytes, at: Integer, pieces: Pieces, piece: Integer, writes: bool) -> Integer:
+def put_piece(out: Bytes, at: Integer, pieces: Pieces, piece: Integer, writes: bool) -> Integer:
     first, size = pieces.starts[piece], pieces.starts[piece + 1] - pieces.starts[piece]
     return put_bytes(out, at, pieces.data, first, size) if writes else at + size
 
@@ -109,7 +109,7 @@ def put_row(
             continue
         if at > begin:
             at = _put_byte(out, at, 44, writes)
-        at = _put_piece(out, at, columns, PIECES * column + NAME, writes)
+        at = put_piece(out, at, columns, PIECES * column + NAME, writes)
         if size == NULL:
             at = _put_null(out, at, writes)
             continue
@@ -163,9 +163,9 @@ def put_columns(
             continue
         if at > first:
             at = _put_byte(out, at, 44, writes)
-        at = _put_piece(out, at, columns, PIECES * column + NAME, writes)
+        at = put_piece(out, at, columns, PIECES * column + NAME, writes)
         which = piece + (beginning(size, high[column, image]) if piece == SQL_TYPE else 0)
-        at = _put_piece(out, at, columns, PIECES * column + which, writes)
+        at = put_piece(out, at, columns, PIECES * column + which, writes)
     return _put_byte(out, at, 125, writes) if at > first else _put_null(out, begin, writes)
 
 
@@ -182,7 +182,7 @@ def put_keys(
             continue
         if at > first:
             at = _put_byte(out, at, 44, writes)
-        at = _put_piece(out, at, columns, PIECES * column + NAME, writes) - 1
+        at = put_piece(out, at, columns, PIECES * column + NAME, writes) - 1
     return _put_byte(out, at, 93, writes) if at > first else _put_null(out, begin, writes)
 
 
@@ -209,19 +209,22 @@ def put_message(
     kind, images = units.kinds[first], units.images[first : units.begins[message + 1]]
     keys, columns, frame = table
     side, updates = (1, True) if kind == KIND_UPDATE else (0, False)
-    at = _put_piece(out, at, frame, DATA, writes)
+    at = put_piece(out, at, frame, DATA, writes)
     at = put_rows(out, at, writes, images, side, False, values, columns)
-    at = _put_piece(out, at, frame, ES, writes)
+    at = put_piece(out, at, frame, ES, writes)
     at = put_number(out, at, writes, ms)
-    at = _put_piece(out, at, frame, TYPES, writes)
+    at = put_piece(out, at, frame, GTID, writes)
+    if units.marks[message] >= 0:
+        at = put_piece(out, at, units.gtids, 3 * units.marks[message] + 2, writes)
+    at = put_piece(out, at, frame, TYPES, writes)
     at = put_columns(out, at, writes, shown, TYPE, values, columns)
-    at = _put_piece(out, at, frame, OLD, writes)
+    at = put_piece(out, at, frame, OLD, writes)
     at = put_rows(out, at, writes, images, 0, True, values, columns) if updates else _put_null(out, at, writes)
-    at = _put_piece(out, at, frame, KEYS, writes)
+    at = put_piece(out, at, frame, KEYS, writes)
     at = put_keys(out, at, writes, images[0] + side, keys, values.sizes, columns)
-    at = _put_piece(out, at, frame, SQL_TYPES, writes)
+    at = put_piece(out, at, frame, SQL_TYPES, writes)
     at = put_columns(out, at, writes, shown, SQL_TYPE, values, columns)
-    return _put_piece(out, at, frame, ENDS + kind - KIND_INSERT, writes)
+    return put_piece(out, at, frame, ENDS + kind - KIND_INSERT, writes)
 
 
 @kernel

@@ -49,9 +49,17 @@ class MeasuredImages(NamedTuple):
     images: Int64s
 
 
+class Pieces(NamedTuple):
+    """Constant texts: piece n is `data[starts[n] : starts[n + 1]]`."""
+
+    data: Bytes
+    starts: Int64s
+
+
 class EntryHeaders(NamedTuple):
     """What the headers of entries contain. `names`: the fields schemaName and tableName; the arrays have one value per entry, times in
-    milliseconds. `row_counts` 0: no row count.
+    milliseconds. `row_counts` 0: no row count. `gtids`: as in `gtid_marks.GtidMarks`; `marks`: the index of each entry's transaction
+    there, -1: none.
     """
 
     file: Bytes
@@ -61,6 +69,8 @@ class EntryHeaders(NamedTuple):
     ms: Int64s
     lengths: Int64s
     row_counts: Int64s
+    gtids: Pieces
+    marks: Int64s
 
 
 class EntrySizes(NamedTuple):
@@ -69,13 +79,6 @@ class EntrySizes(NamedTuple):
     changes: Int64s
     headers: Int64s
     entries: Int64s
-    starts: Int64s
-
-
-class Pieces(NamedTuple):
-    """Constant texts: piece n is `data[starts[n] : starts[n + 1]]`."""
-
-    data: Bytes
     starts: Int64s
 
 
@@ -92,7 +95,7 @@ class MessageParts(NamedTuple):
 
 class FlatUnits(NamedTuple):
     """The rows of flat messages. `begins`: where each message begins among the units. `kinds`, `images`: of each unit, its kind and first
-    image. `shown`, `ms`: of each message, the image that defines columns and types, and its time.
+    image. `shown`, `ms`: of each message, the image that defines columns and types, and its time. `gtids`, `marks`: as in `EntryHeaders`.
     """
 
     begins: Int64s
@@ -100,3 +103,5 @@ class FlatUnits(NamedTuple):
     images: Int64s
     shown: Int64s
     ms: Int64s
+    gtids: Pieces
+    marks: Int64s

@@ -9,8 +9,9 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.entries import assemble
 from sluice.cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, ROWS
-from sluice.cdc_engine.binlog.entries.images import little_endian_at
+from sluice.cdc_engine.binlog.entries.gtid_marks import NO_MARKS, GtidMarks, marks_of, transactions_of
 from sluice.cdc_engine.binlog.entries.kernel_arguments import EntryHeaders
+from sluice.cdc_engine.binlog.entries.locate import little_endian_at
 from sluice.cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
 from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
 from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
@@ -72,9 +73,10 @@ class EntryMaker:
             return bytes_field(2, self.statement(part.block, part.statement))
         file = np.frombuffer(part.block.file.encode(), np.uint8)
         rows = part.kinds == ROWS
+        marks = self.marks(part)
         places, starts, sizes, data = list[Int64s](), list[Int64s](), list[Int64s](), list[Bytes]()
         used = 0
-        for at, entries in self._made(part, file, rows):
+        for at, entries in self._made(part, file, rows, marks):
             places.append(at)
             starts.append(entries.starts + used)
             sizes.append(entries.sizes)
@@ -88,18 +90,26 @@ class EntryMaker:
         gather_entries(np.concatenate(data), each_start, each_size, out)
         return out.tobytes()
 
-    def _made(self, part: EntryPart, file: Bytes, rows: Any) -> Iterator[tuple[Int64s, Entries]]:
+    def marks(self, part: EntryPart) -> GtidMarks:
+        """Returns the GTIDs of a part's transactions, if entries are to have them. Those of a statement are the block's only ones."""
+        if not self._display.gtids:
+            return NO_MARKS
+        if part.statement is not None:
+            return marks_of(part.block, np.zeros(1, np.int64))
+        return marks_of(part.block, np.unique(_transactions(part)))
+
+    def _made(self, part: EntryPart, file: Bytes, rows: Any, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
         """Yields the entries of transactions' beginnings and ends, then those of each table's row events, with their
         indices in the part.
         """
         framing = np.flatnonzero(~rows)
         if len(framing):
-            yield framing, _frame_entries(part, framing, file)
+            yield framing, _frame_entries(part, framing, file, marks)
         places = np.flatnonzero(rows)
         tables = part.block.event_table[part.indices[places]]
         for table in np.unique(tables).tolist():
             own = places[tables == table]
-            for entries in self.table(part.block.tables[table]).entries(part.block, part.indices[own], file):
+            for entries in self.table(part.block.tables[table]).entries(part.block, part.indices[own], file, marks):
                 yield own[entries.events], entries
 
     def table(self, version: TableVersion) -> TableEntries:
@@ -123,14 +133,26 @@ class EntryMaker:
             + number_field(7, SOURCE_MYSQL)
             + bytes_field(8, found.schema.encode() if found is not None else b"")
             + bytes_field(9, found.table.encode() if found is not None else b"")
-            + number_field(10, statement.length) + number_field(11, kind)
+            + number_field(10, statement.length) + number_field(11, kind) + self._statement_gtids(block)
         )  # fmt: skip
         change = number_field(2, kind) + number_field(10, 1) + bytes_field(11, statement.text.encode())
         change += bytes_field(14, statement.database.encode())
         return bytes_field(1, header) + number_field(2, EntryType.ROWDATA) + bytes_field(3, change)
 
+    def _statement_gtids(self, block: Block) -> bytes:
+        """Returns the fields props and gtid of a statement's header."""
+        return marks_of(block, np.zeros(1, np.int64)).pieces.data.tobytes() if self._display.gtids else b""
 
-def _frame_entries(part: EntryPart, places: Int64s, file: Bytes) -> Entries:
+
+def _transactions(part: EntryPart) -> Int64s:
+    """Returns the transaction of each entry; that of the one that is open at the block's end is its `transaction_count`."""
+    found = np.where(part.indices == OPEN_HERE, part.block.transaction_count, part.indices)
+    rows = part.kinds == ROWS
+    found[rows] = transactions_of(part.block, part.indices[rows])
+    return found
+
+
+def _frame_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMarks) -> Entries:
     kinds, indices = np.ascontiguousarray(part.kinds[places]), part.indices[places]
     frames = _frames(part, places, indices)
     begins = kinds == BEGIN
@@ -141,10 +163,12 @@ def _frame_entries(part: EntryPart, places: Int64s, file: Bytes) -> Entries:
     seconds = np.where(shown_begins, frames["begin_seconds"], frames["close_seconds"])
     numbers = np.where(begins, np.where(shown_begins, frames["thread"], 0), np.maximum(frames["xid"], 0))
     count = len(places)
-    out = np.empty(count * (FRAME_BYTES_MAX + len(file)), np.uint8)
+    own = marks.indices(_transactions(part)[places])
+    out = np.empty(count * (FRAME_BYTES_MAX + len(file)) + len(marks.pieces.data) * 2, np.uint8)
     starts, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
     servers, no_rows = np.ascontiguousarray(frames["server"]), np.zeros(count, np.int64)
-    headers = EntryHeaders(file, np.zeros(0, np.uint8), offsets, servers, seconds * 1000, lengths, no_rows)
+    no_names = np.zeros(0, np.uint8)
+    headers = EntryHeaders(file, no_names, offsets, servers, seconds * 1000, lengths, no_rows, marks.pieces, own)
     used = assemble.put_frames(out, kinds, numbers, headers, starts, sizes)
     return Entries(out[:used], starts, sizes)
 

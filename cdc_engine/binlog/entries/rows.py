@@ -14,7 +14,7 @@ import pyarrow as pa
 from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
 from sluice.cdc_engine.binlog.entries import assemble
 from sluice.cdc_engine.binlog.entries import locate as entries_locate
-from sluice.cdc_engine.binlog.entries.images import EventFacts, Images
+from sluice.cdc_engine.binlog.entries.gtid_marks import NO_MARKS, GtidMarks
 from sluice.cdc_engine.binlog.entries.kernel_arguments import (
     ColumnFrames,
     EntryHeaders,
@@ -23,6 +23,7 @@ from sluice.cdc_engine.binlog.entries.kernel_arguments import (
     ShownImages,
     ShownValues,
 )
+from sluice.cdc_engine.binlog.entries.locate import EventFacts, Images
 from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.entries.shown_rules import ShownRules
 from sluice.cdc_engine.binlog.entries.texts import ColumnTexts, Display, TextValues, column_texts
@@ -134,10 +135,10 @@ class TableEntries:
             self.columns, self.texts = self._rules.columns, self._rules.texts(self.texts)
         self._frame = _column_frames(ordinals, self.columns, self.texts, version.key)
 
-    def entries(self, block: Block, chosen: Int64s, file: Bytes) -> Iterator[Entries]:
+    def entries(self, block: Block, chosen: Int64s, file: Bytes, marks: GtidMarks = NO_MARKS) -> Iterator[Entries]:
         """Yields the entries of the block's row events with these indices (ascending), some at a time."""
         for shown in self.shown(block, chosen):
-            yield self.written(shown, file, shown.row_counts)
+            yield self.written(shown, file, shown.row_counts, marks)
 
     def shown(self, block: Block, chosen: Int64s) -> Iterator[ShownRows]:
         """Yields the values of the block's row events with these indices (ascending), some events at a time, for events
@@ -165,14 +166,17 @@ class TableEntries:
             texts = self._rules.masked(texts)
         return ShownRows(facts, own + first, images.side, images.event, *_together(texts, images))
 
-    def written(self, shown: ShownRows, file: Bytes, row_counts: Int64s) -> Entries:
-        """Returns an entry for each of `facts`. Its header contains `row_counts`."""
+    def written(self, shown: ShownRows, file: Bytes, row_counts: Int64s, marks: GtidMarks = NO_MARKS) -> Entries:
+        """Returns an entry for each of `facts`. Its header contains `row_counts`. `marks`: of the transactions of all rows."""
         facts, images, shape = shown.facts, shown.images, shown.sizes.shape
         measured = MeasuredImages(
             np.zeros(shape, np.int8), np.empty(shape, np.int32), np.empty(len(shown.event), np.int64)
         )
         assemble.measure_images(images, self._frame, measured)
-        headers = EntryHeaders(file, self._names, facts.offsets, facts.servers, facts.ms, facts.lengths, row_counts)
+        own = marks.indices(facts.transactions)
+        headers = EntryHeaders(
+            file, self._names, facts.offsets, facts.servers, facts.ms, facts.lengths, row_counts, marks.pieces, own
+        )
         sizes = EntrySizes(*(np.empty(len(facts.kinds), np.int64) for _ in range(4)))
         total = assemble.measure_events(facts.kinds, facts.table_ids, headers, images, measured.images, sizes)
         out = np.empty(int(total), np.uint8)

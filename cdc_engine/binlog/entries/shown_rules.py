@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
-from sluice.cdc_engine.binlog.entries.images import EventFacts, Images
-from sluice.cdc_engine.binlog.entries.locate import BEFORE
+from sluice.cdc_engine.binlog.entries.locate import BEFORE, EventFacts, Images
 from sluice.cdc_engine.binlog.entries.numbers import SqlType
 from sluice.cdc_engine.binlog.entries.texts import ColumnTexts, TextValues
 from sluice.cdc_engine.binlog.row_rules.condition import Chosen

@@ -64,11 +64,12 @@ class Display:
     """How consumers are shown values that have several forms.
 
     `time_zone`: of TIMESTAMP values. `decimals`: a whole DECIMAL with all digits of its scale (`declared`: 1.000000), or as Canal shows it
-    (`canal`: 1.0).
+    (`canal`: 1.0). `gtids`: whether headers have the GTIDs of their transactions.
     """
 
     time_zone: str = "UTC"
     decimals: Literal["declared", "canal"] = "declared"
+    gtids: bool = False
 
 
 DEFAULT_DISPLAY = Display()

@@ -14,6 +14,7 @@ from sluice.cdc_engine.contracts import (
     FRAME,
     FRAME_FIELDS,
     NO_FRAMES,
+    NO_GTID,
     Block,
     Bytes,
     Frames,
@@ -89,7 +90,12 @@ class BlockMaker:
         frame = np.full(1, -1, np.int64).astype(FRAME)
         for place, name in enumerate(FRAME_FIELDS[:4]):
             frame[name] = state[at.BEGIN_AT + place]
+        frame["committed"], frame["sequence"] = state[at.COMMITTED], state[at.SEQUENCE]
         return frame
+
+    def _open_gtid(self) -> tuple[int, int]:
+        state = self.memory.state
+        return (int(state[at.SOURCE]), int(state[at.NUMBER])) if state[at.OPEN] else NO_GTID
 
     def _block(
         self, events: Int64s, ends: Int64s, changes: tuple[TableChange, ...], statement: LoggedStatement | None
@@ -97,7 +103,8 @@ class BlockMaker:
         self.executed.name_sources(self.memory.sources, int(self.memory.state[at.SOURCE_COUNT]), mariadb=self.mariadb)
         if ends.size:
             self.last_time_us = int(ends[at.END_TIME, -1])
-        source = ends[at.END_SOURCE] if self.executed.known else np.full(ends.shape[1], -1, np.int64)
+        known = self.executed.known
+        source = ends[at.END_SOURCE] if known else np.full(ends.shape[1], -1, np.int64)
         start_gtid_set = self.executed.text
         try:
             self.executed.take(source, ends[at.END_NUMBER])
@@ -135,6 +142,7 @@ class BlockMaker:
             changes=changes,
             transaction_frame=frames_of(ends[at.END_FRAME :]),
             open_frame=self._open_frame(),
+            open_gtid=self._open_gtid() if known else NO_GTID,
             statement=statement,
         )
 

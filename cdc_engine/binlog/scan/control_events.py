@@ -314,7 +314,7 @@ class ControlEvents:
         ends[at.END_FRAME :, state[at.END_COUNT]] = self._frame(event)
         state[at.END_COUNT] += 1
         state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.PLACE]] = 0
-        state[[at.SOURCE, at.BEGIN_AT]] = -1
+        state[[at.SOURCE, at.BEGIN_AT, at.COMMITTED, at.SEQUENCE]] = -1
         state[at.GENERATION] += 1
         self._savepoints.clear()
 
@@ -322,7 +322,8 @@ class ControlEvents:
         """Returns the frame of the transaction that this event ends (`contracts.FRAME`)."""
         begin = self._state[[at.BEGIN_AT, at.BEGIN_LENGTH, at.BEGIN_SECONDS, at.BEGIN_THREAD]].tolist()
         seconds, server = struct.unpack_from("<IxI", event)
-        return (*begin, int(self._state[at.BEGAN]), len(event), seconds, -1, server)
+        clock = self._state[[at.COMMITTED, at.SEQUENCE]].tolist()
+        return (*begin, int(self._state[at.BEGAN]), len(event), seconds, -1, server, *clock)
 
     # ── XA ──
 

@@ -15,6 +15,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.events.event_types import GTID, HEADER_BYTES
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.binlog.scan.state import (
+    COMMITTED,
     EVENT,
     FILE_END,
     GENERATION,
@@ -23,6 +24,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     OPEN,
     OPEN_ROWS,
     PLACE,
+    SEQUENCE,
     SOURCE,
     SOURCE_COUNT,
     SOURCE_NEW,
@@ -34,7 +36,8 @@ from sluice.cdc_engine.binlog.scan.state import (
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
 # A GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes.
-LOGICAL_CLOCK = 42
+CLOCK_KIND, LOGICAL_CLOCK = 25, 42
+KNOWN_CLOCK = 2
 HAS_ORIGINAL_TIME = 1 << 55  # the commit time on this replica is followed by that on the original server
 STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
 SERIALIZATION = 1  # version of the message in a tagged GTID event
@@ -64,6 +67,9 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
             return ScanStatus.SOURCES_FULL
     _begin(state, source, little_endian(buffer, body + 17, 8))
     state[OPEN] = 0  # a BEGIN or a standalone statement follows
+    if body + LOGICAL_CLOCK <= body_end and buffer[body + CLOCK_KIND] == KNOWN_CLOCK:
+        state[COMMITTED] = little_endian(buffer, body + CLOCK_KIND + 1, 8)
+        state[SEQUENCE] = little_endian(buffer, body + CLOCK_KIND + 9, 8)
     times = body + LOGICAL_CLOCK
     if times + 7 <= body_end:
         state[TIME_US] = little_endian(buffer, times, 7)
@@ -99,6 +105,7 @@ def _begin(state: Int64s, source: int, number: int) -> None:
     state[SOURCE] = source
     state[NUMBER] = number
     state[TIME_US] = 0
+    state[COMMITTED] = state[SEQUENCE] = -1
     state[OPEN_ROWS] = state[HELD] = 0
     state[PLACE] = state[FILE_END]
     state[GENERATION] += 1

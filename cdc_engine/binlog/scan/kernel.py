@@ -52,6 +52,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     BEGIN_THREAD,
     CHECKSUM,
     CHECKSUMS,
+    COMMITTED,
     CONTIGUOUS,
     DROPPED,
     ELSEWHERE,
@@ -89,6 +90,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     POOL_LENGTH,
     POSITION,
     REFERENCE,
+    SEQUENCE,
     SOURCE,
     TABLE,
     TABLE_ID,
@@ -432,4 +434,5 @@ def end_frame(buffer: Bytes, state: Int64s, ends: Int64s, count: int) -> None:
     ends[END_FRAME + 6, count] = little_endian(buffer, event, 4)
     ends[END_FRAME + 7, count] = little_endian(buffer, event + HEADER_BYTES, 8) if is_xid else -1
     ends[END_FRAME + 8, count] = little_endian(buffer, event + 5, 4)
-    state[BEGIN_AT] = -1
+    ends[END_FRAME + 9, count], ends[END_FRAME + 10, count] = state[COMMITTED], state[SEQUENCE]
+    state[BEGIN_AT] = state[COMMITTED] = state[SEQUENCE] = -1

@@ -54,7 +54,10 @@ BEGIN_AT: Final = 36
 BEGIN_LENGTH: Final = 37
 BEGIN_SECONDS: Final = 38
 BEGIN_THREAD: Final = 39
-STATE_SIZE: Final = 40
+# the logical clock in the transaction's GTID event, -1: it has none
+COMMITTED: Final = 40
+SEQUENCE: Final = 41
+STATE_SIZE: Final = 42
 
 # Rows of `events`.
 OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, PLACE_POSITION = range(8)
@@ -123,7 +126,7 @@ class ScanMemory:
             pool=np.empty(POOL_BYTES_FIRST, np.uint8),
             sources=np.zeros((SOURCE_ROWS, SOURCES_MAX), np.int64),
         )
-        memory.state[[SOURCE, BEGIN_AT]] = -1
+        memory.state[[SOURCE, BEGIN_AT, COMMITTED, SEQUENCE]] = -1
         return memory
 
     def forget_tables(self) -> None:

@@ -29,7 +29,7 @@ class Forms:
 
 
 def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
-    return Display(time_zone=config.time_zone, decimals=config.decimals)
+    return Display(time_zone=config.time_zone, decimals=config.decimals, gtids=config.gtids)
 
 
 def forms_of(config: DestinationConfig) -> Forms:

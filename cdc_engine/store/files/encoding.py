@@ -19,8 +19,11 @@ from sluice.batch_manifest.values import Alteration, AlterationKind, Cascade
 from sluice.cdc_engine.binlog.block import EVENT_ARRAYS, TRANSACTION_ARRAYS
 from sluice.cdc_engine.contracts import (
     FRAME,
+    FRAME_FIELDS,
+    NO_GTID,
     Block,
     Column,
+    Frames,
     LoggedStatement,
     StatementSession,
     TableChange,
@@ -35,6 +38,9 @@ ARRAYS: Mapping[str, npt.DTypeLike] = {
     **TRANSACTION_ARRAYS,
     "open_frame": FRAME,
 }
+# Fields of a frame before the logical clock was added, in blocks whose record has no "frame_fields".
+FIRST_FRAME_FIELDS = 9
+FRAMES = [name for name, dtype in ARRAYS.items() if dtype is FRAME]
 ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 
@@ -81,6 +87,7 @@ def described(block: Block) -> dict[str, Any]:
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
     record["sizes"] = [len(block.buffer), block.event_count, block.transaction_count, len(block.open_frame)]
+    record["frame_fields"], record["open_gtid"] = len(FRAME_FIELDS), block.open_gtid
     record["end"] = int(block.transaction_end[-1]) if block.transaction_count else -1
     record["whole"], record["all"] = dataclasses.astuple(counts.whole), dataclasses.astuple(counts.all)
     if block.changes:
@@ -99,20 +106,35 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         **dict.fromkeys(TRANSACTION_ARRAYS, transactions),
         "open_frame": frames,
     }
-    return {name: np.empty(lengths[name], dtype) for name, dtype in ARRAYS.items()}
+    fields = record.get("frame_fields", FIRST_FRAME_FIELDS)
+    types = {**ARRAYS, **dict.fromkeys(FRAMES, np.dtype([(name, np.int64) for name in FRAME_FIELDS[:fields]]))}
+    return {name: np.empty(lengths[name], dtype) for name, dtype in types.items()}
 
 
 def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names) -> Block:
     """Returns the block that `described` and its arrays describe."""
     one: dict[str, Any] = {name: record[name] for name in ONE_A_BLOCK}
+    source, number = record.get("open_gtid", NO_GTID)
+    whole: dict[str, Any] = {**arrays, **{name: _whole_frames(arrays[name]) for name in FRAMES}}
     return Block(
         **one,
-        **arrays,
+        **whole,
+        open_gtid=(source, number),
         tables=names.tables,
         gtid_sources=names.gtid_sources,
         changes=tuple(_change(each) for each in record.get("changes", ())),
         statement=_statement(record["statement"]) if "statement" in record else None,
     )
+
+
+def _whole_frames(frames: Frames) -> Frames:
+    """Returns frames with all fields of FRAME: -1 where an earlier version wrote none."""
+    if frames.dtype == FRAME:
+        return frames
+    whole = np.full(len(frames), -1, np.int64).astype(FRAME)
+    for name in frames.dtype.names or ():
+        whole[name] = frames[name]
+    return whole
 
 
 def text_of(record: Mapping[str, Any]) -> bytes:

@@ -93,12 +93,16 @@ def _without_empty(found: list[Any]) -> list[Any]:
     return kept
 
 
-@pytest.mark.parametrize("server", ["mysql80", "mysql57"])
-def test_entries_are_those_of_the_real_canal(server: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.seeds
+@pytest.mark.parametrize(("server", "gtids"), [("mysql80", True), ("mysql57", False)])
+def test_entries_are_those_of_the_real_canal(
+    server: str, gtids: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """`gtids`: both read with GTIDs, which then are in every header."""
     mysql: DatabaseServer = request.getfixturevalue(server)
     captured = Captured(tmp_path, mysql)
     port = free_port()
-    captured.describe(f"canal_server: {{port: {port}}}")
+    captured.describe(f"canal_server: {{port: {port}, gtids: {str(gtids).lower()}}}")
     database = captured.database
     captured.run(
         *ACCOUNT,
@@ -107,7 +111,8 @@ def test_entries_are_those_of_the_real_canal(server: str, tmp_path: Path, reques
     )
     with mysql.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
-        place = cursor.fetchone()[:2]
+        status = cursor.fetchone()
+    place, gtid_set = status[:2], status[4].replace("\n", "") if gtids else ""
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -117,11 +122,13 @@ def test_entries_are_those_of_the_real_canal(server: str, tmp_path: Path, reques
         table_filter = rf"{database}\..*"
         count = 7 + 3 * (len(STATEMENTS.strip().splitlines()) - 7 + 1)
         ours = [alike(each) for each in entries(port, table_filter, count)]
-        with canal_server(mysql.port, "shop", place, table_filter, tmp_path / "canal.log") as canal:
+        log = tmp_path / "canal.log"
+        with canal_server(mysql.port, "shop", place, table_filter, log, gtid_set=gtid_set) as canal:
             theirs = [alike(each) for each in entries(canal, table_filter, count)]
     finally:
         engine.stop()
     assert len(ours) == len(theirs) == count
+    assert all(("gtid" in our["header"]) == gtids for our in ours)
     for our, their in zip(ours, theirs, strict=True):
         assert our == their
 
