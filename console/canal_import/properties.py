@@ -13,6 +13,7 @@ PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
+GTID_ON = "canal.instance.gtidon"  # read by `rules` and `brokers`
 RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
 
 

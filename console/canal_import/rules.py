@@ -13,7 +13,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.console.canal_import.brokers import brokers_of
 from sluice.console.canal_import.cursors import Cursors
 from sluice.console.canal_import.filters import not_captured
-from sluice.console.canal_import.properties import ImportReport, Settings
+from sluice.console.canal_import.properties import GTID_ON, ImportReport, Settings
 from sluice.console.canal_import.standby import sources_of
 
 EXCLUDE = str(DestinationConfig.model_fields["exclude"].default)
@@ -21,7 +21,6 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 CANAL_PORT, METRICS_PORT = 11111, 11112
 ANYWHERE = "0.0.0.0"  # noqa: S104  what Canal listens on unless told otherwise
 INSTANCE = "canal.instance."
-GTID_ON = "canal.instance.gtidon"
 XML = "canal.instance.global.spring.xml"
 METRICS = "canal.metrics.pull.port"
 PLACE = tuple(f"{INSTANCE}master.{key}" for key in ("journal.name", "position", "timestamp", "gtid"))
@@ -189,8 +188,9 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
     if on:
-        findings.taken.append(f"{GTID_ON}: the stream continues by GTID wherever the source has them")
-        findings.left.append(f"{GTID_ON}: entries have no GTID in their headers and props")
+        findings.taken.append(
+            f"{GTID_ON}: the stream continues by GTID wherever the source has them, and `gtids` shows them to consumers"
+        )
     elif settings.given(GTID_ON):
         findings.no_meaning.append(f"{GTID_ON}: the stream continues by GTID wherever the source has them")
 
@@ -217,6 +217,8 @@ def _moment(milliseconds: int) -> str:
 
 def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT), "decimals": "canal"}
+    if settings.flag(GTID_ON):
+        server["gtids"] = True
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: `canal_server`")
     password = settings.get("canal.passwd")

@@ -113,7 +113,6 @@ def test_every_key_of_canals_own_files_is_reported(tmp_path: Path, mode: str) ->
 @pytest.mark.parametrize(
     ("key", "usual", "other"),
     [
-        ("canal.instance.gtidon", "false", "true"),
         ("canal.instance.fallbackIntervalInSeconds", "60", "600"),
         ("canal.instance.memory.buffer.size", "16384", "65536"),
         ("canal.instance.connectionCharset", "UTF-8", "GBK"),
@@ -139,3 +138,14 @@ def test_a_canal_that_serves_no_clients_gets_no_server(tmp_path: Path) -> None:
     assert not load_config(tmp_path / "conf").destinations["example"].canal_server.port
     assert reported(found, "canal.port") == reported(found, "canal.withoutNetty") == {"taken"}
     assert reported(found, "canal.mq.topic") == {"no_meaning"}
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("mode", ["tcp", "kafka", "rabbitMQ", "rocketMQ"])
+@pytest.mark.parametrize("on", ["true", "false"])
+def test_gtids_in_headers_are_carried_over(tmp_path: Path, mode: str, on: str) -> None:
+    found = imported(tmp_path, {"canal.serverMode": mode}, {"canal.instance.gtidon": on, "canal.mq.topic": "example"})
+    shop = load_config(tmp_path / "conf").destinations["example"]
+    served = shop.canal_server if mode == "tcp" else shop.brokers[0]
+    assert served.gtids == (on == "true")
+    assert reported(found, "canal.instance.gtidon") == {"taken" if served.gtids else "no_meaning"}
