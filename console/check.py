@@ -21,6 +21,7 @@ from sluice.cdc_engine.parser.source_check import check_source, failover_sentenc
 from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
 from sluice.console.conf_check import conf_problems, unset_passwords
+from sluice.console.dagster_check import check_dagster
 from sluice.console.keyless_check import ask_keyless
 from sluice.console.shards_check import shards_problems, shards_sentence, shards_warnings
 from sluice.console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
@@ -87,6 +88,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield Finding(side_tables_sentence(config), tuple(side_table_problems(config)))
     yield Finding(shards_sentence(config), tuple(shards_problems(config)), tuple(shards_warnings(config)))
     yield Finding("rows and masks of tables that are there", tuple(rules_problems(config)))
+    yield check_dagsters_settings(config, conf)
     yield from check_spark(config, conf)
     if "://" in config.lake:
         yield check_store(config, conf)
@@ -248,6 +250,12 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
     stranger = f"another program listens on port {port}; stop it or set ports.spark_connect and spark.remote"
     yield Finding(f"Spark at {config.spark.remote}{stopped}", (stranger,) if answers and not running else ())
     yield check_java()
+
+
+def check_dagsters_settings(config: SluiceConfig, conf: Path) -> Finding:
+    """Checks dagster.yaml for what Sluice needs of Dagster, and whether a storage in Postgres answers."""
+    found = check_dagster(conf, config)
+    return Finding(f"Dagster's settings in {found.file}", found.problems, found.warnings)
 
 
 def check_java() -> Finding:

@@ -55,7 +55,11 @@ def _files() -> DestinationFiles:
 
 def _feed(directory: Path, destination: str) -> RunEngine:
     from sluice.orchestration.rpc.run_caller import RunCaller  # noqa: PLC0415  for runs
+    from sluice.orchestration.rpc.run_elsewhere import RunElsewhere  # noqa: PLC0415  for runs
+    from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE  # noqa: PLC0415  for runs
 
+    if IN_USE.engine.kind == "remote" and not (directory / RUN_ENDPOINT_FILE).exists():
+        return RunElsewhere(_elsewhere(), destination)
     return RunCaller(directory, destination)
 
 

@@ -16,7 +16,7 @@ class Extra(Enum):
     RABBITMQ = ("rabbitmq", "RabbitMQ", ("pika",))
     OTEL = ("otel", "OpenTelemetry", ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))
     ZOOKEEPER = ("zookeeper", "ZooKeeper", ("kazoo",))
-    POSTGRES = ("postgres", "Postgres", ("psycopg",))
+    POSTGRES = ("postgres", "Postgres", ("psycopg", "dagster_postgres"))
     AWS = ("aws", "auth aws-iam", ("boto3",))
     SASL = ("sasl", "meta.sasl", ("puresasl",))
 

@@ -1,0 +1,190 @@
+"""Checks dagster.yaml, the user's or the package's, for what Sluice needs of Dagster; for `sluice check`.
+
+`findings_of` is pure: it compares the settings with conf/. `storage_problem` connects to a storage in Postgres.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.extras import Extra, missing_sentence
+from sluice.orchestration.base.batch_reference import DESTINATION_TAG
+from sluice.package_files import conf_file
+
+CONNECT_SECONDS_MAX = 5
+LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")  # their sentences belong in a run's log in Dagster
+OWN_LAUNCHER = "DefaultRunLauncher"  # runs are children of the code server, on its host
+# each has a class that Dagster imports, and says so by the keys `module` and `class`
+_STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
+
+Settings = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class DagsterFinding:
+    """What is wrong with dagster.yaml. `problems` keep Sluice from running, `warnings` do not."""
+
+    file: Path
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
+    """Reads the dagster.yaml that `sluice up` copies, and reports everything that is wrong with it."""
+    file = conf_file(conf, "dagster.yaml")
+    try:
+        settings = yaml.safe_load(file.read_text()) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return DagsterFinding(file, (f"it cannot be read ({str(error).partition(chr(10))[0]})",))
+    if not isinstance(settings, dict):
+        return DagsterFinding(file, ("it has no settings: its top level must be a mapping",))
+    problems = [*_unset(settings), *_not_importable(settings)]
+    if not problems and (why := storage_problem(settings)):
+        problems.append(why)
+    return DagsterFinding(file, tuple(problems), tuple(findings_of(settings, config)))
+
+
+def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
+    """Yields a sentence for each setting with which Sluice works worse than it could, and what to set."""
+    coordinator = _part(settings, "run_coordinator")
+    if coordinator.get("class", "QueuedRunCoordinator") != "QueuedRunCoordinator":
+        yield "run_coordinator: without QueuedRunCoordinator nothing limits the runs of a destination; remove the setting"
+    elif not _limits_a_destination(settings):
+        yield (
+            f"concurrency.runs.tag_concurrency_limits has no limit 1 per unique value of {DESTINATION_TAG}, so runs of one destination "
+            "wait for each other while each takes a place in the queue; add it"
+        )
+    if _part(settings, "run_retries").get("enabled"):
+        yield (
+            "run_retries.enabled: the engine hands a failed batch out again under a new name, and refuses a run that Dagster starts "
+            "again; set it to false"
+        )
+    if len(config.destinations) > 1 and not _part(settings, "sensors").get("use_threads"):
+        yield "sensors.use_threads is not true, so one destination's slow source delays the ticks of all; set it to true"
+    loggers = _part(settings, "python_logs").get("managed_python_loggers") or []
+    if not set(LOGGERS) <= set(loggers):
+        yield f"python_logs.managed_python_loggers lacks {' or '.join(LOGGERS)}, so runs log less; add both"
+    yield from _findings_of_launcher(settings, config)
+
+
+def _findings_of_launcher(settings: Settings, config: SluiceConfig) -> Iterator[str]:
+    """Yields what a launcher that starts runs on other hosts needs of dagster.yaml and of conf/."""
+    launcher = str(_part(settings, "run_launcher").get("class", OWN_LAUNCHER))
+    if launcher == OWN_LAUNCHER:
+        return
+    if not any(name in settings for name in _STORAGES):
+        yield f"run_launcher {launcher}: runs on other hosts cannot use Dagster's SQLite files; set storage: postgres"
+    if not _part(settings, "run_monitoring").get("enabled"):
+        yield f"run_launcher {launcher}: without run_monitoring.enabled a run whose host died is noticed late; set it to true"
+    if config.meta.kind == "file":
+        yield (
+            f"run_launcher {launcher}: with meta.kind file, runs on other hosts need <data_dir>/engine under the same path; use sql or "
+            "zookeeper"
+        )
+    draining = sorted(name for name, each in config.destinations.items() if each.runs == "drain")
+    if draining:
+        yield (
+            f"run_launcher {launcher}: runs of {', '.join(draining)} on another host than the code server merge one batch each "
+            "despite runs: drain"
+        )
+
+
+def storage_problem(settings: Settings) -> str:
+    """Returns why Dagster's storage in Postgres cannot be used, or an empty text. Raises nothing, and never shows a password."""
+    configured = _postgres_of(settings)
+    if configured is None:
+        return ""
+    import sqlalchemy  # noqa: PLC0415  half a second
+    from dagster_postgres.utils import pg_url_from_config  # noqa: PLC0415  an extra
+
+    try:
+        url = pg_url_from_config(_resolved(configured))
+        options = {"connect_timeout": CONNECT_SECONDS_MAX}
+        engine = sqlalchemy.create_engine(url, connect_args=options, poolclass=sqlalchemy.pool.NullPool)
+        with engine.connect():
+            return ""
+    except sqlalchemy.exc.OperationalError as error:
+        return f"storage: Postgres refuses or does not answer ({' '.join(str(error.orig).split())})"
+    except Exception as error:  # of a malformed address: its text may have the password
+        return f"storage: Dagster's settings of Postgres cannot be used ({type(error).__name__})"
+
+
+def _postgres_of(settings: Settings) -> dict[str, Any] | None:
+    """Returns the settings of a storage in Postgres; None if the storage is another."""
+    storage = _part(settings, "storage")
+    if isinstance(storage.get("postgres"), dict):
+        return dict(storage["postgres"])
+    if str(storage.get("module", "")).startswith("dagster_postgres") and isinstance(storage.get("config"), dict):
+        return dict(storage["config"])
+    return None
+
+
+def _resolved(value: Any) -> Any:
+    """Returns a part of dagster.yaml with the values of the variables that it names."""
+    if isinstance(value, dict):
+        if set(value) == {"env"}:
+            return os.environ.get(str(value["env"]), "")
+        return {key: _resolved(part) for key, part in value.items()}
+    return value
+
+
+def _unset(settings: Any, key: str = "") -> Iterator[str]:
+    """Yields a sentence for each variable of the environment that the file names and that is not set."""
+    if isinstance(settings, list):
+        for part in settings:
+            yield from _unset(part, key)
+    if not isinstance(settings, dict):
+        return
+    if set(settings) == {"env"} and isinstance(settings["env"], str):
+        if settings["env"] not in os.environ:
+            yield f"{key}: the environment variable {settings['env']} is not set"
+        return
+    for name, part in settings.items():
+        yield from _unset(part, f"{key}.{name}" if key else str(name))
+
+
+def _not_importable(settings: Settings) -> Iterator[str]:
+    """Yields a sentence for each class that the file names and that cannot be imported."""
+    named = [(key, _part(settings, key)) for key in settings]
+    storage = _part(settings, "storage")
+    if "postgres" in storage:
+        named.append(("storage", {"module": "dagster_postgres", "class": "DagsterPostgresStorage"}))
+    for key, part in named:
+        module, name = part.get("module"), part.get("class")
+        if not isinstance(module, str) or not isinstance(name, str):
+            continue
+        try:
+            if not hasattr(importlib.import_module(module), name):
+                yield f"{key}: the module {module} has no class {name}"
+        except ImportError as error:
+            missing = module.partition(".")[0]
+            remedy = (
+                missing_sentence(Extra.POSTGRES) if missing == "dagster_postgres" else f"install it where {key} is used"
+            )
+            yield f"{key}: the module {module} cannot be imported ({error}); {remedy}"
+
+
+def _limits_a_destination(settings: Settings) -> bool:
+    runs = _part(_part(settings, "concurrency"), "runs")
+    older = _part(_part(settings, "run_coordinator"), "config")
+    limits = [*(runs.get("tag_concurrency_limits") or []), *(older.get("tag_concurrency_limits") or [])]
+    return any(_is_limit(each) for each in limits if isinstance(each, dict))
+
+
+def _is_limit(limit: Settings) -> bool:
+    value = limit.get("value")
+    unique = isinstance(value, dict) and bool(value.get("applyLimitPerUniqueValue"))
+    return limit.get("key") == DESTINATION_TAG and limit.get("limit") == 1 and unique
+
+
+def _part(settings: Settings, key: str) -> dict[str, Any]:
+    part = settings.get(key)
+    return part if isinstance(part, dict) else {}
