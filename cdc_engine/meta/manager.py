@@ -40,5 +40,8 @@ class MetaManager(Protocol):
     def is_new(self) -> bool:
         """Whether this ledger was never written."""
 
+    def require_own(self) -> None:
+        """Raises LeaseLostError once a write was refused: the stored ledger is another than the one known here, and stays so."""
+
     def close(self) -> None:
         """Ends what is under way. The engine stops; nothing is called after this."""

@@ -45,6 +45,9 @@ class MirroredMeta:
         self._changed.set()
         return outcome
 
+    def require_own(self) -> None:
+        self._kept.require_own()
+
     def close(self) -> None:
         """Waits until the last cursor is written or cannot be written."""
         self._closing.set()

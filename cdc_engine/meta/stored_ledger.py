@@ -94,6 +94,7 @@ class StoredLedger:
         self._token, self._fence, self._also = token, fence, also
         self._lock = threading.Lock()
         self._unsure: str | None = None  # the text whose write got no answer
+        self._refused: LeaseLostError | None = None
         stored = _read(records)
         self._ledger = _ledger(stored, records, destination) if stored else Ledger(ledger_id=born_id())
         if stored is not None and token:
@@ -121,6 +122,10 @@ class StoredLedger:
                 self._write(text, outcome)
             self._ledger, self._text = outcome, text
             return outcome
+
+    def require_own(self) -> None:
+        if self._refused is not None:
+            raise self._refused
 
     def close(self) -> None:
         """Does nothing: no write is under way, because each was answered or reported."""
@@ -156,7 +161,8 @@ class StoredLedger:
     def _superseded(self, there: StoredRecord | None) -> LeaseLostError:
         holder = f"the holder of lease {there.token}" if there and there.token else "another process"
         what = f"was written by {holder}" if there else "was removed"
-        return LeaseLostError(
+        self._refused = LeaseLostError(
             f"the ledger of {self._destination} in {self._records} {what}; what lease {self._token} wanted to write is "
             "refused: this engine writes no more; it takes the destination again when the lease is free"
         )
+        return self._refused

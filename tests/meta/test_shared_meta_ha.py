@@ -18,7 +18,7 @@ from sluice.cdc_engine.meta import canal_cursor, managers
 from sluice.cdc_engine.meta.ledger_record import ledger_to_text
 from sluice.cdc_engine.meta.managers import open_meta, read_ledger
 from sluice.cdc_engine.meta.stored_ledger import LEDGER, StoredLedger
-from sluice.cdc_engine.records.contract import NOTHING, RecordStore, StoredRecord
+from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 from sluice.cdc_engine.records.location import record_store
 from tests.fix_ledgers import at, full_ledger
 from tests.parser.proxy import Proxy
@@ -80,6 +80,26 @@ def test_ha_a_stale_holder_is_refused_by_name(place: LedgerLocation) -> None:
     with pytest.raises(LeaseLostError, match="lease 2"):
         open_meta(place, Held(token=1))
     assert read_ledger(place).cursor == at(5)
+
+
+def test_ha_the_holder_of_the_lease_knows_that_the_store_went_back(place: LedgerLocation) -> None:
+    """As a replica of a database does that takes over without the last commits: the ledger is of this holder's own lease, and older."""
+    store = record_store(place)
+    meta = open_meta(place, Held(token=3))
+    meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    before = store.read(LEDGER)
+    assert before is not None
+    meta.update(lambda ledger: ledger.set_cursor(at(9)))
+    meta.require_own()
+    store.remove(LEDGER)
+    store.write(LEDGER, before.text, version=NOT_THERE, token=3)
+    with pytest.raises(LeaseLostError, match="holder of lease 3; what lease 3 wanted"):
+        meta.update(lambda ledger: ledger.set_cursor(at(12)))
+    with pytest.raises(LeaseLostError, match="takes the destination again"):
+        meta.require_own()
+    again = open_meta(place, Held(token=4))
+    assert again.ledger.cursor == at(4), "the next engine continues from what is stored"
+    again.update(lambda ledger: ledger.set_cursor(at(5)))
 
 
 def test_ha_two_that_begin_a_ledger_do_not_both(place: LedgerLocation) -> None:

@@ -422,6 +422,7 @@ class Engine:
         while not self._stopping.wait(STATUS_SECONDS):
             try:
                 self._lease.check()
+                self._opened().meta.require_own()  # otherwise it would hold the lease and write nothing, for ever
                 self._revive()
                 if self._serving is not None:
                     self._serving.again()
