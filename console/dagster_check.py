@@ -21,6 +21,7 @@ from sluice.package_files import conf_file
 
 CONNECT_SECONDS_MAX = 5
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")  # their sentences belong in a run's log in Dagster
+DRIVER = "psycopg2"  # dagster-postgres installs it; the `postgresql://` of newer versions of SQLAlchemy selects psycopg
 OWN_LAUNCHER = "DefaultRunLauncher"  # runs are children of the code server, on its host
 # each has a class that Dagster imports, and says so by the keys `module` and `class`
 _STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
@@ -102,18 +103,25 @@ def storage_problem(settings: Settings) -> str:
     configured = _postgres_of(settings)
     if configured is None:
         return ""
-    import sqlalchemy  # noqa: PLC0415  half a second
+    from dagster._core.storage.sql import create_engine  # noqa: PLC0415  dagster takes seconds to import
     from dagster_postgres.utils import pg_url_from_config  # noqa: PLC0415  an extra
 
     try:
         url = pg_url_from_config(_resolved(configured))
-        options = {"connect_timeout": CONNECT_SECONDS_MAX}
-        engine = sqlalchemy.create_engine(url, connect_args=options, poolclass=sqlalchemy.pool.NullPool)
-        with engine.connect():
-            return ""
-    except sqlalchemy.exc.OperationalError as error:
-        return f"storage: Postgres refuses or does not answer ({' '.join(str(error.orig).split())})"
-    except Exception as error:  # of a malformed address: its text may have the password
+        engine = create_engine(url, connect_args={"connect_timeout": CONNECT_SECONDS_MAX})
+        try:
+            if engine.dialect.driver != DRIVER:
+                return (
+                    f"storage: Dagster notifies its processes by a statement that works with {DRIVER} alone, and this address selects "
+                    f"{engine.dialect.driver}; begin it with postgresql+{DRIVER}://, or set postgres_db.scheme: postgresql+{DRIVER}"
+                )
+            with engine.connect():
+                return ""
+        finally:
+            engine.dispose()
+    except Exception as error:  # the text of a malformed address may have the password, that of the driver has not
+        if refused := getattr(error, "orig", None):
+            return f"storage: Postgres refuses or does not answer ({' '.join(str(refused).split())})"
         return f"storage: Dagster's settings of Postgres cannot be used ({type(error).__name__})"
 
 

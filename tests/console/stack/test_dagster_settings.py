@@ -16,6 +16,7 @@ from tests.orchestration.fix_location import make_config
 
 SHIPPED: dict[str, Any] = yaml.safe_load(package_file("conf/dagster.yaml").read_text())
 LAUNCHER = {"run_launcher": {"module": "dagster_docker", "class": "DockerRunLauncher"}}
+SCHEME = "postgresql+psycopg2"
 POSTGRES = {"storage": {"postgres": {"postgres_url": {"env": "DAGSTER_TEST_URL"}}}}
 
 
@@ -71,7 +72,14 @@ def test_a_file_of_the_users_is_checked_before_anything_starts(tmp_path: Path, m
 
 
 def test_a_postgres_that_does_not_answer_is_said_without_its_password() -> None:
-    wanted = {"username": "u", "password": "geheim", "hostname": "127.0.0.1", "port": 1, "db_name": "d"}
+    wanted = {
+        "username": "u",
+        "password": "geheim",
+        "hostname": "127.0.0.1",
+        "port": 1,
+        "db_name": "d",
+        "scheme": SCHEME,
+    }
     why = storage_problem({"storage": {"postgres": {"postgres_db": wanted}}})
     assert "refuses or does not answer" in why
     assert "geheim" not in why
@@ -83,6 +91,8 @@ def test_a_postgres_that_does_not_answer_is_said_without_its_password() -> None:
 @pytest.mark.servers
 def test_a_postgres_that_answers_is_no_problem(postgres16: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_TEST_URL", postgres16.url)
+    assert "begin it with postgresql+psycopg2://" in storage_problem({**SHIPPED, **POSTGRES})
+    monkeypatch.setenv("DAGSTER_TEST_URL", postgres16.url.replace("postgresql", SCHEME, 1))
     assert storage_problem({**SHIPPED, **POSTGRES}) == ""
     own = {
         "module": "dagster_postgres.storage",

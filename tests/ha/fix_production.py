@@ -1,0 +1,229 @@
+"""Two engine hosts with one Dagster: its storage and the ledger in one Postgres, batches and lake in S3, runs on a host of their own.
+
+Each host is a folder with a conf/ of its own; they share servers and no file. Runs and ticks reach the engines over TLS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psutil
+import yaml
+from sqlalchemy import create_engine, text
+
+from benchmarks.servers.postgres import PostgresServer
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.destination_files import lease_holder, read_ledger
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.position import file_number
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.process import ChildProcess
+from sluice.package_files import package_file
+from tests.certificates import make_certificate
+from tests.instance.fix_destination import Captured
+from tests.style.sources import ROOT
+from tests.waiting import wait_for
+
+SESSION_SECONDS = 6
+HOSTS = ("one", "two", "dagster", "runs")
+ENGINES = HOSTS[:2]
+MARK = "SLUICE_TEST_PRODUCTION"
+SECRETS = {
+    "PRODUCTION_TOKEN": "a token that all hosts have",
+    "LAKE_ACCESS": ACCESS_KEY,
+    "LAKE_SECRET": SECRET_KEY,
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+}
+
+
+class Production:
+    """The processes and what all of them reach. `postgres`: killed and started again by the test."""
+
+    def __init__(self, root: Path, captured: Captured, postgres: PostgresServer, store: S3Server, spark: str) -> None:
+        self.root, self.captured, self.postgres = root, captured, postgres
+        self._prefix = f"s3://{store.bucket}/{uuid.uuid4().hex[:12]}"
+        self._store, self._spark = store, spark
+        self._certificate, self._key = make_certificate(root)
+        self._ports = {name: free_port() for name in ("one", "two", "dagster")}
+        self.processes: dict[str, ChildProcess] = {}
+        for name in HOSTS:
+            self._write(name)
+        self._create_databases()
+
+    def _write(self, name: str) -> None:
+        host = self.root / name
+        for folder in ("conf/destinations", "dagster", "home", "pids"):
+            (host / folder).mkdir(parents=True)
+        calls = {"kind": "remote", "address": ",".join(f"127.0.0.1:{self._ports[each]}" for each in ENGINES)}
+        tls = {"certificate": str(self._certificate), "key": str(self._key)} if name in ENGINES else {}
+        listens = {"listen": f"127.0.0.1:{self._ports.get(name, 4267)}", "token_env": "PRODUCTION_TOKEN"}
+        main = {
+            "data_dir": str(host / "data"),
+            "lake": f"{self._prefix}/lake",
+            "staging": f"{self._prefix}/staged",
+            "storage_options": {
+                **self._store.options,
+                "aws_access_key_id": "$LAKE_ACCESS",
+                "aws_secret_access_key": "$LAKE_SECRET",
+            },
+            "spark": {"remote": self._spark},
+            "meta": {"kind": "sql", "url": self._url("ledger"), "session_seconds": SESSION_SECONDS, "address": name},
+            "engine": {**calls, **listens, **tls, "authority": str(self._certificate)},
+        }
+        (host / "conf" / "sluice.yaml").write_text(yaml.safe_dump(main))
+        shop = (self.captured.conf / "destinations" / "shop.yaml").read_text()
+        (host / "conf" / "destinations" / "shop.yaml").write_text(shop)
+        (host / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(self.dagster_settings()))
+        location = {"host": "127.0.0.1", "port": self._ports["dagster"], "location_name": "sluice"}
+        (host / "dagster" / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
+
+    def dagster_settings(self) -> dict[str, Any]:
+        """The package's dagster.yaml with a storage and a launcher as production has them."""
+        shipped: dict[str, Any] = yaml.safe_load(package_file("conf/dagster.yaml").read_text())
+        launcher = {
+            "module": "tests.ha.run_launcher",
+            "class": "OtherHostLauncher",
+            "config": {"host": str(self.root / "runs")},
+        }
+        return {
+            **shipped,
+            "storage": {
+                "postgres": {"postgres_url": self._url("dagster").replace("postgresql", "postgresql+psycopg2", 1)}
+            },
+            "run_launcher": launcher,
+            "run_monitoring": {**shipped["run_monitoring"], "poll_interval_seconds": 2},
+        }
+
+    def _url(self, database: str) -> str:
+        return self.postgres.url.removesuffix("postgres") + database
+
+    def _create_databases(self) -> None:
+        engine = create_engine(self.postgres.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for name in ("ledger", "dagster"):
+                connection.execute(text(f"CREATE DATABASE {name}"))
+        engine.dispose()
+
+    def config(self, name: str) -> SluiceConfig:
+        return load_config(self.root / name / "conf")
+
+    def start(self) -> None:
+        for name in (*ENGINES, "code server", "daemon"):
+            self.start_part(name)
+        self.instance = dg.DagsterInstance.from_config(str(self.root / "dagster" / "dagster"))
+
+    def start_part(self, name: str) -> None:
+        host = self.root / (name if name in ENGINES else "dagster")
+        own = {"HOME": host / "home", "SLUICE_CONF": host / "conf", "DAGSTER_HOME": host / "dagster"}
+        environment = {
+            **os.environ,
+            **SECRETS,
+            **{key: str(path) for key, path in own.items()},
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+            "SLUICE_CACHE": os.environ.get("SLUICE_CACHE") or str(Path.home() / ".cache" / "sluice"),
+            MARK: str(self.root),
+        }
+        command = [sys.executable, "-m", *self._words(name)]
+        log = self.root / f"{name.replace(' ', '-')}.log"
+        self.processes[name] = ChildProcess(command, log, environment=environment, folder=host / "home")
+
+    def _words(self, name: str) -> Sequence[str]:
+        if name in ENGINES:
+            return ("sluice.orchestration.rpc.process",)
+        if name == "daemon":
+            return ("dagster._daemon", "run", "-w", str(self.root / "dagster" / "dagster" / "workspace.yaml"))
+        where = ("-h", "127.0.0.1", "-p", str(self._ports["dagster"]), "--location-name", "sluice")
+        return ("sluice.orchestration.code_server", "-m", "sluice.orchestration.definitions", *where)
+
+    def kill(self, name: str) -> None:
+        """Kills one process and not what it started, as the end of a container or of a host's memory does."""
+        os.kill(self.processes[name].pid, signal.SIGKILL)
+        wait_for(f"{name} is dead", lambda: not self.processes[name].running)
+
+    def revive(self) -> None:
+        """Starts what has ended, as the manager of services or containers does."""
+        for name, process in list(self.processes.items()):
+            if not process.running:
+                self.start_part(name)
+
+    def active(self) -> str:
+        """The engine host that has the lease."""
+
+        def found() -> str:
+            with contextlib.suppress(SluiceError):  # Postgres is away
+                holder = lease_holder(self.config("runs").destination_dir("shop"))
+                if holder is not None and holder.held:
+                    return next((name for name in ENGINES if holder.pid == self.processes[name].pid), "")
+            return ""
+
+        return wait_for("an engine host is active", found, 120)
+
+    def cursor(self) -> tuple[int, int]:
+        try:
+            cursor = read_ledger(self.config("runs").destination_dir("shop")).cursor
+        except SluiceError:  # Postgres is away
+            return (0, 0)
+        return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
+
+    def end_of_source(self) -> tuple[int, int]:
+        with self.captured.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            row: Any = cursor.fetchone()
+        return file_number(row[0]), int(row[1])
+
+    def wait_until_merged(self, what: str, end: tuple[int, int] | None = None) -> None:
+        """Waits until all that is in the source now is merged and acked. What ends meanwhile is started again."""
+        end = end or self.end_of_source()
+
+        def merged() -> bool:
+            self.revive()
+            return self.cursor() >= end
+
+        wait_for(f"all is merged after {what}", merged, 180)
+
+    def wait_for_run(self) -> dg.DagsterRun:
+        """Waits for a run whose process is at work."""
+
+        def found() -> dg.DagsterRun | None:
+            runs = self.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]), limit=1)
+            return runs[0] if runs else None
+
+        return wait_for("a run is at work", found, 120)
+
+    def wait_until_ended(self, run: dg.DagsterRun) -> dg.DagsterRun:
+        def ended() -> dg.DagsterRun | None:
+            self.revive()
+            now = self.instance.get_run_by_id(run.run_id)
+            return now if now is not None and now.is_finished else None
+
+        return wait_for(f"run {run.run_id} has ended", ended, 120)
+
+    def stand_still(self, name: str) -> None:
+        os.kill(self.processes[name].pid, signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        os.kill(self.processes[name].pid, signal.SIGCONT)
+
+    def pid_of(self, run: dg.DagsterRun) -> int:
+        return int((self.root / "runs" / "pids" / run.run_id).read_text())
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for left in psutil.process_iter():
+            try:
+                if left.environ().get(MARK) == str(self.root):
+                    left.kill()
+            except psutil.Error:
+                continue
+        if hasattr(self, "instance"):
+            self.instance.dispose()
