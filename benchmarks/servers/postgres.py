@@ -29,10 +29,8 @@ USER = "sluice"
 NOBODY = 65534
 START_SECONDS_MAX = 60.0
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-FAST = (
-    "fsync=off",
-    "full_page_writes=off",
-)  # a test kills the server, never the machine: what is committed is with the kernel
+# a test kills the server, never the machine: what is committed is with the kernel
+FAST = ("fsync=off", "full_page_writes=off")
 
 
 class PostgresServer:
