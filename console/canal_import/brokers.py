@@ -34,9 +34,12 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
     if kind == "tcp":
         return []
     if kind not in KINDS:
+        own = sorted(
+            {key for file in settings.files for key in file if key.lower().startswith(f"{kind}.") and file[key]}
+        )
         report.left.append(
-            f"canal.serverMode {mode}: Sluice sends to Kafka, RabbitMQ and RocketMQ only; for another "
-            "broker, write a client of Canal's protocol that forwards"
+            f"canal.serverMode {mode}{''.join(f', {key}' for key in own)}: Sluice sends to Kafka, RabbitMQ and RocketMQ only; "
+            "for another broker, write a client of Canal's protocol that forwards"
         )
         return []
     if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):

@@ -100,6 +100,7 @@ NO_MEANING = (
         r"canal\.instance\.tsdb\.(enable|dir|dbUsername|dbPassword|snapshot\..*)",
         "the schema history is always kept, by position, and needs no snapshots",
     ),
+    (r"canal\.instance\.destination", "Canal sets it to the name of the instance's folder, which is the destination's name"),
     (r"canal\.instance\.defaultDatabaseName", "names in `include` contain the database"),
     (r"canal\.instance\.pwdPublicKey", "the password is in an environment variable, not encrypted"),
     (r"canal\.admin\..*|canal\.instance\..*\.manager\.address", NO_ADMIN),
@@ -110,6 +111,7 @@ NO_MEANING = (
     (r"canal\.mq\.(canalGetTimeout|(send|build)\.thread\.size)", "a batch is sent as soon as there are changes"),
     (r"canal\.mq\.(retries|transaction)", "a batch is sent again until the broker has it"),
     (r"canal\.mq\.accessChannel|rocketmq\..*trace.*|rocketmq\.vip.*", "messages are not traced, and go to the broker's ordinary port"),
+    (r"rocketmq\.client\..*", "a setting of RocketMQ's Java client"),
     (r"(canal\.mq|kafka|rocketmq|rabbitmq|pulsarmq)\..*", "it belongs to another broker than that of canal.serverMode"),
 )  # fmt: skip
 

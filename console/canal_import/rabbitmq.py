@@ -19,9 +19,9 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
     if settings.get("rabbitmq.password"):
         found["password"] = {"env": report.secret(name, "RABBITMQ_PASSWORD", "rabbitmq.password")}
-    if settings.get("canal.aliyun.accessKey"):
+    if keys := settings.given("canal.aliyun.accessKey", "rabbitmq.resource.ownerId"):
         report.left.append(
-            "canal.aliyun.accessKey: Alibaba's own login to RabbitMQ, whose password changes with the time, is not there: name a user "
+            f"{keys}: Alibaba's own login to RabbitMQ, whose password changes with the time, is not there: name a user "
             "and a password"
         )
     if queue := settings.get("rabbitmq.queue"):

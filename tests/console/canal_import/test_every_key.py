@@ -80,10 +80,10 @@ INSTANCE = {
 }  # fmt: skip
 
 
-def imported(root: Path, server: dict[str, str], instance: dict[str, str]) -> Imported:
+def imported(root: Path, server: dict[str, str], instance: dict[str, str], name: str = "example") -> Imported:
     folder = root / "canal" / "conf"
-    (folder / "example").mkdir(parents=True)
-    for file, keys in ((folder / "canal.properties", server), (folder / "example" / "instance.properties", instance)):
+    (folder / name).mkdir(parents=True)
+    for file, keys in ((folder / "canal.properties", server), (folder / name / "instance.properties", instance)):
         file.write_text("".join(f"{key} = {value}\n" for key, value in keys.items()))
     return import_canal(folder, root / "conf")
 
@@ -149,3 +149,32 @@ def test_gtids_in_headers_are_carried_over(tmp_path: Path, mode: str, on: str) -
     served = shop.canal_server if mode == "tcp" else shop.brokers[0]
     assert served.gtids == (on == "true")
     assert reported(found, "canal.instance.gtidon") == {"taken" if served.gtids else "no_meaning"}
+
+
+# Names of all keys in the files that Canal 1.1.7 ships, also in their comments.
+KEYS = Path(__file__).with_name("canal_keys.txt")
+PAGE = Path(__file__).parents[3] / "docs" / "from-canal.md"
+BROKERS = {"kafka": "kafka.", "rabbitMQ": "rabbitmq.", "rocketMQ": "rocketmq.", "pulsarMQ": "pulsarmq."}
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("mode", ["tcp", *BROKERS])
+def test_every_key_of_canals_templates_is_taken_refused_or_without_meaning(tmp_path: Path, mode: str) -> None:
+    usual, shared = SERVER | INSTANCE | {"canal.serverMode": mode}, set(SERVER)
+    values = {key: usual.get(key, "1") for key in KEYS.read_text().split()}
+    values |= {"canal.destinations.expr": "example{1-1}", "canal.instance.destination": "example"}
+    server = {key: value for key, value in values.items() if key in shared or not key.startswith("canal.instance.")}
+    instance = {key: value for key, value in values.items() if key not in server}
+    found = imported(tmp_path, server, instance, "example1")
+    assert [key for key in values if not reported(found, key)] == []
+    said = "\n".join(found.sentences())
+    assert "not known to Sluice" not in said
+    others = re.findall(r"no meaning here: (.*): it belongs to another broker", said)
+    assert [key for line in others for key in line.split(", ") if key.startswith(BROKERS.get(mode, "-"))] == []
+
+
+@pytest.mark.seeds
+def test_page_has_the_counterpart_of_every_key() -> None:
+    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    named = [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
+    assert [key for key in KEYS.read_text().split() if key not in named] == []
