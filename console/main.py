@@ -64,6 +64,9 @@ def setup(
         list[str] | None,
         typer.Option("--with", help="Also download what a lake in an object store needs: s3. Repeatable."),
     ] = None,
+    without_demo: Annotated[
+        bool, typer.Option("--without-demo", help="Leave out MySQL, which only the demo needs.")
+    ] = False,
 ) -> None:
     """Download and unpack Java, the Delta jars and MySQL; compile the engine's kernels and archive Spark's classes."""
     from sluice.console.toolchain.artifacts import EXTRAS  # noqa: PLC0415
@@ -72,7 +75,7 @@ def setup(
 
     if unknown := sorted({*(extras or ())} - {*EXTRAS}):
         raise typer.BadParameter(f"{unknown[0]} is none of: {', '.join(EXTRAS)}", param_hint="--with")
-    toolchain = set_up(DEMO_SERVERS, extras=extras or (), kernels=True)
+    toolchain = set_up([] if without_demo else DEMO_SERVERS, extras=extras or (), kernels=True)
     provide_class_archive(toolchain, screen)
     ready = ", ".join([*toolchain.servers, "Delta", *(extras or ())])
     screen.print(f"ready: Java {toolchain.java.version}, {ready}, in {toolchain.cache.root}")
@@ -138,6 +141,27 @@ def engine() -> None:
     from sluice.orchestration.rpc.process import keep_engines, until_signal  # noqa: PLC0415
 
     keep_engines(until_signal())
+
+
+@app.command()
+def spark(
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Address for the clients; the server has no authentication. Default: 127.0.0.1 and `ports.spark_connect`.",
+        ),
+    ] = "",
+    memory: Annotated[str, typer.Option("--memory", help="Memory of the Java process, as 4g or 800m.")] = "4g",
+) -> None:
+    """Run the Spark Connect server in this process until SIGTERM or Ctrl-C, for `spark.remote` in conf/. `up` starts a local one."""
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.stack.spark_server import Listening, run_spark  # noqa: PLC0415
+
+    config = config_now()
+    address = listen or f"127.0.0.1:{config.ports.spark_connect}"
+    run_spark(config, conf_dir(), Listening.at(address, memory))
 
 
 @app.command()

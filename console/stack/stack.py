@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.errors import SluiceError
 from sluice.console.source.query import known_path_clashes
 from sluice.console.stack.dagster_storage import lost_storage
 from sluice.console.stack.parts import (
@@ -48,14 +48,12 @@ from sluice.console.stack.processes import (
     terminate,
     terminate_children,
 )
+from sluice.console.stack.spark_server import Listening, spark_server, tell_of_the_store
 from sluice.console.stack.supervisor import UP, Patience, StackPart, Supervisor
-from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 from sluice.console.toolchain.process import ChildProcess, why_no_run_can_start
-from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
-from sluice.orchestration.base.lake_settings import on_s3, several_sparks, store_environment, store_settings
-from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.base.lake_settings import several_sparks
 from sluice.package_files import conf_file
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
@@ -107,15 +105,8 @@ class Stack:
         self.dagster_home = config.data_dir / "dagster"
         self._port_advice = options.port_advice or f"set another port under `ports` in {conf / 'sluice.yaml'}"
         self._children: dict[str, Process] = {}
-        self._spark = SparkConnectServer(
-            None,
-            config.data_dir / "spark",
-            port=config.ports.spark_connect,
-            memory=options.spark_memory,
-            extras=EXTRAS if on_s3(config) else (),
-            settings=ServerSettings(file=conf_file(self.conf, "spark-defaults.conf")),
-            die_with_parent=options.die_with_parent,
-        )
+        listening = Listening(config.ports.spark_connect, memory=options.spark_memory)
+        self._spark = spark_server(config, self.conf, listening, die_with_parent=options.die_with_parent)
 
     @property
     def url(self) -> str:
@@ -171,7 +162,7 @@ class Stack:
         self.require_startable()
         self._write_dagster_home()
         if self.starts_spark and SPARK not in running:
-            self._tell_spark_of_the_store()
+            tell_of_the_store(self._spark, self.config, "sluice up")
             self._spark.provide()
         if CODE_SERVER not in running:
             self._discover()
@@ -190,12 +181,6 @@ class Stack:
 
     def _running(self) -> list[str]:
         return [name for name in self.file.running() if name in STOP_ORDER]
-
-    def _tell_spark_of_the_store(self) -> None:
-        try:
-            self._spark.tell(store_settings(self.config), store_environment(self.config))
-        except MergeFailedError as error:
-            raise ConfigurationError(f"{error}; set the variables where `sluice up` is started") from error
 
     def _start_missing(self) -> list[str]:
         supervisor = self.supervisor(UP)

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.stack.spark_server import tell_of_the_store
 from sluice.console.stack.stack import Stack
 from sluice.orchestration.base.lake_settings import on_s3, spark_settings, store_environment, store_settings
 from tests.config.test_deployment_ha import CONFS, write
@@ -21,11 +22,11 @@ def test_s3_the_conf_of_the_page_tells_spark_and_deltalake_one_store(
 ) -> None:
     config = load_config(write(tmp_path, S3))
     with pytest.raises(ConfigurationError, match=r"LAKE_ACCESS_KEY is not set.*LAKE_SECRET_KEY is not set"):
-        Stack(config, tmp_path / "conf", lambda _: None)._tell_spark_of_the_store()
+        tell_of_the_store(Stack(config, tmp_path / "conf", lambda _: None)._spark, config, "sluice up")
     monkeypatch.setenv("LAKE_ACCESS_KEY", "an access key")
     monkeypatch.setenv("LAKE_SECRET_KEY", "a secret key")
     stack = Stack(config, tmp_path / "conf", lambda _: None)
-    stack._tell_spark_of_the_store()
+    tell_of_the_store(stack._spark, config, "sluice up")
     assert store_settings(config)["spark.hadoop.fs.s3a.endpoint"] == "http://store:9000"
     assert store_environment(config) == {
         "AWS_ACCESS_KEY_ID": "an access key",

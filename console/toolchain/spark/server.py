@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.errors import PortTakenError, ServerError
@@ -145,6 +145,14 @@ class SparkConnectServer:
             folder=self.folder,
             die_with_parent=self._die_with_parent,
         )
+
+    def replace_process(self) -> NoReturn:
+        """Replaces the current process with the server, whose log is then the process's output."""
+        require_free(self.port, "the Spark Connect server")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = self._command()
+        os.chdir(self.folder)
+        os.execve(command[0], command, self._environment())  # noqa: S606  our own program
 
     def warm_up_command(self, folder: Path) -> list[str]:
         """Returns the command that makes the first merges of a running server, on tables in a directory of its own."""
