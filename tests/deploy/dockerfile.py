@@ -1,0 +1,72 @@
+"""Reads a Dockerfile as its stages and instructions, and the .dockerignore beside it. Used by the tests and by `build_root`."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+import shlex
+from pathlib import Path
+
+CONTINUED = re.compile(r"\\\n")
+VARIABLE = re.compile(r"\$(\w+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One instruction, as RUN with its command."""
+
+    name: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What follows one FROM. `name`: after AS; empty for the image itself."""
+
+    base: str
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    def all(self, name: str) -> list[str]:
+        return [each.text for each in self.instructions if each.name == name]
+
+    def assigned(self, name: str) -> dict[str, str]:
+        """The values that all ARG or ENV instructions set."""
+        pairs = [pair.partition("=") for text in self.all(name) for pair in shlex.split(text)]
+        return {key: value for key, _, value in pairs}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The ENV of the image, with the defaults of ARG in place of their names."""
+        arguments = self.assigned("ARG")
+        return {
+            key: VARIABLE.sub(lambda found: arguments[found[1]], value) for key, value in self.assigned("ENV").items()
+        }
+
+
+def read_dockerfile(file: Path) -> list[Stage]:
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    stages: list[Stage] = []
+    for line in CONTINUED.sub(" ", "\n".join(lines)).splitlines():
+        name, _, text = line.strip().partition(" ")
+        if name == "FROM":
+            base, _, alias = text.partition(" AS ")
+            stages.append(Stage(base, alias, ()))
+        elif name:
+            made = Instruction(name, " ".join(text.split()))
+            stages[-1] = dataclasses.replace(stages[-1], instructions=(*stages[-1].instructions, made))
+    return stages
+
+
+def is_sent(path: str, ignore: Path) -> bool:
+    """Whether a file of the checkout is in the build's context. Knows the patterns that our file uses: the last that matches decides."""
+    sent = True
+    for line in ignore.read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        pattern = line.removeprefix("!")
+        parents = [path, *(str(each) for each in Path(path).parents)]
+        if any(fnmatch.fnmatch(each, pattern) or fnmatch.fnmatch(f"/{each}", pattern) for each in parents):
+            sent = line.startswith("!")
+    return sent
