@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.console.run_launcher_check import launcher_findings
 from sluice.extras import Extra, missing_sentence
 from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 from sluice.package_files import conf_file
@@ -22,9 +23,6 @@ from sluice.package_files import conf_file
 CONNECT_SECONDS_MAX = 5
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")  # their sentences belong in a run's log in Dagster
 DRIVER = "psycopg2"  # dagster-postgres installs it; the `postgresql://` of newer versions of SQLAlchemy selects psycopg
-OWN_LAUNCHER = "DefaultRunLauncher"  # runs are children of the code server, on its host
-# each has a class that Dagster imports, and says so by the keys `module` and `class`
-_STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 
 Settings = Mapping[str, Any]
 
@@ -73,29 +71,7 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
     loggers = _part(settings, "python_logs").get("managed_python_loggers") or []
     if not set(LOGGERS) <= set(loggers):
         yield f"python_logs.managed_python_loggers lacks {' or '.join(LOGGERS)}, so runs log less; add both"
-    yield from _findings_of_launcher(settings, config)
-
-
-def _findings_of_launcher(settings: Settings, config: SluiceConfig) -> Iterator[str]:
-    """Yields what a launcher that starts runs on other hosts needs of dagster.yaml and of conf/."""
-    launcher = str(_part(settings, "run_launcher").get("class", OWN_LAUNCHER))
-    if launcher == OWN_LAUNCHER:
-        return
-    if not any(name in settings for name in _STORAGES):
-        yield f"run_launcher {launcher}: runs on other hosts cannot use Dagster's SQLite files; set storage: postgres"
-    if not _part(settings, "run_monitoring").get("enabled"):
-        yield f"run_launcher {launcher}: without run_monitoring.enabled a run whose host died is noticed late; set it to true"
-    if config.meta.kind == "file":
-        yield (
-            f"run_launcher {launcher}: with meta.kind file, runs on other hosts need <data_dir>/engine under the same path; use sql or "
-            "zookeeper"
-        )
-    draining = sorted(name for name, each in config.destinations.items() if each.runs == "drain")
-    if draining:
-        yield (
-            f"run_launcher {launcher}: runs of {', '.join(draining)} on another host than the code server merge one batch each "
-            "despite runs: drain"
-        )
+    yield from launcher_findings(settings, config)
 
 
 def storage_problem(settings: Settings) -> str:

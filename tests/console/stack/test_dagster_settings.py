@@ -10,6 +10,7 @@ import yaml
 
 from benchmarks.servers.postgres import PostgresServer
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.alarms import AlarmConfig
 from sluice.console.dagster_check import check_dagster, findings_of, storage_problem
 from sluice.package_files import package_file
 from tests.orchestration.fix_location import make_config
@@ -23,6 +24,21 @@ POSTGRES = {"storage": {"postgres": {"postgres_url": {"env": "DAGSTER_TEST_URL"}
 def several(config: SluiceConfig) -> SluiceConfig:
     shop = config.destinations["shop"]
     return config.model_copy(update={"destinations": {"shop": shop, "other": shop}})
+
+
+def apart(config: SluiceConfig, **engine: str) -> SluiceConfig:
+    """With a ledger and engines that runs on other hosts reach."""
+    remote = config.engine.model_copy(update={"kind": "remote", "address": "engine:4267", **engine})
+    return config.model_copy(update={"meta": config.meta.model_copy(update={"kind": "sql"}), "engine": remote})
+
+
+def docker(names: list[str], **container: object) -> dict[str, Any]:
+    settings = {"env_vars": names, "container_kwargs": container}
+    return {"run_launcher": {**LAUNCHER["run_launcher"], "config": settings}}
+
+
+def kubernetes(**settings: object) -> dict[str, Any]:
+    return {"run_launcher": {"module": "dagster_k8s", "class": "K8sRunLauncher", "config": settings}}
 
 
 def test_the_packages_file_needs_nothing(tmp_path: Path) -> None:
@@ -49,10 +65,43 @@ def test_a_setting_that_sluice_needs_is_said_in_one_sentence(tmp_path: Path, cha
 def test_a_launcher_that_starts_runs_on_other_hosts_needs_a_storage_that_they_reach(tmp_path: Path) -> None:
     config = make_config(tmp_path, runs="drain")
     told = list(findings_of({**SHIPPED, **LAUNCHER, "run_monitoring": {}}, config))
-    words = ("SQLite", "run_monitoring", "meta.kind file", "one batch")
+    words = ("SQLite", "run_monitoring", "meta.kind file", "engine.kind embedded", "one batch")
     assert all(word in each for word, each in zip(words, told, strict=True))
-    shared = config.model_copy(update={"meta": config.meta.model_copy(update={"kind": "sql"})})
-    assert len(list(findings_of({**SHIPPED, **LAUNCHER, **POSTGRES}, shared))) == 1, "of runs: drain"
+    (sentence,) = findings_of({**SHIPPED, **docker(["DAGSTER_TEST_URL"]), **POSTGRES}, apart(config))
+    assert "one batch" in sentence
+
+
+def test_an_engine_on_the_loopback_address_is_not_reached_by_runs_on_other_hosts(tmp_path: Path) -> None:
+    config = apart(make_config(tmp_path), address="127.0.0.1:4267")
+    (sentence,) = findings_of({**SHIPPED, **docker(["DAGSTER_TEST_URL"]), **POSTGRES}, config)
+    assert "do not reach the engine at 127.0.0.1:4267" in sentence
+
+
+@pytest.mark.parametrize(
+    ("launcher", "said"),
+    [
+        (docker(["DAGSTER_TEST_URL", "LAKE_SECRET", "PASSWORD=x", "TOKEN"]), ""),
+        (docker(["DAGSTER_TEST_URL", "LAKE_SECRET", "TOKEN"]), "lack PASSWORD, which"),
+        (docker([], environment={"TOKEN": "x", "PASSWORD": "x"}), "lack DAGSTER_TEST_URL, LAKE_SECRET, which"),
+        (kubernetes(), "lack DAGSTER_TEST_URL, LAKE_SECRET, PASSWORD, TOKEN, which"),
+        (kubernetes(env_vars=["TOKEN", "LAKE_SECRET", "PASSWORD"]), "lack DAGSTER_TEST_URL, which"),
+        (kubernetes(env_secrets=["sluice"]), ""),
+        ({"run_launcher": {"module": "own", "class": "OwnLauncher"}}, ""),
+    ],
+)
+def test_a_variable_that_containers_of_runs_lack_is_named(tmp_path: Path, launcher: dict[str, Any], said: str) -> None:
+    config = apart(make_config(tmp_path), token_env="TOKEN")  # noqa: S106  a name
+    shop = config.destinations["shop"]
+    source = shop.source.model_copy(update={"password_env": "PASSWORD"})
+    config = config.model_copy(
+        update={
+            "storage_options": {"aws_secret_access_key": "$LAKE_SECRET"},
+            "destinations": {"shop": shop.model_copy(update={"source": source})},
+            "alarms": (AlarmConfig(kind="webhook", url="$WEBHOOK"),),
+        }
+    )
+    sentences = list(findings_of({**SHIPPED, **launcher, **POSTGRES}, config))
+    assert [said in each for each in sentences] == ([True] if said else [])
 
 
 def test_a_file_of_the_users_is_checked_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

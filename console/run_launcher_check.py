@@ -1,0 +1,88 @@
+"""What a run launcher that starts runs on other hosts needs of dagster.yaml and of conf/, as sentences. Called by `dagster_check`; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
+
+OWN_LAUNCHER = "DefaultRunLauncher"  # runs are children of the code server, on its host
+# each has a class that Dagster imports, and says so by the keys `module` and `class`
+STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
+FOR_ENGINES_ONLY = {"alarms", "brokers", "canal_server"}
+REFERENCE = re.compile(r"\$(\w+)")
+
+
+def launcher_findings(settings: Mapping[str, Any], config: SluiceConfig) -> Iterator[str]:
+    """Yields a sentence for each thing that runs on other hosts lack; nothing for Dagster's own launcher."""
+    configured = settings.get("run_launcher")
+    part: Mapping[str, Any] = configured if isinstance(configured, dict) else {}
+    launcher = str(part.get("class", OWN_LAUNCHER))
+    if launcher == OWN_LAUNCHER:
+        return
+    sentences = [*_of_dagster(settings), *_of_conf(config), *_of_variables(part, variables_of(settings, config))]
+    yield from (f"run_launcher {launcher}: {sentence}" for sentence in sentences)
+
+
+def _of_dagster(settings: Mapping[str, Any]) -> Iterator[str]:
+    if not any(name in settings for name in STORAGES):
+        yield "runs on other hosts cannot use Dagster's SQLite files; set storage: postgres"
+    monitoring = settings.get("run_monitoring")
+    if not (isinstance(monitoring, dict) and monitoring.get("enabled")):
+        yield "without run_monitoring.enabled a run whose host died is noticed late; set it to true"
+
+
+def _of_conf(config: SluiceConfig) -> Iterator[str]:
+    if config.meta.kind == "file":
+        yield "with meta.kind file, runs on other hosts need <data_dir>/engine under the same path; use sql or zookeeper"
+    if config.engine.kind == "embedded":
+        yield (
+            "with engine.kind embedded, runs on other hosts merge each batch without the changes that arrived after it was staged; "
+            "use remote"
+        )
+    elif near := [each for each in config.engine.addresses if host_and_port(each)[0] in LOOPBACK]:
+        yield f"runs on other hosts do not reach the engine at {near[0]}; set engine.address to the engine hosts' own names"
+    draining = sorted(name for name, each in config.destinations.items() if each.runs == "drain")
+    if draining:
+        yield f"runs of {', '.join(draining)} on another host than the code server merge one batch each despite runs: drain"
+
+
+def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
+    """Knows the launchers of dagster-docker and dagster-k8s. What is in a Secret or a ConfigMap of Kubernetes cannot be seen here."""
+    settings = launcher.get("config")
+    known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
+    docker = launcher.get("class") == "DockerRunLauncher"
+    kubernetes = launcher.get("class") == "K8sRunLauncher" and not (
+        known.get("env_secrets") or known.get("env_config_maps") or known.get("run_k8s_config")
+    )
+    missing = sorted(needed - _given(known)) if docker or kubernetes else []
+    if missing:
+        where = "env_vars" if docker else "env_secrets or env_vars"
+        yield f"containers of runs lack {', '.join(missing)}, which conf/ or dagster.yaml names; add each to {where}"
+
+
+def _given(launcher: Mapping[str, Any]) -> set[str]:
+    """Returns the names of the variables that a launcher gives to its containers."""
+    container = launcher.get("container_kwargs")
+    own = container.get("environment", ()) if isinstance(container, dict) else ()
+    return {str(each).partition("=")[0] for each in (*(launcher.get("env_vars") or ()), *own)}
+
+
+def variables_of(settings: Mapping[str, Any], config: SluiceConfig) -> set[str]:
+    """Returns the variables that a run reads: those of dagster.yaml, and those of conf/ without what only engines use."""
+    return {*_named(dict(settings)), *_named(config.model_dump())}
+
+
+def _named(part: Any, key: str = "") -> Iterator[str]:
+    if isinstance(part, dict):
+        for name, each in part.items():
+            if name not in FOR_ENGINES_ONLY:
+                yield from _named(each, str(name))
+    elif isinstance(part, (list, tuple)):
+        for each in part:
+            yield from _named(each, key)
+    elif isinstance(part, str) and part:
+        yield from [part] if key == "env" or key.endswith("_env") else REFERENCE.findall(part)
