@@ -165,6 +165,7 @@ FRAME = np.dtype([(name, np.int64) for name in FRAME_FIELDS])
 Frames = npt.NDArray[np.void]  #: structured array of FRAME
 NO_FRAMES: Frames = np.zeros(0, FRAME)
 NO_GTID = (-1, 0)  #: source and number of a transaction without GTID
+NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,6 +203,10 @@ class Block:
     `open_frame`: FRAME of the transaction that is open at the block's end (at most one, its end is not known yet); empty if none is.
     `open_gtid`: its source and number, as those of a transaction that ends.
     `statement`: the statement that this block consists of, whether or not it changes a captured table.
+
+    One entry per *rows query* (the event with the SQL text of a statement that changed rows, if a consumer is shown them): `query_event`
+    (int64, index of the first row event of the statement, ascending), `query_offset`, `query_length` (int64, as those of row events) and
+    `query_position` (int64, as `event_position`).
     """
 
     epoch: int
@@ -230,6 +235,10 @@ class Block:
     open_frame: Frames = dataclasses.field(default_factory=lambda: NO_FRAMES)
     open_gtid: tuple[int, int] = NO_GTID
     statement: LoggedStatement | None = None
+    query_event: Int64s = dataclasses.field(default_factory=lambda: NO_QUERIES)
+    query_offset: Int64s = dataclasses.field(default_factory=lambda: NO_QUERIES)
+    query_length: Int64s = dataclasses.field(default_factory=lambda: NO_QUERIES)
+    query_position: Int64s = dataclasses.field(default_factory=lambda: NO_QUERIES)
 
     @property
     def event_count(self) -> int:
@@ -242,7 +251,16 @@ class Block:
     @property
     def byte_count(self) -> int:
         """The bytes of its row events, which is what the ring counts."""
-        return int(self.event_length.sum())
+        return int(self.event_length.sum() + self.query_length.sum())
+
+    @property
+    def event_bytes(self) -> Int64s:
+        """The bytes of each row event, with the rows query that precedes it."""
+        if not len(self.query_event):
+            return self.event_length
+        found = self.event_length.copy()
+        found[self.query_event] += self.query_length
+        return found
 
     @property
     def stands_alone(self) -> bool:

@@ -27,7 +27,7 @@ from sluice.cdc_engine.binlog.block import compact
 from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
 from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
 from sluice.cdc_engine.position import Position
@@ -99,7 +99,7 @@ def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list
         captured=captured,
         checksum=False,
         executed_known=False,
-        packets=not naked,
+        form=StreamForm(packets=not naked),
     )
     blocks: list[Block] = []
     if naked:

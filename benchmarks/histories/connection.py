@@ -99,7 +99,7 @@ class PlayedConnection(SourceConnection):
     def prepare_dump(self) -> bool:
         return False
 
-    def dump_from_file(self, file: str, offset: int, *, to_end: bool = False) -> bool:  # noqa: ARG002  the base class's
+    def dump_from_file(self, file: str, offset: int, flags: int = 0) -> bool:  # noqa: ARG002  the base class's
         found = next((each for each in self._server.files if each.name == file), None)
         if found is None or offset > found.end:
             raise self._refused("could not find next log" if found is None else "position > file size")
@@ -113,7 +113,7 @@ class PlayedConnection(SourceConnection):
         self._looks = True
         self._feed = [binlog.rotate(file, binlog.MAGIC_BYTES), *found.head]
 
-    def dump_after_gtids(self, executed: str, *, to_end: bool = False) -> None:  # noqa: ARG002
+    def dump_after_gtids(self, executed: str, flags: int = 0) -> None:  # noqa: ARG002
         self._exclude = GtidSet.parse(executed)
         for file in reversed(self._server.files):
             if self._exclude.contains(file.previous):

@@ -38,20 +38,27 @@ TRANSACTION_ARRAYS: Mapping[str, npt.DTypeLike] = {
     "transaction_number": np.int64,
     "transaction_frame": FRAME,
 }
+QUERY_ARRAYS: Mapping[str, npt.DTypeLike] = dict.fromkeys(
+    ("query_event", "query_offset", "query_length", "query_position"), np.int64
+)
 
 
 def keep_events(block: Block, mask: Mask) -> Block:
     """Returns the block without the row events where `mask` is false. `mask`: bool, one per event. Transactions stay,
-    even if they become empty.
+    even if they become empty. The rows query of a statement stays with the statement's first row event.
     """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
     arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}
+    if len(block.query_event):
+        queries = mask[block.query_event]
+        arrays |= {name: getattr(block, name)[queries] for name in QUERY_ARRAYS}
+        arrays["query_event"] = kept_before[arrays["query_event"]]
     return dataclasses.replace(block, transaction_events=kept_before[block.transaction_events], **arrays)
 
 
 def without_events(block: Block) -> Block:
     """Returns the block with its transactions only. All of them are empty, and no bytes are kept."""
-    arrays: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in EVENT_ARRAYS.items()}
+    arrays: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in {**EVENT_ARRAYS, **QUERY_ARRAYS}.items()}
     ends = np.zeros(block.transaction_count, np.int64)
     return dataclasses.replace(block, buffer=np.zeros(0, np.uint8), transaction_events=ends, **arrays)
 
@@ -64,6 +71,9 @@ def without_first(block: Block, transactions: int) -> Block | None:
     arrays: dict[str, Any] = {name: getattr(block, name)[first:] for name in EVENT_ARRAYS}
     arrays |= {name: getattr(block, name)[transactions:] for name in TRANSACTION_ARRAYS}
     arrays["transaction_events"] = arrays["transaction_events"] - first
+    queries = int(np.searchsorted(block.query_event, first))
+    arrays |= {name: getattr(block, name)[queries:] for name in QUERY_ARRAYS}
+    arrays["query_event"] = arrays["query_event"] - first
     return dataclasses.replace(block, start_gtid_set=executed_set(block, transactions - 1), **arrays)
 
 
@@ -87,11 +97,13 @@ def held_bytes(block: Block) -> int:
 
 def compact(block: Block) -> Block:
     """Returns the block with its events copied into a buffer that contains nothing else."""
-    ends = np.cumsum(block.event_length, dtype=np.int64)
-    offset = ends - block.event_length
+    length = np.concatenate((block.event_length, block.query_length))
+    ends = np.cumsum(length, dtype=np.int64)
+    offset = ends - length
     buffer = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-    _gather(block.buffer, block.event_offset, offset, block.event_length, buffer)
-    return dataclasses.replace(block, buffer=buffer, event_offset=offset)
+    _gather(block.buffer, np.concatenate((block.event_offset, block.query_offset)), offset, length, buffer)
+    events = block.event_count
+    return dataclasses.replace(block, buffer=buffer, event_offset=offset[:events], query_offset=offset[events:])
 
 
 def can_follow(block: Block, before: Block) -> bool:
@@ -116,10 +128,14 @@ def join(blocks: Sequence[Block]) -> Block:
     transactions = np.array([block.transaction_count for block in blocks], np.int64)
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(block, name) for block in blocks])
-        for name in ("buffer", *EVENT_ARRAYS, *TRANSACTION_ARRAYS)
+        for name in ("buffer", *EVENT_ARRAYS, *TRANSACTION_ARRAYS, *QUERY_ARRAYS)
     }
     arrays["event_offset"] += np.repeat(np.cumsum(buffers) - buffers, events)
     arrays["transaction_events"] += np.repeat(np.cumsum(events) - events, transactions)
+    if len(arrays["query_event"]):
+        queries = np.array([len(block.query_event) for block in blocks], np.int64)
+        arrays["query_offset"] += np.repeat(np.cumsum(buffers) - buffers, queries)
+        arrays["query_event"] += np.repeat(np.cumsum(events) - events, queries)
     last = blocks[-1]
     return dataclasses.replace(blocks[0], open_frame=last.open_frame, open_gtid=last.open_gtid, **arrays)
 
@@ -133,7 +149,7 @@ def _gather(source: Bytes, source_offset: Int64s, target_offset: Int64s, length:
 
 def transaction_bytes(block: Block) -> Int64s:
     """Returns the bytes of the row events up to the end of each transaction (int64, one per transaction, ascending)."""
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     ends: Int64s = before[block.transaction_events]
     return ends
 

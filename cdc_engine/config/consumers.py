@@ -32,6 +32,12 @@ class RenderingConfig(Strict):
 class CanalServerConfig(RenderingConfig):
     """The server for Canal clients of one destination. Destinations with the same host and port share it."""
 
+    rows_query: bool = Field(
+        False,
+        description="Whether clients are shown the SQL text of each statement that changed rows, before its rows, if the source logs it "
+        "(`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). The text has all values: `masks`, `rows` "
+        "and column filters do not apply to it, so they are refused together with it.",
+    )
     port: int = Field(
         0,
         ge=0,

@@ -235,6 +235,22 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _hides_nothing_of_statements(self) -> DestinationConfig:
+        if not self.canal_server.rows_query:
+            return self
+        if self.stream == "shared":
+            raise ValueError(
+                "canal_server.rows_query: a shared connection does not request SQL texts: set `stream: own`"
+            )
+        settings = [*self.tables.values(), *(each.options for each in self.shards)]
+        if self.column_include or self.column_exclude or any(each.rows or each.masks for each in settings):
+            raise ValueError(
+                "canal_server.rows_query: the SQL texts have the values that column filters, `rows` or `masks` hide: remove "
+                "one of the two"
+            )
+        return self
+
     @property
     def installation(self) -> str:
         """The id of the installation, for who dumps the source's binlog; empty in what conf/ alone says."""

@@ -71,6 +71,8 @@ class GroupConfig(StreamConfig):
             raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
             raise ValueError("canal_server.window_bytes_max: the members have the windows; set it in their files")
+        if self.canal_server.rows_query:
+            raise ValueError("canal_server.rows_query: a group shows no SQL text; set it in the file of a member")
         return self
 
 

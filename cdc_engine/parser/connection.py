@@ -33,6 +33,7 @@ from sluice.cdc_engine.source.session import error_code, open_session, session_e
 COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows
 NON_BLOCKING = 0x01  # flag of a dump: the server reports its end and does not wait (BINLOG_DUMP_NON_BLOCK)
+ANNOTATED = 0x02  # flag of a dump: MariaDB sends the SQL text of statements too (BINLOG_SEND_ANNOTATE_ROWS_EVENT); MySQL always does
 DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset
 FIRST_OFFSET = 4  # after a binlog file's magic
 GATHER_SECONDS = 0.002  # how long a read waits for more before it returns little
@@ -130,15 +131,18 @@ class SourceConnection:
             self._connection.answer()
         return str(checksum).upper() not in ("NONE", "")
 
-    def dump_from_file(self, file: str, offset: int, *, to_end: bool = False) -> bool:
+    def dump_flags(self, *, to_end: bool = False, rows_queries: bool = False) -> int:
+        """Returns the flags of a dump that ends at the server's current end, and of one with the SQL text of statements."""
+        return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
+
+    def dump_from_file(self, file: str, offset: int, flags: int = 0) -> bool:
         """Requests everything from an offset of a file on. Returns False if the whole file arrives, because the offset is too large for
         the command.
 
-        The dump does not end, or with `to_end` it ends at the server's current end with an answer that is not an event.
+        The dump does not end, or with NON_BLOCKING among the flags it ends at the server's current end with an answer that is not an event.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
-        flags = NON_BLOCKING if to_end else 0
         self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, flags, self.source.replica_id) + file.encode())
         return within
 
@@ -165,9 +169,8 @@ class SourceConnection:
         self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, NON_BLOCKING, 0) + file.encode())
         return within
 
-    def dump_after_gtids(self, executed: str, *, to_end: bool = False) -> None:
+    def dump_after_gtids(self, executed: str, flags: int = 0) -> None:
         """Requests everything that is not in a GTID set (MySQL) or follows a GTID position (MariaDB). It ends as `dump_from_file` does."""
-        flags = NON_BLOCKING if to_end else 0
         if self.mariadb:
             for name, value in (("state", executed), ("strict", 1), ("duplicates", 0)):
                 self.rows(_MARIADB_START[name], (value,))

@@ -51,6 +51,10 @@ LEFT_UNLESS = (
     (
         r"canal\.instance\.filter\.query\.ddl", OFF, "DDL is shown to consumers: skip it there; the lake follows it by `schema_changes`",
     ),
+    (
+        r"canal\.instance\.filter\.query\.dml", ("true",),
+        "a broker gets no SQL texts of statements, which the source logs with binlog_rows_query_log_events",
+    ),
     (r"canal\.instance\.filter\.rows", OFF, "row events are always read, because a destination without them would have no changes"),
     (
         r"canal\.instance\.filter\.table\.error", OFF,
@@ -94,7 +98,6 @@ NO_MEANING = (
     (r"canal\.instance\.network\..*", "Sluice chooses buffers and timeouts of the connection to the source itself"),
     (r"canal\.instance\.parser\..*", "rows are decoded by compiled kernels"),
     (r"canal\.instance\.filter\.druid\.ddl", "Sluice has a parser of its own for statements"),
-    (r"canal\.instance\.filter\.query\.dml", "statements of row changes are not shown to consumers"),
     (r"canal\.instance\.binlog\.(format|image)", "`sluice check` lists the settings that the source lacks"),
     (
         r"canal\.instance\.tsdb\.(enable|dir|dbUsername|dbPassword|snapshot\..*)",

@@ -26,6 +26,7 @@ METRICS = "canal.metrics.pull.port"
 PLACE = tuple(f"{INSTANCE}master.{key}" for key in ("journal.name", "position", "timestamp", "gtid"))
 NO_SERVER = "canal.withoutNetty"
 SERVER = ("canal.port", "canal.ip", "canal.user", "canal.passwd")
+TEXTS_OFF = f"{INSTANCE}filter.query.dml"
 HASH_VARIABLE = "CANAL_PASSWORD_HASH"
 
 
@@ -219,6 +220,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT), "decimals": "canal"}
     if settings.flag(GTID_ON):
         server["gtids"] = True
+    _show_texts(settings, server, findings)
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: `canal_server`")
     password = settings.get("canal.passwd")
@@ -234,6 +236,21 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         "TIMESTAMP values are shown in UTC, Canal uses its machine's zone: set canal_server.time_zone to use another"
     )
     return server
+
+
+def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
+    """Sets whether clients are shown the SQL texts of statements; by default Canal shows them."""
+    if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
+        findings.left.append(
+            f"{TEXTS_OFF}: the SQL texts of statements are not shown, because they have the values of columns that filter.field hides"
+        )
+        return
+    if not settings.flag(TEXTS_OFF):
+        server["rows_query"] = True
+    if keys := settings.given(TEXTS_OFF):
+        findings.taken.append(
+            f"{keys}: `rows_query`, whether the SQL texts of statements are shown if the source logs them"
+        )
 
 
 def _variable(name: str, what: str) -> str:

@@ -16,6 +16,7 @@ from sluice.cdc_engine.binlog.entries.kernel_arguments import (
     EntryHeaders,
     EntrySizes,
     MeasuredImages,
+    Pieces,
     ShownImages,
     ShownValues,
 )
@@ -24,6 +25,7 @@ from sluice.cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 NULL, ABSENT = -1, -2  # as a value's size
+QUERY_KIND = 7  # numbers.EventType.QUERY
 PLAIN, HIGH, OF_NULL = 0, 1, 2  # which of a column's three heads a value has; they differ in sqlType
 ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # a Pair up to the length of its value
 
@@ -264,3 +266,30 @@ def put_frames(
             at += 4 + digits
         entry_sizes[index] = at - entry_starts[index]
     return at
+
+
+@kernel
+def put_queries(out: Bytes, texts: Pieces, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s) -> Integer:
+    """Writes an entry QUERY for each SQL text. Returns the bytes written."""
+    at = np.int64(0)
+    for index in range(entry_starts.shape[0]):
+        entry_starts[index] = at
+        header = header_size(headers, index, QUERY_KIND)
+        out[at] = 0x0A
+        at = put_varint(out, at + 1, header)
+        at = put_header(out, at, headers, index, QUERY_KIND)
+        first, size = texts.starts[index], texts.starts[index + 1] - texts.starts[index]
+        out[at], out[at + 1], out[at + 2] = 0x10, 2, 0x1A
+        at = put_varint(out, at + 3, 2 + 1 + varint_size(size) + size)
+        out[at], out[at + 1], out[at + 2] = 0x10, QUERY_KIND, 0x5A
+        at = put_varint(out, at + 3, size)
+        at = put_bytes(out, at, texts.data, first, size)
+        entry_sizes[index] = at - entry_starts[index]
+    return at
+
+
+@kernel
+def gather_texts(source: Bytes, begins: Int64s, starts: Int64s, out: Bytes) -> None:
+    """Writes text n of `source` from starts[n] to starts[n + 1] of `out`."""
+    for index in range(begins.shape[0]):
+        put_bytes(out, starts[index], source, begins[index], starts[index + 1] - starts[index])

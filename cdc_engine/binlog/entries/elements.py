@@ -1,6 +1,8 @@
 """Lists the entries of a range of a block, in order: beginnings and ends of transactions, and the row events that a
 filter keeps.
 
+With `queries`, each statement's SQL text precedes its first kept row event, if that is the statement's first.
+
 Called by the consumers' streams. A transaction without kept events is omitted, except one every few seconds of the
 source's clock, so that a client sees the stream move (canal.md §3.3). A transaction of which something was shown is
 always ended.
@@ -14,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
-from sluice.cdc_engine.contracts import Block, Int8s, Int64s
+from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 
-BEGIN, ROWS, END = 0, 1, 2
+BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 OPEN_HERE = -1  # used instead of an index for the transaction that is open at the block's end
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
@@ -46,29 +48,42 @@ class TransactionEnds(NamedTuple):
 
 
 def elements(
-    block: Block, events: tuple[int, int], transactions: tuple[int, int], kept: Mask, state: State
+    block: Block,
+    events: tuple[int, int],
+    transactions: tuple[int, int],
+    kept: Mask,
+    state: State,
+    *,
+    queries: bool = False,
 ) -> tuple[Int8s, Int64s, State]:
-    """Returns (BEGIN, ROWS or END; index of the transaction or event) for row events and transaction ends [first,
-    last), and the state after them.
+    """Returns (BEGIN, ROWS, END or QUERY; index of the transaction, event or rows query) for row events and transaction
+    ends [first, last), and the state after them.
 
-    `kept`: bool, one per row event of the block.
+    `kept`: bool, one per row event of the block. `queries`: whether rows queries are shown.
     """
-    room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1
+    shown = block.query_event if queries else NO_QUERIES
+    room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1 + len(shown)
     kinds, indices, after = np.empty(room, np.int8), np.empty(room, np.int64), np.array(state, np.int64)
     begins = np.ascontiguousarray(block.transaction_frame["begin"])
     ends = TransactionEnds(block.transaction_events, block.transaction_time_us, begins)
-    count = _elements(BlockRange(*events, *transactions), ends, kept, after, kinds, indices)
+    count = _elements(BlockRange(*events, *transactions), ends, kept, shown, after, kinds, indices)
     begun, at, left_out = after.tolist()
     return kinds[:count], indices[:count], (begun, at, left_out)
 
 
 @compiled
 def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
-    part: BlockRange, transactions: TransactionEnds, kept: Mask, state: Int64s, kinds: Int8s, indices: Int64s
+    part: BlockRange,
+    transactions: TransactionEnds,
+    kept: Mask,
+    queries: Int64s,
+    state: Int64s,
+    kinds: Int8s,
+    indices: Int64s,
 ) -> Integer:
     event, last_event, transaction, last_transaction = part
     ends, times, begins = transactions
-    count = 0
+    count = query = 0
     while transaction <= last_transaction:
         ended = transaction < last_transaction
         upto = ends[transaction] if ended else last_event
@@ -78,6 +93,11 @@ def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
                     kinds[count], indices[count] = BEGIN, transaction if transaction < ends.shape[0] else OPEN_HERE
                     count += 1
                     state[BEGUN] = 1
+                while query < queries.shape[0] and queries[query] < event:
+                    query += 1
+                if query < queries.shape[0] and queries[query] == event:
+                    kinds[count], indices[count] = QUERY, query
+                    count += 1
                 kinds[count], indices[count] = ROWS, event
                 count += 1
             event += 1

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from sluice.cdc_engine.binlog.entries import assemble
-from sluice.cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, ROWS
-from sluice.cdc_engine.binlog.entries.gtid_marks import NO_MARKS, GtidMarks, marks_of, transactions_of
-from sluice.cdc_engine.binlog.entries.kernel_arguments import EntryHeaders
+from sluice.cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, QUERY, ROWS
+from sluice.cdc_engine.binlog.entries.gtid_marks import NO_MARKS, GtidMarks, marks_of, pieces_of, transactions_of
+from sluice.cdc_engine.binlog.entries.kernel_arguments import EntryHeaders, Pieces
 from sluice.cdc_engine.binlog.entries.locate import little_endian_at
 from sluice.cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
 from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
 from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
 from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT, ROWS_QUERY, SERVER_ID_AT, TYPE_AT
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
@@ -99,12 +101,14 @@ class EntryMaker:
         return marks_of(part.block, np.unique(_transactions(part)))
 
     def _made(self, part: EntryPart, file: Bytes, rows: Any, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-        """Yields the entries of transactions' beginnings and ends, then those of each table's row events, with their
-        indices in the part.
+        """Yields the entries of transactions' beginnings and ends, of rows queries, then those of each table's row events,
+        with their indices in the part.
         """
-        framing = np.flatnonzero(~rows)
+        queries = part.kinds == QUERY
+        framing = np.flatnonzero(~(rows | queries))
         if len(framing):
             yield framing, _frame_entries(part, framing, file, marks)
+        yield from _query_entries(part, np.flatnonzero(queries), file, marks)
         places = np.flatnonzero(rows)
         tables = part.block.event_table[part.indices[places]]
         for table in np.unique(tables).tolist():
@@ -147,9 +151,60 @@ class EntryMaker:
 def _transactions(part: EntryPart) -> Int64s:
     """Returns the transaction of each entry; that of the one that is open at the block's end is its `transaction_count`."""
     found = np.where(part.indices == OPEN_HERE, part.block.transaction_count, part.indices)
-    rows = part.kinds == ROWS
+    rows, queries = part.kinds == ROWS, part.kinds == QUERY
     found[rows] = transactions_of(part.block, part.indices[rows])
+    found[queries] = transactions_of(part.block, part.block.query_event[part.indices[queries]])
     return found
+
+
+def _query_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
+    """Yields the entries of SQL texts, by the table that they name: that of the statement's first row event. MariaDB's name none, as in
+    Canal.
+    """
+    block, buffer = part.block, part.block.buffer
+    offsets = block.query_offset[part.indices[places]]
+    named = np.where(
+        buffer[offsets + TYPE_AT] == ROWS_QUERY, block.event_table[block.query_event[part.indices[places]]], -1
+    )
+    transactions = _transactions(part)
+    for table in np.unique(named).tolist():
+        own = places[named == table]
+        queries, at = part.indices[own], offsets[named == table]
+        name = bytes_field(9, block.tables[table].table.encode()) if table >= 0 else b""
+        begins = at + HEADER_BYTES + (table >= 0)  # MySQL's text is after one byte
+        texts = rows_query_texts(buffer, begins, at + block.query_length[queries])
+        headers = EntryHeaders(
+            file,
+            np.frombuffer(name, np.uint8),
+            np.ascontiguousarray(block.query_position[queries]),
+            little_endian_at(buffer, at + SERVER_ID_AT, 4),
+            little_endian_at(buffer, at, 4) * 1000,
+            little_endian_at(buffer, at + LENGTH_AT, 4),
+            np.zeros(len(own), np.int64),
+            marks.pieces,
+            marks.indices(transactions[own]),
+        )
+        room = (
+            len(own) * (FRAME_BYTES_MAX + len(file) + len(name)) + len(texts.data) + len(marks.pieces.data) * len(own)
+        )
+        out = np.empty(room, np.uint8)
+        starts, sizes = np.empty(len(own), np.int64), np.empty(len(own), np.int64)
+        used = assemble.put_queries(out, texts, headers, starts, sizes)
+        yield own, Entries(out[:used], starts, sizes)
+
+
+def rows_query_texts(buffer: Bytes, begins: Int64s, ends: Int64s) -> Pieces:
+    """Returns SQL texts as UTF-8. Bytes that are not UTF-8 (a client with another charset) become U+FFFD, as in Canal."""
+    starts = np.zeros(len(begins) + 1, np.int64)
+    np.cumsum(ends - begins, out=starts[1:])
+    data = np.empty(max(1, int(starts[-1])), np.uint8)
+    assemble.gather_texts(buffer, begins, starts, data)
+    try:
+        data[: starts[-1]].tobytes().decode()
+    except UnicodeDecodeError:
+        texts = (data[first:last].tobytes() for first, last in itertools.pairwise(starts.tolist()))
+        return pieces_of([text.decode(errors="replace") for text in texts])
+    return Pieces(data, starts)
 
 
 def _frame_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMarks) -> Entries:

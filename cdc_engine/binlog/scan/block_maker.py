@@ -44,13 +44,22 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
+        self._query: Bytes = self._buffer  # the rows query that is CARRIED
 
     @property
     def file(self) -> str:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """Sets the buffer of the entries that the kernel finds from here on. Entries of another buffer must be in blocks already."""
+        """Sets the buffer of the entries that the kernel finds from here on. Entries of another buffer must be in blocks already.
+
+        A rows query whose row events are still to come is copied.
+        """
+        state = self.memory.state
+        begin = int(state[at.QUERY_AT])
+        if begin >= 0:
+            self._query = self._buffer[begin : begin + int(state[at.QUERY_LENGTH])].copy()
+            state[at.QUERY_AT] = at.CARRIED
         self._buffer = buffer
 
     def uses(self, buffer: Bytes) -> bool:
@@ -78,7 +87,7 @@ class BlockMaker:
             block = self._block(
                 self.memory.events[:, :event_count], self.memory.ends[:, :end_count], changes, statement
             )
-        state[at.EVENT_COUNT] = state[at.END_COUNT] = 0
+        state[at.EVENT_COUNT] = state[at.END_COUNT] = state[at.QUERY_COUNT] = 0
         if anything:
             yield block
 
@@ -114,14 +123,13 @@ class BlockMaker:
                 self.file,
                 int(self.memory.state[at.BEGAN]),
             ) from error
-        begin, end = (
-            (int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])) if events.size else (0, 0)
-        )
+        queries = self.memory.queries[:, : int(self.memory.state[at.QUERY_COUNT])].copy()
+        begin, buffer = self._bytes_of(events, queries)
         return Block(
             epoch=self.epoch,
             file=self.file,
             server_uuid=self.server_uuid,
-            buffer=self._buffer[begin:end],
+            buffer=buffer,
             tables=self._tables,
             event_offset=events[at.OFFSET] - begin,
             event_length=events[at.LENGTH].copy(),
@@ -144,7 +152,29 @@ class BlockMaker:
             open_frame=self._open_frame(),
             open_gtid=self._open_gtid() if known else NO_GTID,
             statement=statement,
+            query_event=queries[at.QUERY_EVENT],
+            query_offset=queries[at.QUERY_OFFSET],
+            query_length=queries[at.QUERY_BYTES],
+            query_position=queries[at.QUERY_BEGAN],
         )
+
+    def _bytes_of(self, events: Int64s, queries: Int64s) -> tuple[int, Bytes]:
+        """Returns what to subtract from the offsets of events, and the bytes of a block. Sets the offsets in `queries` to those there."""
+        if not events.size:
+            return 0, self._buffer[:0]
+        begin, end = int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])
+        offsets = queries[at.QUERY_OFFSET]
+        if not len(offsets):
+            return begin, self._buffer[begin:end]
+        carried = offsets == at.CARRIED  # the first at most
+        if not carried[0]:
+            begin = min(begin, int(offsets[0]))
+        buffer = self._buffer[begin:end]
+        if carried[0]:
+            buffer = np.concatenate((self._query, buffer))
+            begin -= len(self._query)
+        offsets[:] = np.where(carried, 0, offsets - begin)
+        return begin, buffer
 
 
 def frames_of(fields: Int64s) -> Frames:

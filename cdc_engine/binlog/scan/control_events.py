@@ -314,7 +314,7 @@ class ControlEvents:
         ends[at.END_FRAME :, state[at.END_COUNT]] = self._frame(event)
         state[at.END_COUNT] += 1
         state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.PLACE]] = 0
-        state[[at.SOURCE, at.BEGIN_AT, at.COMMITTED, at.SEQUENCE]] = -1
+        state[[at.SOURCE, at.BEGIN_AT, at.COMMITTED, at.SEQUENCE, at.QUERY_AT]] = -1
         state[at.GENERATION] += 1
         self._savepoints.clear()
 

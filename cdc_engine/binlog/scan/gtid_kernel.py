@@ -24,6 +24,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     OPEN,
     OPEN_ROWS,
     PLACE,
+    QUERY_AT,
     SEQUENCE,
     SOURCE,
     SOURCE_COUNT,
@@ -105,7 +106,7 @@ def _begin(state: Int64s, source: int, number: int) -> None:
     state[SOURCE] = source
     state[NUMBER] = number
     state[TIME_US] = 0
-    state[COMMITTED] = state[SEQUENCE] = -1
+    state[COMMITTED] = state[SEQUENCE] = state[QUERY_AT] = -1
     state[OPEN_ROWS] = state[HELD] = 0
     state[PLACE] = state[FILE_END]
     state[GENERATION] += 1

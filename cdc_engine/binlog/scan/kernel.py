@@ -79,6 +79,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     LENGTH,
     LIMIT,
     MAPPED_IN,
+    NO_QUERY,
     NUMBER,
     OFFSET,
     OPEN,
@@ -89,6 +90,15 @@ from sluice.cdc_engine.binlog.scan.state import (
     POOL_BEGIN,
     POOL_LENGTH,
     POSITION,
+    QUERIES,
+    QUERY_AT,
+    QUERY_BEGAN,
+    QUERY_BYTES,
+    QUERY_COUNT,
+    QUERY_EVENT,
+    QUERY_LENGTH,
+    QUERY_OFFSET,
+    QUERY_POSITION,
     REFERENCE,
     SEQUENCE,
     SOURCE,
@@ -112,13 +122,20 @@ REWOUND = 1 << 31  # an end position ahead by more than half of 32 bits went bac
 
 @kernel
 def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
-    buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
+    buffer: Bytes,
+    state: Int64s,
+    events: Int64s,
+    ends: Int64s,
+    tables: Int64s,
+    pool: Bytes,
+    sources: Int64s,
+    queries: Int64s,
 ) -> ScanStatus:
     """Takes events from state[AT] to state[LIMIT]. Returns why it stopped; AT is then after the last event that was
     taken or handed over.
 
     buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (6 by
-    n).
+    n), queries (4 by n).
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH
@@ -131,7 +148,7 @@ def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
         verdict = _check(buffer, state)
         if verdict != ScanStatus.GO_ON:
             return verdict
-        verdict = _take(buffer, state, events, ends, tables, pool, sources)
+        verdict = _take(buffer, state, events, ends, tables, pool, sources, queries)
         if verdict != ScanStatus.GO_ON:
             return verdict
 
@@ -162,8 +179,10 @@ def _frame(buffer: Bytes, state: Int64s) -> ScanStatus:  # noqa: PLR0911
         if length < HEADER_BYTES or little_endian(buffer, event + 9, 4) != length:
             return ScanStatus.BAD_LENGTH
     state[EVENT], state[EVENT_LENGTH] = event, length
-    if state[ELSEWHERE] == 1 and state[INNER_END] == 0 and _is_rows(buffer[event + 4]):
-        return ScanStatus.SWITCH
+    if state[ELSEWHERE] == 1 and state[INNER_END] == 0:
+        noted = state[QUERIES] == 1 and _is_rows_query(buffer[event + 4])
+        if noted or _is_rows(buffer[event + 4]):
+            return ScanStatus.SWITCH
     return ScanStatus.GO_ON
 
 
@@ -171,6 +190,11 @@ def _frame(buffer: Bytes, state: Int64s) -> ScanStatus:  # noqa: PLR0911
 def _is_rows(event_type: int) -> bool:
     plain = WRITE_ROWS <= event_type <= DELETE_ROWS_V2 or WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1
     return plain or event_type == PARTIAL_UPDATE_ROWS
+
+
+@nb.njit(inline="always")
+def _is_rows_query(event_type: int) -> bool:
+    return event_type in (ROWS_QUERY, MARIADB_ANNOTATE_ROWS)
 
 
 @kernel
@@ -236,15 +260,22 @@ def _step_inside(state: Int64s, length: int) -> ScanStatus:
 
 @kernel
 def _take(  # noqa: PLR0911, PLR0917
-    buffer: Bytes, state: Int64s, events: Int64s, ends: Int64s, tables: Int64s, pool: Bytes, sources: Int64s
+    buffer: Bytes,
+    state: Int64s,
+    events: Int64s,
+    ends: Int64s,
+    tables: Int64s,
+    pool: Bytes,
+    sources: Int64s,
+    queries: Int64s,
 ) -> ScanStatus:
     event = state[EVENT]
     event_type = buffer[event + 4]
     body_end = event + state[EVENT_LENGTH] - state[CHECKSUM]
     if WRITE_ROWS <= event_type <= DELETE_ROWS_V2:
-        return _take_rows(buffer, state, events, tables, event_type - WRITE_ROWS + 1, 2, body_end)
+        return _take_rows(buffer, state, events, tables, queries, event_type - WRITE_ROWS + 1, 2, body_end)
     if WRITE_ROWS_V1 <= event_type <= DELETE_ROWS_V1:
-        return _take_rows(buffer, state, events, tables, event_type - WRITE_ROWS_V1 + 1, 1, body_end)
+        return _take_rows(buffer, state, events, tables, queries, event_type - WRITE_ROWS_V1 + 1, 1, body_end)
     if event_type == TABLE_MAP:
         return _take_table_map(buffer, state, tables, pool, body_end)
     if event_type == QUERY:
@@ -261,7 +292,9 @@ def _take(  # noqa: PLR0911, PLR0917
     if event_type == GTID_TAGGED:
         return take_tagged_gtid(buffer, state, sources, body_end)
     if event_type == PARTIAL_UPDATE_ROWS:
-        return _take_rows(buffer, state, events, tables, 2, 3, body_end)
+        return _take_rows(buffer, state, events, tables, queries, 2, 3, body_end)
+    if state[QUERIES] == 1 and _is_rows_query(event_type):
+        return _take_rows_query(state, event_type, body_end)
     return _take_harmless(event_type, state)
 
 
@@ -285,7 +318,14 @@ def _header_time_us(buffer: Bytes, event: int) -> int:
 
 @kernel
 def _take_rows(  # noqa: PLR0917
-    buffer: Bytes, state: Int64s, events: Int64s, tables: Int64s, kind: int, version: int, body_end: int
+    buffer: Bytes,
+    state: Int64s,
+    events: Int64s,
+    tables: Int64s,
+    queries: Int64s,
+    kind: int,
+    version: int,
+    body_end: int,
 ) -> ScanStatus:
     """Takes a row event: table id 6, flags 2; since version 2 the length of extra data 2 (including itself) and the data."""
     event = state[EVENT]
@@ -321,8 +361,27 @@ def _take_rows(  # noqa: PLR0917
     events[POSITION, count] = state[BEGAN]
     events[PLACE_POSITION, count] = state[PLACE]
     events[TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, event)
+    if state[QUERY_AT] != NO_QUERY:
+        query = state[QUERY_COUNT]
+        queries[QUERY_EVENT, query] = count
+        queries[QUERY_OFFSET, query] = state[QUERY_AT]
+        queries[QUERY_BYTES, query] = state[QUERY_LENGTH]
+        queries[QUERY_BEGAN, query] = state[QUERY_POSITION]
+        state[QUERY_COUNT] = query + 1
+        state[QUERY_AT] = NO_QUERY
     state[EVENT_COUNT] = count + 1
     state[OPEN_ROWS] += 1
+    return ScanStatus.GO_ON
+
+
+@nb.njit(inline="always")
+def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatus:
+    """Takes the SQL text of the statement whose table maps follow; MySQL's is after one byte."""
+    if state[EVENT] + HEADER_BYTES + (event_type == ROWS_QUERY) > body_end:
+        return ScanStatus.BAD_BODY
+    state[IGNORED] += 1
+    state[QUERY_AT], state[QUERY_LENGTH] = state[EVENT], body_end - state[EVENT]
+    state[QUERY_POSITION] = state[BEGAN]
     return ScanStatus.GO_ON
 
 
@@ -418,6 +477,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     state[SOURCE] = -1
     state[NUMBER] = 0
     state[PLACE] = 0
+    state[QUERY_AT] = NO_QUERY
 
 
 @kernel

@@ -6,6 +6,7 @@ unknown event that may carry rows raises an error after everything before it was
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Generator, Iterator
 
@@ -41,13 +42,26 @@ SENTENCES = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class StreamForm:
+    """`packets`: False for events without packets, as in a file. `rows_queries`: whether blocks have the SQL text of statements that change
+    rows, if the server logs it.
+    """
+
+    packets: bool = True
+    rows_queries: bool = False
+
+
+PACKETS = StreamForm()
+
+
 class Scanner:
     """Scans one stream from one start. `consumed`: buffer offset up to which the bytes are processed; `last_verdict`:
     why it stopped there.
 
     `checksum`: events end with a CRC32, until a file says otherwise. `contiguous`: the server sends every event, so a
     gap is an error. `executed_known`: `start.gtid_set` is all that was executed before `start`. `prepared`: records of
-    XA transactions; in memory by default. `packets`: False for events without packets, as in a file.
+    XA transactions; in memory by default.
     """
 
     def __init__(
@@ -59,15 +73,15 @@ class Scanner:
         checksum: bool = True,
         contiguous: bool = False,
         executed_known: bool = True,
-        packets: bool = True,
         prepared: PreparedTransactions | None = None,
+        form: StreamForm = PACKETS,
     ) -> None:
         self._memory = ScanMemory.make()
         self._state = self._memory.state
         self._state[at.FILE_END] = start.offset
-        self._state[at.CONTIGUOUS] = contiguous
+        self._state[at.CONTIGUOUS], self._state[at.QUERIES] = contiguous, form.rows_queries
         self._state[at.CHECKSUM] = types.CHECKSUM_BYTES if checksum else 0
-        self._packets = packets
+        self._packets = form.packets
         references = TableReferences(history, captured)
 
         def wanted(database: str, table: str) -> bool:
@@ -177,7 +191,8 @@ class Scanner:
 
     def _scan(self, buffer: Bytes) -> ScanStatus:
         memory = self._memory
-        return scan(buffer, memory.state, memory.events, memory.ends, memory.tables, memory.pool, memory.sources)
+        found = memory.events, memory.ends
+        return scan(buffer, memory.state, *found, memory.tables, memory.pool, memory.sources, memory.queries)
 
     def _take(self, event: bytes) -> Iterator[Block]:
         try:

@@ -1,8 +1,8 @@
 """Memory of a scan, shared by the kernel and `scanner.Scanner`: plain arrays with named indices.
 
 `state` (int64) has one number per name below. `events` and `ends` (int64, one row per name, one column per entry)
-collect what was found. `tables` and `pool` contain the table maps seen before. `sources` (int64, one row per index from
-SOURCE_NEW on) contains the GTID sources.
+collect what was found, and `queries` (likewise) the rows queries. `tables` and `pool` contain the table maps seen before. `sources`
+(int64, one row per index from SOURCE_NEW on) contains the GTID sources.
 """
 
 from __future__ import annotations
@@ -57,7 +57,15 @@ BEGIN_THREAD: Final = 39
 # the logical clock in the transaction's GTID event, -1: it has none
 COMMITTED: Final = 40
 SEQUENCE: Final = 41
-STATE_SIZE: Final = 42
+# rows queries (the SQL text of a statement, before its table maps)
+QUERIES: Final = 42  # 1: they are noted
+QUERY_COUNT: Final = 43  # entries in `queries`
+QUERY_AT: Final = 44  # the one of the statement whose first row event has not come yet; NO_QUERY, or CARRIED: BlockMaker has its bytes
+QUERY_LENGTH: Final = 45  # its length without checksum
+QUERY_POSITION: Final = 46  # its file offset
+STATE_SIZE: Final = 47
+NO_QUERY: Final = -1
+CARRIED: Final = -2
 
 # Rows of `events`.
 OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, PLACE_POSITION = range(8)
@@ -67,6 +75,10 @@ EVENT_ROWS: Final = 8
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
 END_FRAME: Final = 5  # from here on one row per field of contracts.FRAME
 END_ROWS: Final = END_FRAME + len(FRAME_FIELDS)
+
+# Rows of `queries`.
+QUERY_EVENT, QUERY_OFFSET, QUERY_BYTES, QUERY_BEGAN = range(4)
+QUERY_ROWS: Final = 4
 
 # Rows of `tables`, an open-addressing hash table by table id; TABLE_ID -1 is a free slot.
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
@@ -113,6 +125,7 @@ class ScanMemory:
     tables: Int64s
     pool: Bytes
     sources: Int64s
+    queries: Int64s
     table_count: int = 0
     pool_used: int = 0
 
@@ -125,8 +138,9 @@ class ScanMemory:
             tables=_free_slots(SLOTS_FIRST),
             pool=np.empty(POOL_BYTES_FIRST, np.uint8),
             sources=np.zeros((SOURCE_ROWS, SOURCES_MAX), np.int64),
+            queries=np.empty((QUERY_ROWS, ENTRIES_MAX), np.int64),
         )
-        memory.state[[SOURCE, BEGIN_AT, COMMITTED, SEQUENCE]] = -1
+        memory.state[[SOURCE, BEGIN_AT, COMMITTED, SEQUENCE, QUERY_AT]] = -1
         return memory
 
     def forget_tables(self) -> None:

@@ -87,13 +87,19 @@ class LiveStream(Stream, Protocol):
 
 class Selection:
     """What a consumer gets: tables that all its filters keep, and statements. `shown`: which tables can be read, and the settings for
-    rows.
+    rows. `rows_queries`: whether the SQL text of statements that change rows is shown.
     """
 
     def __init__(
-        self, *, tables: CapturedTables, wants: Callable[[LoggedStatement], bool], shown: Readable | None = None
+        self,
+        *,
+        tables: CapturedTables,
+        wants: Callable[[LoggedStatement], bool],
+        shown: Readable | None = None,
+        rows_queries: bool = False,
     ) -> None:
         self.tables, self.wants, self.shown = tables, wants, shown or Readable(Forms())
+        self._queries = rows_queries
         self._selected = SelectedTables(tables, self.shown)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
@@ -109,7 +115,8 @@ class Selection:
             statement = piece.block.statement
             if statement is not None and self.wants(statement):
                 found.append(Chosen(piece.block, np.zeros(0, np.int8), np.zeros(0, np.int64), statement))
-            kinds, indices, state = elements(piece.block, events, transactions, self._kept(piece.block), state)
+            kept, queries = self._kept(piece.block), self._queries
+            kinds, indices, state = elements(piece.block, events, transactions, kept, state, queries=queries)
             if len(kinds):
                 found.append(Chosen(piece.block, kinds, indices))
         return tuple(found), state

@@ -98,7 +98,12 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
             self._streams.live,
             lambda place: self._streams.open_own(reader, place),
             self._streams.held_up,
-            Selection(tables=captured, wants=self._wants(captured), shown=self._shown),
+            Selection(
+                tables=captured,
+                wants=self._wants(captured),
+                shown=self._shown,
+                rows_queries=self.forms.rows_queries and not reader.group and not self.broker_of(reader.client_id),
+            ),
         )
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:

@@ -19,13 +19,14 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 class Forms:
     """The settings for rows. `policies`, `keys`: by "database.table", with the row rules; only tables with such settings. `kept`: returns
     the captured columns of a table; all if None. `named`: returns, for "database.table", the columns that conf/ captures and those that it
-    leaves out.
+    leaves out. `rows_queries`: whether clients are shown the SQL text of statements that change rows.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
     kept: KeptColumns | None = None
     keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     named: Callable[[str], tuple[frozenset[str] | None, frozenset[str]]] | None = None
+    rows_queries: bool = False
 
 
 def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
@@ -35,4 +36,10 @@ def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
 def forms_of(config: DestinationConfig) -> Forms:
     """Returns a destination's settings for rows. Raises ConfigurationError for an invalid rule in conf/."""
     columns = ColumnFilter(config.column_include, config.column_exclude)
-    return Forms(policies=policies_of(config), kept=columns.kept, keys=keys_of(config), named=columns.names_of)
+    return Forms(
+        policies=policies_of(config),
+        kept=columns.kept,
+        keys=keys_of(config),
+        named=columns.names_of,
+        rows_queries=config.canal_server.rows_query,
+    )

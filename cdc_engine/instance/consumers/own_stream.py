@@ -38,6 +38,7 @@ class OwnStreams:
 
     `recorded_before`: as in `own_start`. `archive`: has what the server has purged. `epoch`, `server_uuid`: those of the live stream.
     `by_time`: finds a position by the clock, if the live stream may. `isolated`: as in `Window`.
+    `rows_queries`: as in `StreamRules`.
     """
 
     source: Source
@@ -51,6 +52,7 @@ class OwnStreams:
     by_time: ByTime | None = None
     archive: Archive | None = None
     isolated: bool = False
+    rows_queries: bool = False
 
     def open(self, reader: StreamReader, place: WindowPosition) -> SourceStream:
         """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
@@ -82,6 +84,7 @@ class OwnStreams:
             epochs=lambda: Epochs(highest=self.epoch()),
             by_time=by_time,
             archive=self.archive,
+            rows_queries=self.rows_queries,
         )
         return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 

@@ -68,6 +68,7 @@ def consumers_of(
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
         by_time=by_time_of(source_of(config), config, tables.keeps),
         isolated=config.batch.ddl_isolation,
+        rows_queries=config.canal_server.rows_query,
     )
     open_own: Callable[[StreamReader, WindowPosition], OwnStream] = streams.open
     if isinstance(store, FileEventStore):

@@ -119,6 +119,7 @@ def _parts_around(
             archive=archive_of(config),
             follows_mixed=history.follows_objects,
             sharing=OF_PROCESS.of(source_of(config)) if config.stream == "shared" else None,
+            rows_queries=config.canal_server.rows_query,
         ),
         sink=sink,
         history=published,

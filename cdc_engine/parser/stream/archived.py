@@ -18,7 +18,7 @@ import numpy as np
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.events import event_types as types
 from sluice.cdc_engine.binlog.events.control import parse_format_description
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.binlog.scan.state import ScanStatus
 from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
@@ -109,7 +109,13 @@ class ArchivedInterval:
         self._source = source
 
     def scanner(
-        self, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions, *, executed_known: bool
+        self,
+        history: SchemaHistory,
+        captured: Captured,
+        prepared: PreparedTransactions,
+        *,
+        executed_known: bool,
+        rows_queries: bool = False,
     ) -> Scanner:
         """Returns a scanner from the cursor on for events as files contain them: without packets, and with checksums as each file
         defines.
@@ -120,7 +126,7 @@ class ArchivedInterval:
             captured=captured,
             checksum=False,
             executed_known=executed_known,
-            packets=False,
+            form=StreamForm(packets=False, rows_queries=rows_queries),
             prepared=prepared,
         )
 

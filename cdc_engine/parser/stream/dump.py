@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
 from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import SourceConnectionError
@@ -42,9 +42,10 @@ def begin_dump(
     *,
     prepared: PreparedTransactions | None = None,
     to_end: bool = False,
+    rows_queries: bool = False,
 ) -> tuple[Scanner, PacketFramer]:
     """Registers as a replica and requests the stream; with `to_end` only up to the server's current end. Received bytes go into the
-    framer.
+    framer. `rows_queries`: with the SQL text of statements that change rows.
     """
     checksum = connection.prepare_dump()
     contiguous = not start.by_gtid and not connection.mariadb
@@ -56,11 +57,12 @@ def begin_dump(
         contiguous=contiguous,
         executed_known=start.executed_known,
         prepared=prepared,
+        form=StreamForm(rows_queries=rows_queries),
     )
-    beginning = None
+    beginning, flags = None, connection.dump_flags(to_end=to_end, rows_queries=rows_queries)
     if start.by_gtid:
-        connection.dump_after_gtids(start.position.gtid_set, to_end=to_end)
-    elif not connection.dump_from_file(start.position.file, start.position.offset, to_end=to_end):
+        connection.dump_after_gtids(start.position.gtid_set, flags)
+    elif not connection.dump_from_file(start.position.file, start.position.offset, flags):
         beginning = FileBeginning(start.position, contiguous=contiguous)
     return scanner, PacketFramer(scanner, beginning=beginning)
 

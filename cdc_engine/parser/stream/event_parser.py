@@ -83,7 +83,7 @@ class StreamRules:
     waits for a source that has not executed what was read, instead of giving up. `by_time`: finds a position by the clock on another
     server, if that is allowed and nothing else does. `archive`: has the files that the server purged. `sharing`: other parsers of this
     process read the same server, which can send its binlog once for all. `follows_mixed`: whether the history has what it needs at a
-    position to follow statements in statement format.
+    position to follow statements in statement format. `rows_queries`: whether blocks have the SQL text of statements that change rows.
     """
 
     choice: StartChoice
@@ -93,6 +93,7 @@ class StreamRules:
     archive: Archive | None = None
     sharing: Sharing | None = None
     follows_mixed: Callable[[Position], bool] = lambda _: True
+    rows_queries: bool = False
 
 
 NO_CALLBACKS = ParserCallbacks()
@@ -248,7 +249,14 @@ class EventParser:
         start = self._decide(connection)
         if start is None:
             return
-        scanner, framer = begin_dump(connection, start, self._history, self._captured, prepared=self._prepared)
+        scanner, framer = begin_dump(
+            connection,
+            start,
+            self._history,
+            self._captured,
+            prepared=self._prepared,
+            rows_queries=self._rules.rows_queries,
+        )
         self.counters.connections += 1
         self._continue_from_cursor, self._scanned = "", (start.position.file, start.position.offset)
         self._tell(STREAMING, "")
@@ -350,7 +358,13 @@ class EventParser:
             RECONNECTING, f"the source has purged what comes next: {count} archived files are read, from {first} on"
         )
         self._rewind(begin)
-        scanner = interval.scanner(self._history, self._captured, self._prepared, executed_known=bool(begin.gtid_set))
+        scanner = interval.scanner(
+            self._history,
+            self._captured,
+            self._prepared,
+            executed_known=bool(begin.gtid_set),
+            rows_queries=self._rules.rows_queries,
+        )
         for block in interval.blocks(scanner):
             if self._stopping.is_set():
                 return

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.batch_manifest.values import Alteration, AlterationKind, Cascade
-from sluice.cdc_engine.binlog.block import EVENT_ARRAYS, TRANSACTION_ARRAYS
+from sluice.cdc_engine.binlog.block import EVENT_ARRAYS, QUERY_ARRAYS, TRANSACTION_ARRAYS
 from sluice.cdc_engine.contracts import (
     FRAME,
     FRAME_FIELDS,
@@ -37,6 +37,7 @@ ARRAYS: Mapping[str, npt.DTypeLike] = {
     **EVENT_ARRAYS,
     **TRANSACTION_ARRAYS,
     "open_frame": FRAME,
+    **QUERY_ARRAYS,
 }
 # Fields of a frame before the logical clock was added, in blocks whose record has no "frame_fields".
 FIRST_FRAME_FIELDS = 9
@@ -73,7 +74,7 @@ class Counts:
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)
         ended = int(block.transaction_events[-1]) if transactions else 0
-        whole = Mark(transactions, ended, int(block.event_length[:ended].sum()))
+        whole = Mark(transactions, ended, int(block.event_bytes[:ended].sum()))
         return cls(whole, Mark(transactions, block.event_count + within, block.byte_count))
 
 
@@ -87,6 +88,7 @@ def described(block: Block) -> dict[str, Any]:
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
     record["sizes"] = [len(block.buffer), block.event_count, block.transaction_count, len(block.open_frame)]
+    record["queries"] = len(block.query_event)
     record["frame_fields"], record["open_gtid"] = len(FRAME_FIELDS), block.open_gtid
     record["end"] = int(block.transaction_end[-1]) if block.transaction_count else -1
     record["whole"], record["all"] = dataclasses.astuple(counts.whole), dataclasses.astuple(counts.all)
@@ -105,6 +107,7 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         **dict.fromkeys(EVENT_ARRAYS, events),
         **dict.fromkeys(TRANSACTION_ARRAYS, transactions),
         "open_frame": frames,
+        **dict.fromkeys(QUERY_ARRAYS, record.get("queries", 0)),
     }
     fields = record.get("frame_fields", FIRST_FRAME_FIELDS)
     types = {**ARRAYS, **dict.fromkeys(FRAMES, np.dtype([(name, np.int64) for name in FRAME_FIELDS[:fields]]))}

@@ -107,7 +107,7 @@ def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> WindowBlock:
     """Returns a block as the one that follows a spot. `key`: of the last transaction end before it; `begun`: the transaction that is open
     there.
     """
-    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
         key = (block.epoch, file_number(block.file), int(block.transaction_end[-1]))
     return WindowBlock(block, start, key, begun, sums)

@@ -102,6 +102,13 @@ class EventFactory:
         extra = b"\x02\x00" if event_type >= 30 else b""
         return self.event(event_type, table_id.to_bytes(6, "little") + b"\x01\x00" + extra + content)
 
+    def rows_query(self, text: str | bytes) -> bytes:
+        content = text.encode() if isinstance(text, str) else text
+        return self.event(29, bytes([len(content) & 0xFF]) + content)
+
+    def annotate_rows(self, text: str) -> bytes:
+        return self.event(160, text.encode())
+
     def xid(self) -> bytes:
         return self.event(16, struct.pack("<Q", 77))
 

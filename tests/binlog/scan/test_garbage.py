@@ -59,7 +59,7 @@ def run_plain(data: bytes, checksum: int, overhead: int) -> None:
     memory.state[at.OPEN] = 1
     memory.remember_table(np.frombuffer(b"\x05" + bytes(5) + b"\x01\x00", np.uint8), 0)
     for _ in range(200):
-        arrays = (memory.events, memory.ends, memory.tables, memory.pool, memory.sources)
+        arrays = (memory.events, memory.ends, memory.tables, memory.pool, memory.sources, memory.queries)
         verdict = PLAIN.scan(Guarded(data), memory.state, *arrays)
         if verdict != ScanStatus.HAND_OVER:
             break

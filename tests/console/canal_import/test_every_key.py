@@ -178,3 +178,20 @@ def test_page_has_the_counterpart_of_every_key() -> None:
     rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     named = [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
     assert [key for key in KEYS.read_text().split() if key not in named] == []
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(
+    ("keys", "shown", "kind"),
+    [
+        ({"canal.instance.filter.query.dml": "false"}, True, "taken"),
+        ({"canal.instance.filter.query.dml": "true"}, False, "taken"),
+        ({"canal.instance.filter.query.dml": "false", "canal.instance.filter.field": "a.b:c"}, False, "left"),
+    ],
+)
+def test_sql_texts_are_shown_as_by_canal_unless_columns_are_filtered(
+    tmp_path: Path, keys: dict[str, str], shown: bool, kind: str
+) -> None:
+    found = imported(tmp_path, {}, keys)
+    assert load_config(tmp_path / "conf").destinations["example"].canal_server.rows_query == shown
+    assert reported(found, "canal.instance.filter.query.dml") == {kind}

@@ -61,7 +61,7 @@ def ahead_of(reading: WindowReading) -> Ahead:
 
 def size_of(pieces: tuple[WindowPiece, ...]) -> int:
     """Returns the bytes of the row events in the pieces."""
-    return sum(int(piece.block.event_length[piece.first_event : piece.last_event].sum()) for piece in pieces)
+    return sum(int(piece.block.event_bytes[piece.first_event : piece.last_event].sum()) for piece in pieces)
 
 
 def _time_us(pieces: tuple[WindowPiece, ...]) -> int:
