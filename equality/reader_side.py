@@ -68,5 +68,7 @@ class ReaderSide(SourceSide):
     def _executed(self) -> str:
         rows = self._connection.rows(f"SELECT {EXECUTED[self._connection.mariadb]} AS executed")
         if not rows:
-            raise SourceConnectionError(f"{self._source.address} does not say what it has executed")
+            raise SourceConnectionError(
+                f"{self._source.address} (equality.source) does not say what it has executed: name another one, or remove the setting"
+            )
         return str(rows[0]["executed"] or "").replace("\n", "")

@@ -62,7 +62,9 @@ def _of_file(file: Path, setting: str) -> str:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise SecretUnavailable(f"{what} cannot be read: {error.strerror}") from None
+        raise SecretUnavailable(
+            f"{what} cannot be read: {error.strerror}; correct the path or its permissions"
+        ) from None
     return _text(content, what)
 
 
@@ -79,11 +81,13 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
         )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "its arguments are not valid"
-        raise SecretUnavailable(f"{what} cannot be started: {why}") from None
+        raise SecretUnavailable(f"{what} cannot be started: {why}; correct it in conf/") from None
     try:
         content = _output(process)
     except subprocess.TimeoutExpired:
-        raise SecretUnavailable(f"{what} did not end within {COMMAND_SECONDS_MAX:g} s and was ended") from None
+        raise SecretUnavailable(
+            f"{what} did not end within {COMMAND_SECONDS_MAX:g} s and was ended; run it by hand to see why"
+        ) from None
     finally:
         if process.returncode is None:
             _end_group(process)
@@ -121,11 +125,13 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 def _text(content: bytes, what: str) -> str:
     """Returns the content as text without its last line end."""
     if len(content) > SECRET_BYTES_MAX:
-        raise SecretUnavailable(f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is no secret")
+        raise SecretUnavailable(
+            f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is no secret: write only the secret there"
+        )
     try:
         text = content.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise SecretUnavailable(f"{what} has bytes that are no UTF-8 text") from None
+        raise SecretUnavailable(f"{what} has bytes that are no UTF-8 text: write the secret as text there") from None
     if not text:
-        raise SecretUnavailable(f"{what} is empty")
+        raise SecretUnavailable(f"{what} is empty: write the secret there")
     return text

@@ -166,7 +166,8 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
             said = lacks
             waiting.say(lacks)
         if ended.seconds(now, holds=bool(progress.state) and has_ended(progress.state)) > ENDED_SECONDS_MAX:
-            raise ActRefusedError(f"{waiting.destination} is {progress.state}: {progress.reason}")
+            why = f": {progress.reason}" if progress.reason else "; `sluice status` says what to do"
+            raise ActRefusedError(f"{waiting.destination} is {progress.state}{why}")
         if silent.seconds(now, holds=not progress.state) > SILENT_SECONDS_MAX:
             raise ActRefusedError(
                 f"the engine of {waiting.destination} has written no status for {SILENT_SECONDS_MAX:g} s; `sluice status` and the logs in "
@@ -175,7 +176,9 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
         if why := blocked(progress, waiting.destination):
             raise ActRefusedError(why)
         if waiting.seconds_max and now - begun > waiting.seconds_max:
-            raise ActRefusedError(f"{waiting.destination} has not caught up within {waiting.seconds_max:g} s: {lacks}")
+            raise ActRefusedError(
+                f"{waiting.destination} has not caught up within {waiting.seconds_max:g} s: {lacks}; `sluice status` says what holds it up"
+            )
         waiting.pause()
 
 

@@ -11,6 +11,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 RECORD = "catalog.json"
 SHOWN_MAX = 5
+AGAIN = "once that is corrected, a later run registers it, or `sluice lake register` does at once"
 Identifier = tuple[str, str, str]  # catalog, schema, name
 
 
@@ -45,9 +46,10 @@ class Registered:
     def troubles(self) -> list[str]:
         """What is not registered, as sentences."""
         each = [
-            f"{'.'.join(name)} is not registered in the catalog: {why}" for name, why in sorted(self.failed.items())
+            f"{'.'.join(name)} is not registered in the catalog: {why}; {AGAIN}"
+            for name, why in sorted(self.failed.items())
         ]
-        return [*([f"no table can be registered in the catalog: {self.error}"] if self.error else []), *each]
+        return [*([f"no table can be registered in the catalog: {self.error}; {AGAIN}"] if self.error else []), *each]
 
 
 def catalog_troubles(directory: Location) -> tuple[str, ...]:

@@ -138,7 +138,8 @@ def failure_of(bastion: Bastion, told: str) -> SluiceError:
             f"the account's authorized_keys. ssh: {told}"
         )
     return SourceConnectionError(
-        f"the bastion {bastion.address} did not connect: {told or 'ssh ended without a reason'}"
+        f"the bastion {bastion.address} did not connect: {told or 'ssh ended without a reason'}; check `ssh` of the source in conf/ and "
+        "that the bastion reaches the server; it is tried again"
     )
 
 

@@ -152,7 +152,10 @@ def merge_one(
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)
     if head.appendable:
-        raise MergeFailedError(f"the end of {reference} is not fixed, because no run has taken it; nothing was written")
+        raise MergeFailedError(
+            f"the end of {reference} is not fixed, because no run has taken it; nothing was written. "
+            "The batch is handed out again, and nothing has to be done"
+        )
     say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
     failpoints.reach(failpoints.BEFORE_MERGE)
     merged: list[MergedTable] = []

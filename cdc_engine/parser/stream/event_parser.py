@@ -341,11 +341,9 @@ class EventParser:
     def _refuse_mixed(self, facts: ServerFacts) -> None:
         """Raises SourceCheckError if the source changed to MIXED since the history was begun."""
         if is_mixed(facts) and self.position is not None and not self._rules.follows_mixed(self.position):
-            raise SourceCheckError(
-                [
-                    "binlog_format became MIXED: start the engine again, so that it reads the triggers and views of the source"
-                ]
-            )
+            why = "binlog_format became MIXED, for which the engine must know the triggers and views of the source"
+            restart = f"`sluice instance restart {self._source.destination}`"
+            raise SourceCheckError([f"{why}: read them with {restart}, or set binlog_format back to ROW first"])
 
     def _rewind(self, before: Position) -> None:
         if before.file:

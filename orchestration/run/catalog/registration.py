@@ -101,6 +101,10 @@ def register_tables(config: SluiceConfig, destination: str, *, whole: bool = Fal
     again = abs(time.time() - known.tried_at) >= AGAIN_SECONDS
     todo = changes_of(wanted, known, again=again, whole=whole)
     if not todo.register and not todo.unregister and all(known.failed.get(name) for name in todo.clashes):
+        if not known.error or not (again or whole):
+            return known
+        known = dataclasses.replace(known, error="", tried_at=time.time())  # of an attempt that left nothing to do
+        write_registered(directory, known)
         return known
     settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)  # the file is for merges
     with open_sessions(settings, 1) as (session,):

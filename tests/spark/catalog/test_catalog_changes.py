@@ -117,7 +117,21 @@ def test_a_catalog_that_does_not_answer_fails_no_run_and_is_shown(tmp_path: Path
     )
     (told,) = catalog_troubles(directory)
     assert "no Spark Connect server answers" in told
+    assert "`sluice lake register` does at once" in told
     many = Registered(failed={("main", "shop", f"t{number}"): "refused" for number in range(8)})
     (directory / RECORD).write_text(many.to_text())
     assert len(catalog_troubles(directory)) == 6
     assert catalog_troubles(directory)[-1] == "3 more tables are not registered in the catalog"
+
+
+@pytest.mark.found
+def test_an_error_ends_once_nothing_is_left_to_register(tmp_path: Path) -> None:
+    """Number 29, of its kind: the error of a run that could not begin, as without its ledger, stayed in `status` for ever."""
+    config = config_of(tmp_path)
+    directory = config.destination_dir("east")
+    directory.mkdir(parents=True)
+    wanted = wanted_tables(config, "east", LakeTables(directory))
+    known = {table.identifier: (table.of, table.path) for table in wanted}
+    (directory / RECORD).write_text(Registered(tables=known, error="it did not answer", tried_at=1.0).to_text())
+    register_after_run(config, "east")
+    assert catalog_troubles(directory) == ()
