@@ -45,7 +45,8 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 class FoundDifferences:
     """What the looks have found so far. `chunks`: those with rows that differ, and those that were not looked into.
 
-    `late`: the merges did not reach the position up to which the source was read. `keys`: those that differ; after the looked-into ones,
+    `late`: the merges did not reach the position up to which the source was read. `hidden`: reads of the source do not show everything
+    that the lake has. `keys`: those that differ; after the looked-into ones,
     also keys whose changes may not be merged yet.
     """
 
@@ -55,6 +56,7 @@ class FoundDifferences:
     moving: int = 0
     chunks: set[int] = dataclasses.field(default_factory=set)
     late: bool = False
+    hidden: bool = False
     keys: dict[Key, DifferingKey] = dataclasses.field(default_factory=dict)
 
 
@@ -73,7 +75,10 @@ class Compared:
 
 
 class Comparison:
-    """The comparison of one table, with both sides open. `folder`: for what does not fit into memory; empty: the system's."""
+    """The comparison of one table, with both sides open. `folder`: for what does not fit into memory; empty: the system's.
+
+    `visible`: waits up to so many seconds, and returns whether reads of the source show everything that the lake has.
+    """
 
     def __init__(
         self,
@@ -84,9 +89,10 @@ class Comparison:
         *,
         extent: Extent,
         folder: str = "",
+        visible: Callable[[float], bool] = lambda _: True,
     ) -> None:
         self._plan, self._source, self._lake, self._merged, self._extent = plan, source, lake, merged, extent
-        self._folder = folder
+        self._folder, self._visible = folder, visible
         self._deadline = time.monotonic() + extent.settle_seconds
         self._place: BinlogEnd | None = None
 
@@ -179,8 +185,8 @@ class Comparison:
         sure: set[Key] = set()
         rows: dict[Key, ComparedRow] = {}
         columns: dict[Key, dict[str, Any]] | None = None
-        for _ in range(LOOKS_MAX):
-            looked = self._look(keys, found)
+        for number in range(LOOKS_MAX):
+            looked = self._look(keys, found) if self._may_prove(number, found) else None
             if looked is None:
                 found.open = len(keys)
                 return
@@ -204,6 +210,11 @@ class Comparison:
         moving = {key for key in keys if key not in sure and ahead is not None and rows[key].order_key > ahead}
         found.moving += len(moving)
         found.open += len([key for key in keys if key not in sure | moving])
+
+    def _may_prove(self, number: int, found: FoundDifferences) -> bool:
+        """Called before each look. A look proves differences together with the one before, whose rows in the lake the source must show."""
+        found.hidden = bool(number) and not self._visible(self._left())
+        return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
         """Returns for each key the columns that differ as in all looks `before`, by `values.steady`. Call it after `_look`."""
@@ -275,7 +286,10 @@ class Comparison:
         before: Mapping[Key, Seen] = {}
         source: Sums = {}
         lake: Sums = {}
-        for _ in range(LOOKS_MAX):
+        for number in range(LOOKS_MAX):
+            if not self._may_prove(number, found):
+                found.open = 1
+                return source, lake, found
             with self._source.read_view() as place:
                 if place is None:
                     found.open, found.late = 1, False
@@ -340,6 +354,11 @@ class Comparison:
         return max(0.0, self._deadline - time.monotonic())
 
     def _reason(self, found: FoundDifferences) -> str:
+        if found.hidden:
+            return (
+                f"reads of the source do not show all that the lake has after {self._extent.settle_seconds:.0f} s, because commits wait "
+                "for a semi-sync replica: compare again once it answers"
+            )
         if found.late and (why := self._merged.halted()):
             return (
                 f"the source was read up to {self._place}, the lake has {self._merged.told()}, and {why}: the "

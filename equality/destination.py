@@ -39,6 +39,7 @@ from sluice.equality.table_plan import (
     refuse_stopped,
 )
 from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.equality.visible import VisibleSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +161,9 @@ def _compare(
     known = kept.get(planned, lake.table_id) if planned.key else None
     merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
-        comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder)
+        shown = VisibleSource(source=request.source, table=version, directory=request.directory, say=request.say)
+        visible = shown.wait if side is sides[0] else (lambda _: True)  # a replica's side waits by itself
+        comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder, visible=visible)
         if extent.mode == "since-last" and known:
             found = comparison.run(known[0], _changed(known[1]))
         else:

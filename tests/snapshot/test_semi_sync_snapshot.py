@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-import threading
 from contextlib import closing
+from pathlib import Path
 
-import pymysql
+import pyarrow.parquet as pq
 import pytest
-from pymysql.constants import COMMAND
 
 from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.instance.discovery import discover
+from sluice.cdc_engine.instance.repair.rows import SourceRows
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot import table_reader
 from sluice.cdc_engine.snapshot.reader import open_reader
@@ -20,21 +20,11 @@ from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import binlog_end
 from tests.fix_servers import ServerFactory
+from tests.instance.fix_destination import Captured
+from tests.snapshot.fix_semi_sync import waiting_commit
 from tests.waiting import wait_for
 
 TABLE = TableVersion(database="semi", table="orders", columns=(), key=("id",))
-MARIADB = {"rpl_semi_sync_master_wait_point": "AFTER_SYNC", "rpl_semi_sync_master_timeout": 600000}
-
-
-def _silent_replica(server: DatabaseServer) -> pymysql.Connection:
-    """A replica that takes part in semi-sync and acknowledges nothing."""
-    connection = server.connect()
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW MASTER STATUS")
-        file, offset = cursor.fetchone()[:2]
-        cursor.execute("SET @rpl_semi_sync_slave = 1, @master_binlog_checksum = 'NONE', @mariadb_slave_capability = 4")
-    connection._execute_command(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", offset, 0, 4242) + file.encode())  # type: ignore[attr-defined]
-    return connection
 
 
 @pytest.mark.servers
@@ -47,51 +37,46 @@ def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: Server
         cursor.execute("CREATE DATABASE semi")
         cursor.execute("CREATE TABLE semi.orders (id INT PRIMARY KEY, n INT)")
         cursor.execute("INSERT INTO semi.orders VALUES (1, 1)")
-        for name, value in MARIADB.items():
-            cursor.execute(f"SET GLOBAL {name} = %s", (value,))
-        cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
-
-        def waiting() -> int:
-            cursor.execute("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_wait_sessions'")
-            return int(cursor.fetchone()[1])
-
-        def clients() -> bool:
-            cursor.execute("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_clients'")
-            return int(cursor.fetchone()[1]) == 1
-
-        replica = _silent_replica(server)
-        wait_for("the replica takes part in semi-sync", clients)
-
-        def update() -> None:
-            with server.connect(autocommit=True) as writer, writer.cursor() as write:
-                write.execute("UPDATE semi.orders SET n = 2")
-
-        thread = threading.Thread(target=update)
-        thread.start()
-        try:
-            wait_for("the commit waits for the replica", lambda: waiting() == 1)
+        with (
+            waiting_commit(server, "UPDATE semi.orders SET n = 2") as (position, go_on),
+            closing(SourceTable(connect, TABLE, chunk_rows=10)) as table,
+        ):
+            assert not table.shows(position)
+            with closing(connect()) as reader:  # type: ignore[no-untyped-call]
+                assert waits_for_replicas(reader)
+            cursor.execute("SELECT n FROM semi.orders")
+            assert cursor.fetchone() == (1,)  # the dump has 2 already
+            go_on()
+            wait_for("the commit is shown", lambda: table.shows(position))
+            cursor.execute("FLUSH BINARY LOGS")  # control events alone lie between a commit and this position
             end = binlog_end(admin)
-            cursor.execute("SELECT @@GLOBAL.gtid_binlog_pos")
-            position = Position(epoch=1, file=end.file, offset=end.offset, gtid_set=cursor.fetchone()[0])
-            with closing(SourceTable(connect, TABLE, chunk_rows=10)) as table:
-                assert not table.shows(position)
-                with closing(connect()) as reader:  # type: ignore[no-untyped-call]
-                    assert waits_for_replicas(reader)
-                cursor.execute("SELECT n FROM semi.orders")
-                assert cursor.fetchone() == (1,)  # the dump has 2 already
-                cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
-                thread.join(30)
-                wait_for("the commit is shown", lambda: table.shows(position))
-                cursor.execute("FLUSH BINARY LOGS")  # control events alone lie between a commit and this position
-                end = binlog_end(admin)
-                rotated = Position(epoch=1, file=end.file, offset=end.offset, gtid_set=position.gtid_set)
-                wait_for("a position without a commit is shown", lambda: table.shows(rotated))
-                cursor.execute("SELECT n FROM semi.orders")
-                assert cursor.fetchone() == (2,)
-        finally:
-            cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
-            thread.join(30)
-            replica.close()
+            rotated = Position(epoch=1, file=end.file, offset=end.offset, gtid_set=position.gtid_set)
+            wait_for("a position without a commit is shown", lambda: table.shows(rotated))
+            cursor.execute("SELECT n FROM semi.orders")
+            assert cursor.fetchone() == (2,)
+
+
+@pytest.mark.servers
+@pytest.mark.found
+def test_a_repair_waits_for_a_commit_that_waits_for_a_replica(fresh_server: ServerFactory, tmp_path: Path) -> None:
+    """Number 4: a repair had the same fault, and wrote the old version of the row over its merged change."""
+    captured = Captured(tmp_path, fresh_server("mariadb-11.4.5"))
+    captured.run(f"INSERT INTO {captured.database}.numbers VALUES (1, 'old')")
+    discover(captured.config, "shop")
+    change = f"UPDATE {captured.database}.numbers SET filler = 'new'"
+    with waiting_commit(captured.server, change) as (position, go_on):
+        waits = list[float]()
+
+        def pause(seconds: float) -> None:
+            waits.append(seconds)
+            go_on()
+
+        rows = SourceRows(captured.config, "shop", pause).read(
+            f"{captured.database}.numbers", ["n = 1"], position, tmp_path
+        )
+    assert waits, "the first read did not show the change"
+    (file,) = rows.files
+    assert pq.read_table(file)["filler"].to_pylist() == ["new"]
 
 
 @pytest.mark.servers

@@ -1,0 +1,59 @@
+"""Waits until reads of the source show what the lake has. Without it, a row whose commit waits for a semi-sync replica would differ.
+
+The binlog, and so the lake, has a transaction before the storage engine commits it. With semi-sync AFTER_SYNC the time between the two
+is as long as a replica withholds its acknowledgement. Snapshots and repairs wait in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.snapshot.reader import open_reader
+from sluice.cdc_engine.snapshot.table_reader import SourceTable
+from sluice.cdc_engine.source.server import Source
+
+POLL_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VisibleSource:
+    """A source, as comparisons of one table read it. `directory`: the destination's, with the ledger. `say`: reports a wait."""
+
+    source: Source
+    table: TableVersion
+    directory: Path
+    say: Callable[[str], None] | None = None
+
+    def wait(self, seconds: float) -> bool:
+        """Waits up to `seconds`. Returns whether a read that begins now contains everything that the lake had before this call.
+
+        Also returns True if that cannot be known: on another server than the stream's, or on one that was reset.
+        """
+        position = read_ledger(self.directory).resume_position  # runs may have merged up to there
+        if position is None:
+            return True
+        deadline, said = time.monotonic() + seconds, False
+        try:
+            with contextlib.closing(open_reader(self.source)) as reader:
+                if position.server_uuid and reader.server() != position.server_uuid:
+                    return True
+            connect = functools.partial(open_reader, self.source)
+            with contextlib.closing(SourceTable(connect, self.table, chunk_rows=1)) as table:
+                while not table.shows(position):
+                    if time.monotonic() >= deadline:
+                        return False
+                    if self.say is not None and not said:
+                        self.say(f"waiting until reads of the source show all transactions up to {position}")
+                    said = True
+                    time.sleep(POLL_SECONDS)
+        except SourceConnectionError:
+            return True
+        return True
