@@ -409,6 +409,24 @@ def test_rows_of_a_publication_are_bounded(tmp_path: Path, monkeypatch: pytest.M
         read.publish(1)
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("images_max", [3, 2])
+def test_each_image_counts_once_for_the_bound_of_a_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images_max: int
+) -> None:
+    """Number 15: an image that refers to a changed value was loaded for that and for its key, and counted twice."""
+    monkeypatch.setattr(affected_rows, "ROWS_MAX", images_max)
+    read = Read(tmp_path, KEYED)
+    read.reading.chunk(1, [])
+    images = [Image(INSERT, 1, {"id": number, "up": 1, "friend": None, "word": "", "_place": 1}) for number in range(3)]
+    read.take([[*images], [Passed(ChangeOrder(2, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)]], 2)
+    if images_max == len(images):
+        assert read.publish(2) == []
+    else:
+        with pytest.raises(CascadesUnseenError, match="more than 2 of its rows and buffered images"):
+            read.publish(2)
+
+
 def test_a_disk_that_refuses_names_the_table_and_the_batch_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
