@@ -58,6 +58,8 @@ def prune_schedule(config: SluiceConfig, job: dg.JobDefinition) -> dg.ScheduleDe
     return dg.ScheduleDefinition(
         name=f"{JOB}_schedule",
         job=job,
+        description="Removes old runs and their events from Dagster's storage. In conf/sluice.yaml, `dagster.prune` sets the time, and "
+        "switches the schedule off if it is empty.",
         cron_schedule=schedule or "41 * * * *",
         execution_timezone="UTC",
         default_status=running if schedule else stopped,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterator
@@ -13,9 +14,12 @@ import pytest
 
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.ha.leases import open_lease
+from sluice.cdc_engine.instance.status import EngineStatus, write_status
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.cdc_engine.table_meta.schema import TableSchema
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.equality import chunks as chunking
@@ -301,6 +305,27 @@ def test_equality_says_at_once_that_no_engine_runs(shelf: Shelf) -> None:
     found = shelf.one("t", waiting, settle_seconds=300.0)
     assert found.verdict is Verdict.UNDECIDED
     assert "no engine runs for this destination: `sluice up` starts it" in found.reason
+    assert found.seconds < 60
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [("STOPPED", ""), ("POSITION_LOST", "the source purged it"), ("SOURCE_CHECK", "binlog_format is STATEMENT")],
+)
+def test_equality_says_at_once_that_the_engine_has_stopped(shelf: Shelf, state: str, reason: str) -> None:
+    """Number 14: the same where a process holds the lease, and its engine reads nothing any more."""
+    rows = fill(shelf, 10)
+    shelf.lay("t", rows.slice(1))
+    directory = shelf.config.destination_dir("shelf")
+    write_status(directory / STATUS_FILE, EngineStatus(state=state, reason=reason))
+    with contextlib.ExitStack() as ending:
+        lease = open_lease(directory)
+        ending.callback(lease.release)
+        assert lease.try_acquire()
+        found = shelf.one("t", DestinationMerged(directory, gone_seconds_max=0.0), settle_seconds=300.0)
+    assert found.verdict is Verdict.UNDECIDED
+    assert f"the engine stopped in the state {state}{f': {reason}' if reason else ''}" in found.reason
     assert found.seconds < 60
 
 

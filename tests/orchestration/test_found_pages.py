@@ -152,3 +152,16 @@ def test_each_launchpad_opens_valid_or_names_what_is_missing(tmp_path: Path) -> 
             ):
                 dg.validate_run_config(job, {"ops": {op: {"config": {"destination": wrong}}}})
         assert dg.validate_run_config(job, {"ops": {op: {"config": {"destination": "web"}}}})
+
+
+def test_each_job_schedule_and_sensor_says_what_it_does(tmp_path: Path) -> None:
+    """Number 30: schedules had no descriptions, and a job was called `instance`."""
+    config = make_config(tmp_path)
+    write_tables(config.destination_dir("shop"))
+    repository = build_definitions(config, make_fake_ports(config).ports()).get_repository_def()
+    shown: list[Any] = [*repository.schedule_defs, *repository.sensor_defs, *repository.get_all_jobs()]
+    assert repository.schedule_defs
+    assert repository.sensor_defs
+    silent = {each.name for each in shown if not (each.description or "").strip()}
+    assert silent <= {"__ASSET_JOB"}, "which is Dagster's"
+    assert "instance" not in {each.name for each in shown}

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from sluice.cdc_engine.contracts import Column, TableVersion
@@ -190,3 +192,26 @@ def test_history_the_commands_name_a_table_that_is_not_there(tmp_path: Path, mon
     write_tables(tmp_path / "data/engine/shop/tables.json", [version])
     done = runner.invoke(app, ["why", "shop.orders", "1"])
     assert "shop.orders has no Delta table at" in str(done.exception)
+
+
+@pytest.mark.found
+def test_history_an_unknown_key_is_reported_and_one_of_several_columns_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 28: `why` lacked keys of several columns, and printed an empty table for a key that no row has had."""
+    lake = tmp_path / "lake" / "shop" / "orders"
+    rows = pa.table({"a": [1, 2], "b": ["x", "y,z"], ORDER_KEY: [5, 6], DELETED: [None, None]})
+    write_deltalake(str(lake), rows.set_column(3, DELETED, pa.array([False, False])))
+    table = HistoryTable("shop", "shop.orders", str(lake), ("a", "b"), {})
+    monkeypatch.setattr(history, "captured_table", lambda *_: table)
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "sluice.yaml").write_text("{}")
+    for key in ('2,"y,z"', "a=1,b=x"):
+        answer = CliRunner().invoke(app, ["why", "shop.orders", key])
+        assert answer.exit_code == 0, answer.output
+    for key in ("1,y", "3,x"):
+        answer = CliRunner().invoke(app, ["why", "shop.orders", key])
+        assert answer.exit_code == 1
+        assert f"shop.orders has no row with the key {key}" in answer.output
+        assert "happened" not in answer.output, "no empty table"
