@@ -32,7 +32,8 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 ZEROS = "SET SESSION sql_mode = ''"
-TABLES = {"dated", "zeros", "slow", "soft", "narrow", "loose"}
+TABLES = {"dated", "zeros", "slow", "soft", "narrow", "loose", "lettered"}
+HAN = "X'BABA'"  # 汉 in gbk, which a column that is declared as latin1 has
 
 
 class Shop(Pipeline):
@@ -116,6 +117,7 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
         f"CREATE TABLE {base}.soft (id INT PRIMARY KEY, v INT)",
         f"CREATE TABLE {base}.narrow (id INT PRIMARY KEY, a INT, b INT)",
         f"CREATE TABLE {base}.loose (id INT NOT NULL, v INT)",
+        f"CREATE TABLE {base}.lettered (id INT PRIMARY KEY, note VARCHAR(9) CHARACTER SET latin1)",
     )
     beside = "history: true, change_log: true"
     shop.say(f"column_exclude: {base}.narrow:b", soft="deletes: soft", zeros=beside, slow=f"{beside}, merge: spark")
@@ -130,6 +132,7 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
             f"INSERT INTO {base}.narrow VALUES (1, 1, 1), (2, 2, 2)",
             f"INSERT INTO {base}.loose VALUES (1, 1), (2, 2)",
             f"UPDATE {base}.loose SET v = 3 WHERE id = 2",
+            f"INSERT INTO {base}.lettered VALUES (1, {HAN}), (2, 'a')",
         )
         shop.merge(engine)
         shop.captured.run(ZEROS, f"INSERT INTO {base}.dated VALUES ('0000-00-00', 1), ('2024-00-00', 1)")
@@ -137,7 +140,7 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
         assert shop.stopped(engine) == {"dated": "KEY_NULL"}
     text = "zero_dates: text"
     zeros = {"zeros": f"{text}, {beside}", "slow": f"{text}, {beside}, merge: spark"}
-    shop.say("", loose="key: [id]", dated=text, **zeros)
+    shop.say("", loose="key: [id]", dated=text, lettered="charsets: {note: gbk}", **zeros)
     with running(shop.captured) as engine:
         assert set(shop.stopped(engine)) <= TABLES
         request(shop.captured.directory, base, "dated")
@@ -148,6 +151,7 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
             f"UPDATE {base}.loose SET v = 4 WHERE id = 1",
             f"INSERT INTO {base}.zeros VALUES (3, '0000-00-00')",
             f"INSERT INTO {base}.dated VALUES ('0000-00-00', 2)",
+            f"INSERT INTO {base}.lettered VALUES (3, {HAN})",
         )
         shop.say_that_they_are_older(engine, TABLES)
         shop.settle(engine)
@@ -163,4 +167,5 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
         for table, last in (("zeros", {(3, "0000-00-00")}), ("slow", set())):
             found_open = shop.lake(f"{table}__history", "id, day__string", "is_current")
             assert found_open == {(1, "0000-00-00"), (2, "2024-02-29")} | last
+        assert shop.lake("lettered", "id, note") == {(1, "汉"), (2, "a"), (3, "汉")}
         assert "_sluice_deleted" not in deltalake.DeltaTable(shop.place("soft")).schema().to_arrow().names
