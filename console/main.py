@@ -107,13 +107,17 @@ def up(
             "--foreground", help="Stay, restart processes that die, and stop all of them on SIGTERM or Ctrl-C."
         ),
     ] = False,
+    without_dagster: Annotated[
+        bool, typer.Option("--without-dagster", help="Start the engines and Spark only, for a Dagster of your own.")
+    ] = False,
+    while_wanted: Annotated[bool, typer.Option("--while-wanted", hidden=True)] = False,
 ) -> None:
     """Start the engines, Spark, and Dagster's webserver and daemon. Processes that run already continue."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.file_lock import is_locked  # noqa: PLC0415
     from sluice.console.acts.catch_up import LOCK_FILE  # noqa: PLC0415
     from sluice.console.stack import signals  # noqa: PLC0415
-    from sluice.console.stack.foreground import keep_up  # noqa: PLC0415
+    from sluice.console.stack.foreground import keep_up, keep_up_process_of_engines  # noqa: PLC0415
     from sluice.console.stack.stack import Stack, StackOptions  # noqa: PLC0415
     from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
@@ -124,7 +128,11 @@ def up(
             raise SetupError(
                 "`sluice catch-up` runs, and stops at its end what it started; start `sluice up` after that."
             )
-        stack = Stack(config, conf_dir(), screen.print, StackOptions(die_with_parent=foreground))
+        options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
+        stack = Stack(config, conf_dir(), screen.print, options)
+        if while_wanted:  # started by a tick
+            keep_up_process_of_engines(stack, config.data_dir)
+            return
         stack.require_startable()
         with locked(cache := open_cache(), screen.print):
             compile_kernels(cache, screen.print)
@@ -132,7 +140,7 @@ def up(
             keep_up(stack)
             return
         stack.up()
-    screen.print(f"Dagster's UI: {stack.url}   logs: {stack.logs}", highlight=False, soft_wrap=True)
+    screen.print(f"{stack.shown_at}   logs: {stack.logs}", highlight=False, soft_wrap=True)
 
 
 @app.command()

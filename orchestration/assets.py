@@ -26,15 +26,19 @@ from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.base.table_catalog import (
     SourceColumns,
     checkable,
+    default_key,
+    default_source_key,
     delta_key,
     foreign_keys,
     group_of,
+    named,
     owners_of,
     size_metadata,
     source_group_of,
     source_key,
     source_schema,
 )
+from sluice.orchestration.base.translation import Side, shown_spec
 from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
 from sluice.orchestration.run.drain_run import DrainRun, claim_of, drain
 from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer, take
@@ -63,13 +67,17 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
     """Returns the external assets: the tables of the source."""
     settings = config.destinations[destination]
     return [
-        dg.AssetSpec(
-            source_key(destination, table.name),
-            group_name=source_group_of(settings, table.name),
-            owners=owners_of(settings, table.name),
-            kinds={"mysql"},
-            description=f"The table {table.name} in the source of {destination}.",
-            metadata={"dagster/column_schema": source_schema(table.columns)} if table.columns else None,
+        shown_spec(
+            Side.SOURCE,
+            named(destination, table.name),
+            dg.AssetSpec(
+                default_source_key(destination, table.name),
+                group_name=source_group_of(settings, table.name),
+                owners=owners_of(settings, table.name),
+                kinds={"mysql"},
+                description=f"The table {table.name} in the source of {destination}.",
+                metadata={"dagster/column_schema": source_schema(table.columns)} if table.columns else None,
+            ),
         )
         for table in tables
     ]
@@ -324,16 +332,19 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, foll
     if not settings.table(table.database, table.table).mirror:
         key = "its history instead of its rows" if path.endswith("__history") else "its change log instead of its rows"
     minutes = settings.table(table.database, table.table).fresh_within_minutes
-    return dg.AssetOut(
-        key=delta_key(destination, table.name),
-        dagster_type=dg.Nothing,
-        is_required=False,  # a batch may lack tables that its run selects
+    fresh = dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=minutes)) if minutes else None
+    spec = dg.AssetSpec(
+        default_key(destination, table.name),
         group_name=group_of(settings, table.name),
         owners=owners_of(settings, table.name),
-        freshness_policy=dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=minutes)) if minutes else None,
+        freshness_policy=fresh,
         kinds=DELTA_KINDS,
         description=f"The rows of {table.name} in the source of {destination}, {key}.",
         metadata=details,
+    )
+    # not required: a batch may lack tables that its run selects
+    return dg.AssetOut.from_spec(
+        shown_spec(Side.LAKE, named(destination, table.name), spec), dagster_type=dg.Nothing, is_required=False
     )
 
 

@@ -127,11 +127,22 @@ def _definitions(
 
 
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """Returns the definitions of the whole code location, with the real ports or a test's."""
+    """Returns the definitions of Sluice's own code location, with the real ports or a test's."""
+    own = dg.Definitions(executor=dg.in_process_executor)
+    if config.destinations:
+        pruning = prune_job(config)
+        own = dg.Definitions(
+            jobs=[pruning], schedules=[prune_schedule(config, pruning)], executor=dg.in_process_executor
+        )
+    return dg.Definitions.merge(definitions_of(config, ports), own)
+
+
+def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
+    """Returns the definitions that a code location of the user has too. The executor of all jobs is the user's choice there, and no job
+    removes old runs: it would remove those of the user's own jobs.
+    """
     if not config.destinations:  # the jobs below ask for one
-        return dg.Definitions(executor=dg.in_process_executor)
+        return dg.Definitions()
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
-    pruning = prune_job(config)
-    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config), pruning]
-    shared = dg.Definitions(jobs=jobs, schedules=[prune_schedule(config, pruning)], executor=dg.in_process_executor)
-    return dg.Definitions.merge(*parts, shared)
+    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config)]
+    return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs))

@@ -6,18 +6,25 @@ with exit code 1 if it gave up a part, which it names. Its children are on a lea
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
+from collections.abc import Callable
+from pathlib import Path
 
+from sluice.cdc_engine.file_lock import FileLock
 from sluice.console.stack import signals
 from sluice.console.stack.stack import STOP_ORDER, SUPERVISOR, Stack
 from sluice.console.stack.supervisor import FOREGROUND, POLL_SECONDS
 from sluice.console.toolchain.errors import SetupError
 
 
-def keep_up(stack: Stack) -> None:
-    """Returns after SIGTERM or Ctrl-C, when everything has ended. Raises SetupError if a part was given up."""
+def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
+    """Returns after SIGTERM or Ctrl-C, or when `wanted` returns False, and everything has ended.
+
+    Raises SetupError if a part was given up.
+    """
     running = {name: record.pid for name, record in stack.file.running().items() if name in {*STOP_ORDER, SUPERVISOR}}
     if running:
         who = ", ".join(f"{name} (pid {pid})" for name, pid in running.items())
@@ -26,7 +33,8 @@ def keep_up(stack: Stack) -> None:
         )
     with signals.heard():
         try:
-            _keep(stack)
+            _keep(stack, wanted)
+            stack.say("nobody needs it any more; ending everything")
         except KeyboardInterrupt:
             stack.say("ending everything")
         finally:
@@ -34,15 +42,34 @@ def keep_up(stack: Stack) -> None:
             _end(stack)
 
 
-def _keep(stack: Stack) -> None:
+def keep_up_process_of_engines(stack: Stack, data_dir: Path) -> None:
+    """Keeps the engines of a Dagster of the user while its ticks come. Returns at once if such a process runs already."""
+    from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
+    from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
+    from sluice.orchestration.component.engine_process import LOCK_FILE, is_wanted  # noqa: PLC0415  imports Dagster's RPC
+
+    lock = FileLock(data_dir / LOCK_FILE)
+    if not lock.try_acquire():
+        stack.say("a process of the engines runs already")
+        return
+    try:
+        stack.require_startable()
+        with locked(cache := open_cache(), stack.say):
+            compile_kernels(cache, stack.say)
+        keep_up(stack, functools.partial(is_wanted, data_dir))
+    finally:
+        lock.release()
+
+
+def _keep(stack: Stack, wanted: Callable[[], bool]) -> None:
     supervisor = stack.supervisor(FOREGROUND)
     stack.file.add(SUPERVISOR, os.getpid())
     announced = False
-    while True:
+    while wanted():
         supervisor.tick()
         if supervisor.is_ready() and not announced:
             announced = True
-            stack.say(f"everything answers; Dagster's UI: {stack.url}   logs: {stack.logs}")
+            stack.say(f"everything answers; {stack.shown_at}   logs: {stack.logs}")
             notify("READY=1")
         time.sleep(POLL_SECONDS)
 

@@ -25,7 +25,8 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
 ENGINE = "engine"  # in addition, if conf/ puts the engines into a separate process on this host
-PARTS = ("code server", "daemon", "webserver", "spark")  # what `sluice up` starts; Spark only if it is ours
+DAGSTER_PARTS = ("code server", "daemon", "webserver")
+PARTS = (*DAGSTER_PARTS, "spark")  # what `sluice up` starts; Spark only if it is ours
 MARK = "SLUICE_PROCESSES"  # environment variable of every process started here: the path of its processes.json
 START_TIME_SLACK_SECONDS = 1.0  # psutil computes the time from the boot time, which changes a little with the clock
 POLL_SECONDS = 0.1

@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.console.source.query import known_path_clashes
 from sluice.console.stack.dagster_storage import lost_storage
 from sluice.console.stack.parts import (
@@ -73,14 +73,15 @@ class StackOptions:
     """How a stack runs, apart from conf/. `die_with_parent`: its processes end with the process that started them, as in the demo.
 
     `environment`: additional variables of its processes. `port_advice`: what to do if another program has a port; empty: set another one in
-    conf/. `webserver`: whether Dagster's pages are needed; everything else works without. `warms_spark`: whether Spark's first merge is
-    made before anyone waits for one.
+    conf/. `dagster`: whether Dagster's processes are started; without them, the engines and Spark. `webserver`: whether Dagster's pages are
+    needed; everything else works without. `warms_spark`: whether Spark's first merge is made before anyone waits for one.
     """
 
     spark_memory: str = "4g"
     die_with_parent: bool = False
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     port_advice: str = ""
+    dagster: bool = True
     webserver: bool = True
     warms_spark: bool = True
 
@@ -111,6 +112,13 @@ class Stack:
     @property
     def url(self) -> str:
         return f"http://{LOOPBACK}:{self.config.ports.webserver}"
+
+    @property
+    def shown_at(self) -> str:
+        """Where its work is shown, for messages."""
+        return (
+            f"Dagster's UI: {self.url}" if self._options.dagster else "Dagster is not started: yours calls the engines"
+        )
 
     @property
     def mark(self) -> str:
@@ -157,6 +165,10 @@ class Stack:
         """Returns the supervisor that starts all parts and keeps them alive. Ports are free, and semaphores and Dagster's home exist,
         when this returns.
         """
+        if not (self._options.dagster or engine_port(self.config)):
+            raise ConfigurationError(
+                f"{self.conf / 'sluice.yaml'} puts no engine on this host: without Dagster, write engine: {{kind: remote}}"
+            )
         parts, running = self._parts(), self._running()
         self.file.remove([SUPERVISOR])
         self.require_startable()
@@ -200,14 +212,18 @@ class Stack:
 
     def _parts(self) -> list[StackPart]:
         ports, dagster = self.config.ports, (CODE_SERVER, WEBSERVER, SPARK)
-        parts: list[StackPart] = [self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server)]
+        parts: list[StackPart] = []
         if port := engine_port(self.config):
-            parts.insert(0, self._part(ENGINE, (), lambda _: lambda: listens(port), port))
+            parts.append(self._part(ENGINE, (), lambda _: lambda: listens(port), port))
+        if self._options.dagster:
+            parts.append(self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server))
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
         if self.starts_spark and self._options.warms_spark:
             command = self._spark.warm_up_command(self._spark.folder / "warmup")
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX, self.say))
+        if not self._options.dagster:
+            return parts
         # the webserver needs the code server when it starts, and the daemon's first run needs Spark
         if self._options.webserver:
             parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))

@@ -153,12 +153,17 @@ def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a sentence for each part without a process record if others have one: a `sluice up` was killed on its way."""
+    """Returns a sentence for each part without a process record if others have one: a `sluice up` was killed on its way. An engine
+    process without any part of Dagster was started by `sluice up --without-dagster`.
+    """
     there = {process["name"] for process in running}
+    foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS
+    if processes.ENGINE not in there:
+        foreign = ()
     return [
         f"the {name} was never started; `sluice up` starts what is missing"
         for name in (processes.part_names(config) if there else ())
-        if name not in there
+        if name not in {*there, *foreign}
     ]
 
 

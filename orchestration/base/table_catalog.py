@@ -32,6 +32,7 @@ from sluice.cdc_engine.durable_files import make_folder, replace_file
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.keeping.in_use import conf_in_use, tables_in_use
 from sluice.cdc_engine.table_meta.history import tables_file
+from sluice.orchestration.base.translation import Side, TranslatedTable, shown_key
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +148,11 @@ def delta_key(destination: str, name: str) -> dg.AssetKey:
     one three, so no two tables of any destinations have one key. A table of such a database that is called as the engine's asset keeps
     all three. The first dot separates the names: the name of a database contains none in practice.
     """
+    return shown_key(Side.LAKE, named(destination, name), default_key(destination, name))
+
+
+def default_key(destination: str, name: str) -> dg.AssetKey:
+    """Returns the key of `delta_key` before the translation of a user's code location."""
     database, _, table = name.partition(".")
     short = database == destination and table != ENGINE
     return dg.AssetKey([destination, table] if short else [destination, database, table])
@@ -154,7 +160,18 @@ def delta_key(destination: str, name: str) -> dg.AssetKey:
 
 def source_key(destination: str, name: str) -> dg.AssetKey:
     """Returns the key of the external asset of a table in the source."""
-    return dg.AssetKey([SOURCE, *delta_key(destination, name).path])
+    return shown_key(Side.SOURCE, named(destination, name), default_source_key(destination, name))
+
+
+def default_source_key(destination: str, name: str) -> dg.AssetKey:
+    """Returns the key of `source_key` before the translation of a user's code location."""
+    return dg.AssetKey([SOURCE, *default_key(destination, name).path])
+
+
+def named(destination: str, name: str) -> TranslatedTable:
+    """Returns a "database.table" of a destination as translations read it."""
+    database, _, table = name.partition(".")
+    return TranslatedTable(destination, database, table)
 
 
 def engine_key(destination: str) -> dg.AssetKey:

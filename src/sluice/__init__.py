@@ -1,6 +1,36 @@
 """Sluice: the row changes of MySQL and MariaDB in Delta Lake tables. All packages of the product are imported from here.
 
-In a checkout the packages are links to the folders of the repository; in a wheel they are the folders themselves.
+In a checkout the packages are links to the folders of the repository; in a wheel they are the folders themselves. `SluiceComponent`,
+`build_definitions` and `TranslatedTable` are imported when they are first used, because Dagster takes seconds.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sluice.orchestration.base.translation import TranslatedTable
+    from sluice.orchestration.component.location import build_definitions
+    from sluice.orchestration.component.sluice_component import SluiceComponent
+
+__all__ = ["SluiceComponent", "TranslatedTable", "__version__", "build_definitions"]
+
 __version__ = "0.1.0"
+
+_LAZY = {
+    "SluiceComponent": "sluice.orchestration.component.sluice_component",
+    "TranslatedTable": "sluice.orchestration.base.translation",
+    "build_definitions": "sluice.orchestration.component.location",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Lists the lazy names too: `dg` finds components in it."""
+    return sorted({*globals(), *__all__})

@@ -101,6 +101,17 @@ def test_status_of_a_running_engine_is_well(place: Place) -> None:
     assert "all is well" in shown.stdout
 
 
+def test_status_misses_a_part_of_dagster_only_if_another_one_was_started(place: Place) -> None:
+    running_engine(place.destination(1))
+    (place.conf / "sluice.yaml").write_text("engine: {kind: remote}\n")
+    file = ProcessFile(place.data / "processes.json")
+    for name in ("engine", "spark"):  # `sluice up --without-dagster`
+        file.add(name, os.getpid())
+    assert RUNNER.invoke(app, ["status"]).exit_code == 0
+    file.add("webserver", os.getpid())
+    assert "the daemon was never started" in " ".join(RUNNER.invoke(app, ["status"]).stdout.split())
+
+
 def test_status_says_why_a_batch_waits_for_its_next_try(place: Place) -> None:
     sentence = "waiting 20 s before the next try (3 failed in a row): shop.items: a type differs"
     running_engine(place.destination(1), waiting=sentence)

@@ -39,8 +39,9 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(\./sluice [^`]+)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 TESTS = re.compile(r"`((?:tests|cdc_engine|orchestration|spark_jobs|console|benchmarks|docs|conf)/[\w/.-]*\w/?)`")
-# Their Python is run by tests/docs/test_walks.py, tests/canal_client/test_docs.py and tests/handlers/test_engine.py.
-ELSEWHERE = {"CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md"}
+# Their Python is run by tests/docs/test_walks.py, tests/canal_client/test_docs.py, tests/handlers/test_engine.py and
+# tests/component/test_definitions.py.
+ELSEWHERE = {"CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md", "docs/guides/your-own-dagster.md"}
 RUN = {"python", "sql"}
 SHELL = {"bash", "sh"}
 SHOWN = {"", "json", "yaml", "toml", "text", "mermaid"}  # drawings, shapes of files

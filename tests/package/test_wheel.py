@@ -35,6 +35,14 @@ def test_version_is_that_of_the_distribution(installed: Installed, tmp_path: Pat
     assert installed.command(tmp_path, "--version").stdout == f"sluice {__version__}\n"
 
 
+def test_dg_finds_the_component_of_the_distribution(installed: Installed, tmp_path: Path) -> None:
+    program = (
+        "from dagster.components.core.package_entry import discover_entry_point_package_objects as found\n"
+        "print(*(f'{key.namespace}.{key.name}' for key in found()))"
+    )
+    assert "sluice.SluiceComponent" in installed.python(tmp_path, program).stdout.split()
+
+
 @pytest.mark.parametrize("command", [("test", "--quick"), ("bench", "engine")])
 def test_tests_and_benchmarks_need_a_checkout(installed: Installed, tmp_path: Path, command: tuple[str, str]) -> None:
     done = installed.command(tmp_path, *command)

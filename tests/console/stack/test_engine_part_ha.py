@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.config import EngineConfig, SluiceConfig
-from sluice.console.stack.processes import ENGINE, engine_port, part_names
-from sluice.console.stack.stack import STOP_ORDER, Stack
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.stack.processes import DAGSTER_PARTS, ENGINE, PARTS, engine_port, part_names
+from sluice.console.stack.stack import STOP_ORDER, Stack, StackOptions
+from sluice.console.stack.supervisor import FOREGROUND
 
 FAR: dict[str, Any] = {"token_env": "T", "authority": Path("/ca.pem")}
 
@@ -37,3 +39,17 @@ def test_ha_up_starts_an_engine_process_where_it_is_of_this_host(
     names = [part.name for part in Stack(config, tmp_path / "conf", print)._parts()]
     assert (ENGINE in names) == bool(port)
     assert ENGINE in STOP_ORDER
+
+
+def test_without_dagster_the_engine_and_spark_are_started(tmp_path: Path) -> None:
+    stack = Stack(config_with(tmp_path, kind="remote"), tmp_path / "conf", print, StackOptions(dagster=False))
+    names = {part.name for part in stack._parts()}
+    assert {ENGINE, PARTS[-1]} <= names
+    assert not names.intersection(DAGSTER_PARTS)
+    assert "yours calls the engines" in stack.shown_at
+
+
+def test_without_dagster_an_engine_in_its_code_server_is_refused(tmp_path: Path) -> None:
+    stack = Stack(config_with(tmp_path), tmp_path / "conf", print, StackOptions(dagster=False))
+    with pytest.raises(ConfigurationError, match=r"without Dagster, write engine: \{kind: remote\}"):
+        stack.supervisor(FOREGROUND)

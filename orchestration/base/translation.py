@@ -1,0 +1,108 @@
+"""Owns how a user's code location translates the assets of tables: their keys, groups, owners, tags, kinds and other attributes.
+
+Definitions translate specs, and whoever reports about a table asks for its key, so that events and definitions agree. A translation counts
+for the whole process: a run imports the user's definitions before it reports anything. Without one, the default keys count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from enum import Enum
+
+import dagster as dg
+
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslatedTable:
+    """The table that an asset stands for, as a translation reads it."""
+
+    destination: str
+    database: str
+    table: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+Translation = Callable[[dg.AssetSpec, TranslatedTable], dg.AssetSpec]
+
+
+class Side(Enum):
+    """Which asset of a table: its Delta table, or the external asset of the table in the source."""
+
+    LAKE = "lake"
+    SOURCE = "source"
+
+
+@dataclasses.dataclass(frozen=True)
+class Translations:
+    """The translations of a code location; None: the assets stay as they are."""
+
+    lake: Translation | None = None
+    source: Translation | None = None
+
+    def of(self, side: Side) -> Translation | None:
+        return self.lake if side is Side.LAKE else self.source
+
+
+class _InUse:
+    """The translations of this process, and the keys that they gave."""
+
+    def __init__(self) -> None:
+        self.translations = Translations()
+        self.keys: dict[tuple[Side, TranslatedTable], dg.AssetKey] = {}
+
+
+_in_use = _InUse()
+
+
+def use_translations(translations: Translations) -> None:
+    """Makes these the translations of this process, before its definitions are built."""
+    _in_use.translations, _in_use.keys = translations, {}
+
+
+def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.AssetKey:
+    """Returns the key of an asset of a table. Raises ConfigurationError if the translation fails."""
+    translation = _in_use.translations.of(side)
+    if translation is None:
+        return default
+    if (side, table) not in _in_use.keys:
+        _in_use.keys[side, table] = _translated(translation, side, table, dg.AssetSpec(default)).key
+    return _in_use.keys[side, table]
+
+
+def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
+    """Returns the translated spec of an asset whose key is the one of `shown_key`. Raises ConfigurationError.
+
+    `spec`: with the default key. Runs know no more of a new table than its names, so the key must depend on nothing else.
+    """
+    translation = _in_use.translations.of(side)
+    if translation is None:
+        return spec
+    found, key = _translated(translation, side, table, spec), shown_key(side, table, spec.key)
+    if found.key != key:
+        raise ConfigurationError(
+            f"the translation of {table.name} of {table.destination} makes the key {found.key.to_user_string()} from the asset's other "
+            f"attributes and {key.to_user_string()} without them: make it from the default key and the names of the table only"
+        )
+    if found.deps:
+        raise ConfigurationError(
+            f"the translation of {table.name} of {table.destination} adds dependencies: the tables of Sluice depend on their source only"
+        )
+    return found
+
+
+def _translated(translation: Translation, side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
+    try:
+        return translation(spec, table)
+    except SluiceError:
+        raise
+    except Exception as error:  # of any kind: it is the user's function or template
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(
+            f"the translation of the {side.value}'s asset of {table.name} of {table.destination} fails: {why}"
+        ) from error

@@ -1,0 +1,55 @@
+"""Returns the texts of conf/ for a code location of the user: of a folder, or written inline in a component.
+
+Inline settings are written to `.sluice/conf` of the project, where the engine's process and the console read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, read_conf_files
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.errors import ConfigurationError
+
+INLINE_FOLDER = Path(".sluice") / "conf"  # below the project's root
+OWN_PROCESS = {"kind": "remote"}  # of the engine: Dagster replaces the processes of a code location at any time
+
+
+def folder_texts(directory: Path) -> ConfFiles:
+    """Returns the texts of a conf/. Raises ConfigurationError if it does not give the engines a process of their own."""
+    texts = read_conf_files(directory.resolve())
+    engine = mapping_of(MAIN, texts.main, []).get("engine")
+    if not isinstance(engine, dict) or engine.get("kind") != OWN_PROCESS["kind"]:
+        raise ConfigurationError(
+            f"{texts.directory / MAIN}: in a code location of yours the engines need a process of their own, because Dagster replaces "
+            "the process of a code location at any time; write: engine: {kind: remote}"
+        )
+    return texts
+
+
+def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[str, Mapping[str, Any]]) -> ConfFiles:
+    """Returns the texts of inline settings. `settings`: the content of sluice.yaml. `root`: the project's folder."""
+    main = {"engine": OWN_PROCESS, **settings}
+    return ConfFiles(
+        root.resolve() / INLINE_FOLDER,
+        yaml.safe_dump(main, sort_keys=False),
+        {name: yaml.safe_dump(dict(each), sort_keys=False) for name, each in destinations.items()},
+    )
+
+
+def write_conf(texts: ConfFiles) -> None:
+    """Writes texts to their folder if they differ from it, and removes files of other destinations. Raises OSError."""
+    folder = texts.directory / "destinations"
+    wanted = {texts.directory / MAIN: texts.main}
+    wanted |= {folder / f"{name}.yaml": text for name, text in texts.destinations.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in wanted.items():
+        if not path.exists() or path.read_text() != text:
+            replace_file(path, text)
+    for path in folder.glob("*.yaml"):
+        if path not in wanted:
+            path.unlink()

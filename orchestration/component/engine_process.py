@@ -1,0 +1,124 @@
+"""Starts the engines and Spark as processes of their own, and calls them. `dagster dev` and `dg dev` need no other command then.
+
+A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process outlives a reload of the code location and
+ends by itself when no tick has come for a while, so it does not stay after Dagster has ended. Ticks say that they come by touching a file.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.cdc_engine.errors import ConfigurationError, EngineStartingError, SluiceError
+from sluice.cdc_engine.file_lock import is_locked
+from sluice.orchestration.component.conf_texts import INLINE_FOLDER, write_conf
+from sluice.orchestration.rpc.connection import EngineAwayError
+
+if TYPE_CHECKING:
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.config.conf_files import ConfFiles
+    from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
+
+WANTED_FILE, LOCK_FILE = "engine-process.wanted", "engine-process.lock"
+SILENCE_SECONDS_MAX = 120.0  # daemons that restart, and ticks that wait for others, take less
+START_SECONDS_MAX = 300.0  # kernels are compiled, Spark starts and the source is read, on a busy machine
+AGAIN_SECONDS = 30.0  # between two starts
+LOG_LINE_MAX = 300
+
+
+class StartingHost:
+    """Implements `ports.EngineHost`: calls the engines' process. `starts`: starts it if no process answers."""
+
+    def __init__(self, remote: RemoteHost, config: SluiceConfig, texts: ConfFiles, *, starts: bool) -> None:
+        self.remote = remote
+        self._engines = EngineProcess(config.data_dir, texts) if starts else None
+        self._texts, self._written = texts, False
+
+    def get_or_start(self, destination: str) -> RemoteEngine:
+        """Returns the engine as `RemoteHost` does. Raises EngineStartingError while the process starts."""
+        if not self._written and self._texts.directory.parts[-2:] == INLINE_FOLDER.parts:
+            write_conf(self._texts)
+        self._written = True
+        if self._engines is None:
+            return self.remote.get_or_start(destination)
+        self._engines.want()
+        try:
+            return self.remote.get_or_start(destination)
+        except (EngineAwayError, ConfigurationError) as error:  # the latter if its token does not exist yet
+            self._engines.start_after(error)
+            raise
+
+    def conf_troubles(self, destination: str) -> tuple[str, ...]:
+        return self.remote.conf_troubles(destination, self._texts.digest(destination))
+
+
+class EngineProcess:
+    """The process that keeps the engines, as the code server starts it. Another code server may have started the one that runs."""
+
+    def __init__(self, data_dir: Path, texts: ConfFiles) -> None:
+        self._data_dir, self._texts = data_dir, texts
+        self.log = data_dir / "logs" / "engine-process.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = -START_SECONDS_MAX
+        self._lock = threading.Lock()  # ticks of several destinations
+
+    def want(self) -> None:
+        """Says that ticks come: without this the process ends."""
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        (self._data_dir / WANTED_FILE).touch()
+
+    def start_after(self, error: SluiceError) -> None:
+        """Starts the process if none runs. Raises EngineStartingError with its log while it starts; returns if it runs but is not reached,
+        so that `error` is the reason.
+        """
+        with self._lock:
+            ended = self._process is not None and self._process.poll() is not None
+            age = time.monotonic() - self._started
+            if ended and age < AGAIN_SECONDS:
+                raise EngineStartingError(
+                    f"the process of the engines ended: {self._last_line()}; it is started again soon"
+                )
+            begins = self._process is not None and not ended  # it takes the lock soon
+            if not begins and not is_locked(self._data_dir / LOCK_FILE):
+                self._start()
+            elif age > START_SECONDS_MAX and self._process is not None:
+                return
+        raise EngineStartingError(
+            f"the engines and Spark are starting as processes of their own ({error}); log: {self.log}"
+        ) from None
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-P", "-m", "sluice.console.main", "up", "--foreground", "--without-dagster"]
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "--while-wanted"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._texts.directory.parent,
+                env={**os.environ, "SLUICE_CONF": str(self._texts.directory)},
+                start_new_session=True,  # Ctrl-C in Dagster's terminal leaves it to end in order
+            )
+        self._started = time.monotonic()
+
+    def _last_line(self) -> str:
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return f"{lines[-1][:LOG_LINE_MAX] if lines else 'without a word'} (log: {self.log})"
+
+
+def is_wanted(data_dir: Path, now: float | None = None) -> bool:
+    """Returns whether a tick has come lately. For the process of the engines."""
+    try:
+        touched = (data_dir / WANTED_FILE).stat().st_mtime
+    except OSError:
+        return False
+    return (time.time() if now is None else now) - touched < SILENCE_SECONDS_MAX

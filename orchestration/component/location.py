@@ -1,0 +1,156 @@
+"""Builds Sluice's definitions for a code location of the user. `SluiceComponent` and `sluice.build_definitions` call it.
+
+Nothing is started here. A run builds its definitions later than the code server that requests it, so the code server writes down the texts
+of conf/ and the lists of tables, as Sluice's own does, and its runs read that: the same tables, the same steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from sluice.cdc_engine.config.reading import conf_dir as usual_conf_dir
+from sluice.cdc_engine.config.reading import config_of
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.keeping.in_use import VARIABLE, InUse, keep, kept_file, read_kept
+from sluice.orchestration.base.table_catalog import digest_of_tables, tables_of_now
+from sluice.orchestration.base.translation import Translation, Translations, use_translations
+from sluice.orchestration.code_location import definitions_of
+from sluice.orchestration.component.conf_texts import folder_texts
+from sluice.orchestration.component.engine_process import StartingHost
+from sluice.orchestration.real_ports import real_ports
+
+if TYPE_CHECKING:
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.config.conf_files import ConfFiles
+
+log = logging.getLogger(__name__)
+
+ROLE = "component"
+KEPT_MAX = 20  # written texts: one for each change of conf/ or of the tables
+
+
+class _Process:
+    """The installation of this process, and what it wrote down for its runs."""
+
+    def __init__(self) -> None:
+        self.directory: Path | None = None
+        self.wrote = ""
+
+
+_here = _Process()
+
+
+def build_definitions(
+    conf_dir: str | Path | None = None,
+    *,
+    translation: Translation | None = None,
+    source_translation: Translation | None = None,
+    starts_engine: bool = True,
+) -> dg.Definitions:
+    """Returns Sluice's definitions for your own code location: `Definitions.merge` adds them to yours.
+
+    `conf_dir`: the folder with sluice.yaml; default SLUICE_CONF, or conf/ in the working folder. `translation`: changes the asset of a
+    Delta table; it gets the `AssetSpec` and a `TranslatedTable`. `source_translation`: the same for the asset of a table in the source.
+    `starts_engine`: the sensors start the engines and Spark if no process answers. Raises ConfigurationError.
+    """
+    texts = folder_texts(usual_conf_dir() if conf_dir is None else Path(conf_dir))
+    return location_definitions(texts, Translations(translation, source_translation), starts_engine=starts_engine)
+
+
+def location_definitions(texts: ConfFiles, translations: Translations, *, starts_engine: bool) -> dg.Definitions:
+    """Returns the definitions of these texts of conf/. Raises ConfigurationError if another conf/ is in this code location already."""
+    if _here.directory not in {None, texts.directory}:
+        raise ConfigurationError(
+            f"this code location has Sluice's settings in {_here.directory} already, so those in {texts.directory} are refused: put all "
+            "destinations into one component, or into one conf/"
+        )
+    _here.directory = texts.directory
+    in_use = _in_use(texts)
+    use_translations(translations)
+    config, shown = in_use.config, in_use.texts
+
+    @functools.cache
+    def host() -> StartingHost:
+        from sluice.orchestration.rpc.remote_host import RemoteHost  # noqa: PLC0415  needed by ticks only
+
+        return StartingHost(RemoteHost(config), config, shown, starts=starts_engine)
+
+    digests = {name: _digest_of_tables(config, name) for name in config.destinations}
+
+    def troubles(destination: str) -> tuple[str, ...]:
+        return (*host().conf_troubles(destination), *_new_tables(config, destination, digests[destination]))
+
+    return definitions_of(config, real_ports(shown, host, troubles, lambda: host().remote))
+
+
+def _in_use(texts: ConfFiles) -> InUse:
+    """Returns what a run's code server wrote down, in a run; otherwise reads the texts, and writes them down for runs."""
+    written = os.environ.get(VARIABLE, "")
+    kept = read_kept(Path(written)) if written and written != _here.wrote else None
+    if kept is not None and kept[0].directory == texts.directory:
+        return InUse(config_of(kept[0]), *kept)
+    in_use = InUse(config_of(texts), texts)
+    _discover(in_use.config)
+    try:
+        _write_down(in_use)
+    except OSError as error:  # as for `dg check` on a file system that is read-only
+        log.warning("runs read conf/ themselves, because %s cannot be written: %s", in_use.config.data_dir, error)
+    return in_use
+
+
+def _write_down(in_use: InUse) -> None:
+    """Writes the texts and the lists of tables to files of their own content, for the runs of this process. Raises OSError."""
+    config, digest = in_use.config, hashlib.sha256(repr(in_use.texts).encode(errors="surrogateescape"))
+    for name in sorted(config.destinations):
+        digest.update(_digest_of_tables(config, name).encode())
+    path = kept_file(config.data_dir, f"{ROLE}-{digest.hexdigest()[:16]}")
+    keep(path, in_use)
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = _here.wrote = str(path)
+    try:
+        with tables_of_now():
+            pass
+    except OSError:
+        os.environ.pop(VARIABLE) if before is None else os.environ.update({VARIABLE: before})
+        raise
+    written = sorted(path.parent.glob(f"{ROLE}-*.json"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+    for old in written[KEPT_MAX:]:
+        old.unlink(missing_ok=True)
+        shutil.rmtree(old.with_suffix(".tables"), ignore_errors=True)
+
+
+def _discover(config: SluiceConfig) -> None:
+    """Reads the tables of sources whose tables are unknown yet: their assets exist at the first start. If a source does not answer, the
+    engine lists them later.
+    """
+    unknown = [name for name in config.destinations if not _digest_of_tables(config, name)]
+    for name in unknown:
+        from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: only before it has run
+
+        try:
+            discover(config, name)
+        except (SluiceError, OSError) as error:
+            log.warning("%s: its tables are not known yet, for %s", name, error)
+
+
+def _digest_of_tables(config: SluiceConfig, destination: str) -> str:
+    with contextlib.suppress(SluiceError):
+        return digest_of_tables(config.destination_dir(destination))
+    return ""
+
+
+def _new_tables(config: SluiceConfig, destination: str, digest: str) -> tuple[str, ...]:
+    """Returns a sentence if the tables differ from those that have assets."""
+    if _digest_of_tables(config, destination) in {digest, ""}:
+        return ()
+    loaded = f"the tables of {destination} have changed since this code location was loaded"
+    return (f'{loaded}; they are merged all the same, and "Reload" of the code location shows them',)

@@ -1,0 +1,57 @@
+"""Fills the ports with the real implementations: the engines' host that the caller chooses, the destination's files, and Spark. Called by
+Sluice's own definitions, and by those of a user's code location.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.cdc_engine.keeping.in_use import change_since
+from sluice.orchestration.base.ports import DestinationFiles, EngineHost, Ports, RunEngine
+from sluice.orchestration.checks.equality import compare_with_source
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.orchestration.run.spark_publish import spark_publish
+
+if TYPE_CHECKING:
+    from sluice.cdc_engine.config.conf_files import ConfFiles
+    from sluice.orchestration.rpc.remote_host import RemoteHost
+
+
+def real_ports(
+    texts: ConfFiles,
+    host: Callable[[], EngineHost],
+    conf_troubles: Callable[[str], tuple[str, ...]],
+    elsewhere: Callable[[], RemoteHost] | None,
+) -> Ports:
+    """Returns the ports of definitions that were built from these texts of conf/. `elsewhere`: for runs on a host without the engine's
+    files; None if the engines are in this process.
+    """
+    return Ports(
+        host=host,
+        files=_files,
+        merge=spark_merge,
+        compare=compare_with_source,
+        publish=spark_publish,
+        feed=functools.partial(_feed, elsewhere),
+        conf_troubles=conf_troubles,
+        conf_changed=functools.partial(change_since, texts),
+    )
+
+
+def _files() -> DestinationFiles:
+    from sluice.cdc_engine import destination_files  # noqa: PLC0415  as the launcher: imported where it is used
+
+    return destination_files
+
+
+def _feed(elsewhere: Callable[[], RemoteHost] | None, directory: Path, destination: str) -> RunEngine:
+    from sluice.orchestration.rpc.run_caller import RunCaller  # noqa: PLC0415  for runs
+    from sluice.orchestration.rpc.run_elsewhere import RunElsewhere  # noqa: PLC0415  for runs
+    from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE  # noqa: PLC0415  for runs
+
+    if elsewhere is not None and not (directory / RUN_ENDPOINT_FILE).exists():
+        return RunElsewhere(elsewhere(), destination)
+    return RunCaller(directory, destination)
