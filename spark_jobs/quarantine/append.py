@@ -39,6 +39,7 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
         fresh, transactions = _lacking(staged, batch, path, storage_options)
         if fresh.num_rows:
             _append(fence, fresh, path, transactions, storage_options)
+            _require_kept(path, transactions, storage_options)
         _keep_on_disk(batch, path, storage_options)
     except (DeltaError, OSError) as error:
         raise TableError(
@@ -47,6 +48,14 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
             own=False,
         ) from error
     return int(fresh.num_rows)
+
+
+def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]) -> None:
+    """Reads the commit back. Raises TableError if another one has replaced it, as a late commit by Spark in a store may."""
+    there = _opened(path, storage_options)
+    if any(there is None or there.transaction_version(each.app_id) != each.version for each in transactions):
+        why = f"the Delta table {path} does not have what this run committed: another commit has replaced it; the batch is merged again"
+        raise TableError(NAME, why, own=False)
 
 
 def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -25,6 +26,7 @@ from sluice.cdc_engine.store.prepared import PreparedFiles
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
 from sluice.spark_jobs import durable_lake
 from sluice.spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
+from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.quarantine import append as quarantine
 from sluice.spark_jobs.quarantine.append import append_quarantine
@@ -184,6 +186,29 @@ def test_fault_values_in_quarantine_that_an_earlier_try_committed_stay_too(
     assert lost(disk, path)
     assert append_quarantine(batch, str(path), {}, BY_HAND) == 0
     assert lost(disk, path) == []
+
+
+@pytest.mark.found
+def test_fault_values_in_quarantine_that_another_commit_replaced_are_appended_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 22: the commit of the quarantine was not read back, so its batch was acked without the values."""
+    path, append = tmp_path / "lake" / "_sluice_quarantine" / "shop", quarantine._append
+    append_quarantine(quarantined(tmp_path / "first", 1), str(path), {}, BY_HAND)
+
+    def written_over(*given: Any) -> None:
+        append(*given)
+        (path / "_delta_log" / f"{1:020d}.json").write_text(json.dumps({"commitInfo": {"operation": "OPTIMIZE"}}))
+
+    batch = quarantined(tmp_path / "second", 2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(quarantine, "_append", written_over)
+        with pytest.raises(TableError, match="does not have what this run committed: another commit has replaced it"):
+            append_quarantine(batch, str(path), {}, BY_HAND)
+    assert append_quarantine(batch, str(path), {}, BY_HAND) == len((2, 3))
+    rows: Any = pa.table(deltalake.DeltaTable(path).to_pyarrow_dataset().to_table())
+    assert set(rows["order_key"].to_pylist()) == {1, 2, 3}
+    assert rows.num_rows == len((1, 2, 3))
 
 
 def test_fault_a_deletion_vector_stays(tmp_path: Path, disk: Disk) -> None:
