@@ -1,8 +1,7 @@
-"""Resolves paths, stores and URLs of conf/, and names folders after databases and tables. Pure; called while values are checked too.
+"""Resolves paths, stores and URLs of conf/, and names folders after databases and tables. Pure; called while values are checked, too.
 
 A relative path is relative to the folder that holds conf/, in every process. Otherwise the engine, a run, Spark and the
-console would find different lakes.
-"""
+console would find different lakes."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from pathlib import Path
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
-SEGMENT_BYTES_MAX = 200  # with `__history` it stays within the 255 bytes that a file system allows
+SEGMENT_BYTES_MAX = 200  # With `__history` appended, a name stays within the 255 bytes that a file system allows.
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
 OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # prefixes of folders that Sluice and Delta create
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?])")
@@ -31,8 +30,8 @@ def local_path(word: str, root: Path | None) -> Path:
 
 
 def local_file(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local file as `local_path`, with its links: Kubernetes replaces the secrets of a volume by another
-    target of a link, and removes the files of the earlier one.
+    """Returns the absolute path of a local file like `local_path`, but keeps its links: Kubernetes replaces a secret by changing the target
+    of a link, and removes the earlier file.
     """
     if URI.match(word):
         raise ValueError(f"{word} is in an object store; only lake and staging may be there, this must be a folder")
@@ -46,7 +45,7 @@ def local_file(word: str, root: Path | None) -> Path:
 
 
 def table_location(word: str, root: Path | None) -> str:
-    """Returns a folder as an absolute path and an object-store prefix unchanged, without a final slash. file: means a folder."""
+    """Returns a folder as an absolute path, and an object-store prefix unchanged, without a final slash. `file:` denotes a folder."""
     word = FILE_URI.sub("", word)
     if word.startswith("file:"):
         raise ValueError(f"{word} is on another host or relative; write file:///folder or /folder")
@@ -54,7 +53,9 @@ def table_location(word: str, root: Path | None) -> str:
 
 
 def archive_location(word: str, root: Path | None) -> str:
-    """Returns a folder or an object-store prefix. Its credentials must be in the environment. Empty: no archive."""
+    """Returns the location of an archive: a folder or an object-store prefix, whose credentials must be in the environment. Empty: no
+    archive.
+    """
     if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
         raise ValueError(
             "the URL of an archive must not contain credentials: set them in the environment, for example AWS_ACCESS_KEY_ID"
@@ -123,7 +124,7 @@ def _escaped(char: str) -> str:
 
 
 def comparable_path(path: str, *, folds_case: bool = False) -> str:
-    """Returns one text for all spellings of a path: `s3a://`, doubled slashes, dots, and upper case if the store ignores case."""
+    """Returns one text for all spellings of a path: `s3a://`, doubled slashes, dots, and upper case if the file system ignores case."""
     scheme, mark, rest = path.rpartition("://")
     normal = posixpath.normpath(rest if mark else path)
     whole = f"{'s3' if scheme == 's3a' else scheme}{mark}{normal}"

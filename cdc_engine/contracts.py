@@ -1,9 +1,8 @@
-"""The values that packages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
+"""Defines the values that packages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
 
 `parser` reads bytes and makes a `Block`; `sink` removes what is filtered out and puts the `Block` into the store; the store hands out a
 `Batch` of `BlockSlice`s that ends on a transaction boundary; `staging` decodes a batch into one Parquet file per table and schema
-version; `meta` keeps the `Ledger` of what was handed out and acked.
-"""
+version; `meta` keeps the `Ledger` of what was handed out and acked."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class Operation(enum.IntEnum):
 
 
 class RowEventKind(enum.IntEnum):
-    """What a row event does to its table: WRITE, UPDATE or DELETE rows of the protocol, v1 and v2 alike."""
+    """What a row event does to its table: the protocol's WRITE, UPDATE or DELETE rows, in v1 and v2 alike."""
 
     INSERT = 1
     UPDATE = 2
@@ -45,7 +44,7 @@ class RowEventKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a table, as its row images are laid out.
+    """A column of a table, in the layout of its row images.
 
     `type_code`: MYSQL_TYPE_* of the table map, with the real type for ENUM and SET instead of STRING. `metadata`: the table map's
     metadata of the column as one integer, as MySQL's documentation lays it out (fraction digits, length, precision << 8 | scale, …).
@@ -103,7 +102,7 @@ class TableChangeKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table itself, in stream order with the row events. `order_key`: that of the end of the statement's event.
+    """A change of a table itself, in stream order with the row events. `order_key`: the order key of the statement event's end.
 
     `schema`: what the table has afterwards; for STOPPED, how consumers read it, or None. `alterations`: for SCHEMA, what the lake's table
     must follow, in order, without items that a policy left out. `fills`: for SCHEMA, (column, value as in Column.default) of each added
@@ -170,7 +169,7 @@ NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement in the binlog that does not change rows. `offset`, `length`: of its event; `seconds`: since 1970."""
+    """A statement in the binlog that does not change rows. `offset`, `length`: those of its event. `seconds`: since 1970."""
 
     text: str
     database: str
@@ -250,7 +249,7 @@ class Block:
 
     @property
     def byte_count(self) -> int:
-        """The bytes of its row events, which is what the ring counts."""
+        """The bytes of the block's row events; the ring counts them."""
         return int(self.event_length.sum() + self.query_length.sum())
 
     @property
@@ -264,7 +263,7 @@ class Block:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether it must be a batch of its own: tables were renamed, and rows before and after it belong to different lake tables."""
+        """Whether the block must be a batch of its own: it renames tables, and rows before and after it belong to different lake tables."""
         return any(change.renamed_from for change in self.changes)
 
 
@@ -302,7 +301,7 @@ class Batch:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether nothing may follow it in the same staged batch."""
+        """Whether a staged batch must end with this batch."""
         return self.isolated or (not self.event_count and any(part.block.stands_alone for part in self.slices))
 
 
@@ -320,8 +319,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. Batches that wait for
-    its ack are not recorded: after a restart they are handed out again.
+    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. It does not record
+    batches that wait for an ack; they are handed out again after a restart.
     """
 
     client_id: int
@@ -331,7 +330,7 @@ class Consumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutstandingBatch:
-    """A staged batch that waits for its ack: one record of the ledger, with everything that a run needs to know of its batch.
+    """A staged batch that waits for its ack: a record of the ledger with everything that a run needs to know of it.
 
     (ledger_id, batch_id, delivery) identifies one delivery: `delivery` never repeats, over restarts and rollbacks. A batch that is
     delivered again keeps `batch_id` and `path`: the staged directory, relative to the destination's directory. `tables`: the
@@ -355,7 +354,7 @@ class OutstandingBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
-    """A table that is stopped from `position` (of the first change that was not applied) until an operator resumes it."""
+    """A table that is stopped at `position` (that of the first change that was not applied) until an operator resumes it."""
 
     database: str
     table: str
@@ -370,7 +369,7 @@ class StoppedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Staged:
-    """The result of staging a batch. `path`: the staged directory. `rows`: row images.
+    """The result of staging a batch. `path`: the staged directory. `rows`: the number of row images.
 
     `tables`: "database.table"; empty if nothing in the batch concerns the lake. `stopped`: tables that stopped.
     """
@@ -385,8 +384,8 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """Metrics of an event store at one moment. Sequences count row events since the store was made, except `forgotten_events`: those that
-    were put and dropped before an ack, which are put again.
+    """Metrics of an event store at one moment. Sequences count row events since the store was made. `forgotten_events`: those that were put
+    and then dropped before an ack; they are put again.
     """
 
     fill_bytes: int
@@ -404,8 +403,8 @@ class StoreMetrics:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition. `held`: whether the lease is
-    held now; False for the record that a dead process left.
+    """Who holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition. `held`: whether somebody holds
+    the lease now; False for a record that a dead process left.
     """
 
     pid: int
@@ -417,7 +416,8 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooKeeperServers:
-    """The servers of a ZooKeeper, as "host:port,…", and how to log in there. `password`: the location of the password, never itself.
+    """The addresses of a ZooKeeper's servers, as "host:port,…", and the login. `password`: where the password is, never the password
+    itself.
 
     `sasl`: mechanism; empty: the scheme `digest`. `tls`: with `ca_file`, or the system's authorities, and a client certificate.
     """
@@ -437,7 +437,7 @@ class ZooKeeperServers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLocation:
-    """Where a destination's ledger, leases and run records are: with its files, or where several hosts reach them.
+    """Where a destination's ledger, leases and run records are: with its files, or in a place that several hosts can reach.
 
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
     SQLAlchemy's, for `sql`, and `password`: the location of its password. `zookeeper`: the ZooKeeper servers. `session_seconds`: a holder
@@ -449,7 +449,7 @@ class LedgerLocation:
     destination: str
     directory: Path
     kind: str = "file"
-    url: str = dataclasses.field(default="", repr=False)  # may hold a password
+    url: str = dataclasses.field(default="", repr=False)  # The URL may contain a password.
     password: str = ""
     zookeeper: ZooKeeperServers = ZooKeeperServers()
     session_seconds: float = 30.0
@@ -459,7 +459,8 @@ class LedgerLocation:
     storage_options: tuple[tuple[str, str], ...] = ()
 
     def staged_url(self, ledger_id: str = "", path: str = "") -> str:
-        """Returns the URL of a batch's files in the store, for the ledger that handed it out under `path`; empty if in `directory`.
+        """Returns the URL of a batch's files in the store, for the ledger that handed the batch out under `path`; empty if they are in
+        `directory`.
 
         Each ledger has its own folder, because batches of two ledgers may have one name. Without arguments: the folder of all batches.
         """
@@ -467,7 +468,9 @@ class LedgerLocation:
         return "/".join(part for part in parts if part) if self.staging else ""
 
     def sibling_url(self, what: str) -> str:
-        """Returns the URL of other data of the destination in the store, named `what`; empty if it is in the destination's directory."""
+        """Returns the URL of the destination's other data in the store, named `what`; empty if the data is in the destination's
+        directory.
+        """
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property
@@ -477,12 +480,12 @@ class LedgerLocation:
 
     @property
     def is_apart(self) -> bool:
-        """Whether runs can reach everything that they need without the directory, which may then be local to the engine's host."""
+        """Whether runs reach everything they need without the directory, which may then be on the engine's host only."""
         return self.is_shared and bool(self.staging)
 
 
 class DestinationDir(PosixPath):
-    """The folder of a destination, with the location of its ledger and leases. A plain path is a folder that contains them itself."""
+    """The folder of a destination, with the location of its ledger and leases. A path without a location is a folder that contains them."""
 
     place: LedgerLocation | None = None
 

@@ -1,4 +1,4 @@
-"""Replaces files as a whole: after a crash the old or the new content is there, never a part. Used by all packages that keep files."""
+"""Replaces files as a whole: after a crash a file has its old or its new content, never a part. Used by all packages that keep files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.cdc_engine.errors import MetaError
 
 FileStamp = tuple[int, int, int]  # inode, time of the last write in ns, size
-RECENT_NS = 50_000_000  # above the resolution of file systems' clocks, 10 ms at most
+RECENT_NS = 50_000_000  # This is more than the resolution of file systems' clocks, which is 10 ms at most.
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -45,8 +45,8 @@ def keep_file(path: Path, content: str | bytes) -> None:
 
 
 def stamp_of(path: Path) -> FileStamp | None:
-    """Returns what changes when a file is replaced or written. None if it does not exist, or was written so recently that the clock of the
-    file system may give the next content the same time.
+    """Returns a stamp that changes when a file is replaced or written. None if the file does not exist, or was written so recently that its
+    next content may get the same time.
     """
     try:
         found = path.stat()

@@ -1,4 +1,4 @@
-"""Reads the secrets that conf/ names, and translates what is wrong with their locations to Sluice's errors. Called at each connect."""
+"""Reads the secrets that conf/ names, and turns problems with their locations into Sluice's errors. Called at each connect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All errors that the engine raises, in one tree, with the remedy for each class.
+"""Defines all errors that the engine raises, in one tree, with the remedy for each class.
 
     SluiceError
     ├── ConfigurationError          the configuration or the source is not set up as Sluice needs it
@@ -40,8 +40,7 @@
         └── BatchNotFirstError      ack or rollback out of order
 
 An error is picklable, because it crosses into Dagster's processes. Its message contains what happened, where, and what to do, and never a
-secret. `code` is the name that operators see in `status` and in docs/reference/states.md.
-"""
+secret. `code` is the name that operators see in `status` and in docs/reference/states.md."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ from typing import Any
 
 
 class Remedy(enum.Enum):
-    """What the engine does about an error; `SluiceError.remedy` has one value per class."""
+    """What the engine does about an error. Each class has one as `SluiceError.remedy`."""
 
     RETRY = "retry"  #: reconnect with back-off; nothing for an operator to do at first
     OPERATOR = "operator"  #: stop in a named state and wait for an operator
@@ -69,7 +68,7 @@ class ConfigurationError(SluiceError):
 
 
 class SourceCheckError(ConfigurationError):
-    """`problems`: one sentence each, in the order they were found."""
+    """The source cannot be read as it is configured. `problems`: one sentence each, in the order they were found."""
 
     code = "SOURCE_CHECK"
 
@@ -112,7 +111,7 @@ class TableChangedError(SluiceError):
 
 
 class CascadeUnseenError(TableChangedError):
-    """Foreign keys changed rows while they were read, and the changes cannot be derived."""
+    """Foreign keys changed rows during a read, and these changes cannot be derived."""
 
 
 class LedgerLostError(SluiceError):
@@ -124,7 +123,7 @@ class PositionLostError(SluiceError):
 
 
 class BinlogFormatError(SluiceError):
-    """`file` and `offset` (of the event's start, in bytes): where the stream could not be read."""
+    """The stream cannot be parsed. `file`, `offset`: where the event starts, in bytes."""
 
     code = "BINLOG_FORMAT"
 
@@ -147,7 +146,7 @@ class UnknownEventError(BinlogFormatError):
 
 
 class TableStoppedError(SluiceError):
-    """`state` is SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, IMAGE_NOT_FULL or DDL_UNSUPPORTED.
+    """A table cannot continue. `state` is SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, IMAGE_NOT_FULL or DDL_UNSUPPORTED.
 
     `version`: the TableVersion by which consumers read the table's rows from here on; None if the rows are not in the stream.
     """
@@ -201,7 +200,7 @@ class StaleWriteError(MetaError):
 
 
 class NotSharedError(MetaError):
-    """Shared data of several hosts (records, ledgers, copies for runs and standbys) could not be uploaded or downloaded."""
+    """Data that several hosts share (records, ledgers, copies for runs and standbys) could not be uploaded or downloaded."""
 
     remedy = Remedy.RETRY
 

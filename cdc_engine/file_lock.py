@@ -1,7 +1,6 @@
-"""An exclusive lock between processes on a file (flock). Owns the descriptor; `file_lease` and `run_lock` define what it guards.
+"""Locks a file exclusively between processes (flock). Owns the descriptor; `file_lease` and `run_lock` define what the lock guards.
 
-The kernel releases it when the process ends, in whatever way, so a held lock has a living holder.
-"""
+The kernel releases it when the process ends, in whatever way, so a held lock has a living holder."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import fcntl
 import os
 from pathlib import Path
 
-RUN_LOCK_FILE = "run.lock"  # held by the run that merges a destination's tables
+RUN_LOCK_FILE = "run.lock"  # The run that merges a destination's tables holds this lock.
 
 
 class FileLock:
@@ -32,7 +31,7 @@ class FileLock:
         return self.held
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free. Also True if it is held already. Never waits."""
+        """Takes the lock if it is free. Returns True also if this object holds it already. Never waits."""
         if self.held:
             return True
         self.release()
@@ -43,10 +42,10 @@ class FileLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        except OSError:  # the file system has no locks
+        except OSError:  # The file system has no locks.
             os.close(descriptor)
             raise
-        if not _is_file_at(self.path, descriptor):  # removed between open and flock
+        if not _is_file_at(self.path, descriptor):  # The file was removed between open and flock.
             os.close(descriptor)
             return False
         self._descriptor = descriptor
@@ -55,7 +54,7 @@ class FileLock:
     def release(self) -> None:
         """Releases the lock; no effect if it is not held. The file stays, because removing it could release a lock twice."""
         if self._descriptor is not None:
-            # Closing alone would leave it to a child that is just being started.
+            # Closing the descriptor alone would leave the lock to a child that is just being started.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,9 +1,8 @@
-"""The GTIDs that a server has executed: MySQL's set of intervals and MariaDB's position, behind one interface.
+"""Computes with the GTIDs that a server has executed: MySQL's set of intervals and MariaDB's position, behind one interface.
 
 `parser` compares them to prove continuity, `binlog.scan` advances one with the stream, `binlog.block` identifies the end of a transaction
 with one. They are immutable values: every operation returns a new one. Text forms:
-https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/.
-"""
+https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ import numpy.typing as npt
 
 from sluice.cdc_engine.errors import PositionLostError
 
-Runs = tuple[tuple[int, int], ...]  # closed intervals (first, last), ascending, never touching
+Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last) in ascending order that never touch each other.
 NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
 _MARK = NUMBER_MAX + 1  # no transaction has this number
-TAGGED = 1  # the form of an encoded set in which sources may have tags (MySQL 8.3 and above)
+TAGGED = 1  # The first byte of an encoded set whose sources may have tags (MySQL 8.3 and above).
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
@@ -44,7 +43,7 @@ class SetText(NamedTuple):
 
 
 def merged(runs: Iterable[tuple[int, int]]) -> Runs:
-    """Returns closed intervals as ascending intervals that neither overlap nor touch."""
+    """Merges closed intervals into ascending intervals that neither overlap nor touch."""
     result: list[tuple[int, int]] = []
     for first, last in sorted(runs):
         if result and first <= result[-1][1] + 1:
@@ -124,8 +123,8 @@ class GtidSet:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> GtidSet:
-        """Returns the set with a block's transactions added. `source` (t) indexes `sources`, -1 for one without GTID; `number` (t). Takes
-        one step per interval.
+        """Returns the set with a block's transactions added. `source` (one per transaction) indexes `sources`, -1 for one without GTID;
+        `number` (one per transaction). Takes one step per interval.
         """
         result = dict(self.runs)
         for index in np.unique(source[source >= 0]):
@@ -207,7 +206,9 @@ def _parse_range(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class MariadbPosition:
-    """MariaDB's GTID position: domain → (server id, sequence number) of the last transaction. The order within a domain is the stream's."""
+    """MariaDB's GTID position: domain → (server id, sequence number) of the last transaction. The stream defines the order within a
+    domain.
+    """
 
     last: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
@@ -237,7 +238,9 @@ class MariadbPosition:
         return MariadbPosition(lower)
 
     def contains(self, other: MariadbPosition) -> bool:
-        """Compares sequence numbers only: within a domain they grow over all servers (the rule of gtid_strict_mode)."""
+        """Returns whether the position contains another. Compares sequence numbers only: within a domain they grow over all servers
+        (gtid_strict_mode).
+        """
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
     def around(self, source: str, _number: int) -> SetText:
@@ -294,14 +297,16 @@ def has_executed(executed: str, wanted_set: str) -> bool:
 
 
 def common_executed(text: str, other: str) -> str:
-    """Returns the intersection of two sets; empty if one is empty or their flavours differ. Raises ValueError if one cannot be parsed."""
+    """Returns the intersection of two sets; empty if one is empty, or if one is MySQL's and the other MariaDB's. Raises ValueError if one
+    cannot be parsed.
+    """
     if not (text and other) or is_mariadb(text) != is_mariadb(other):
         return ""
     one: Any = _parsed(text)
     return str(one.common(_parsed(other)))
 
 
-@functools.lru_cache(maxsize=64)  # one set is compared with many
+@functools.lru_cache(maxsize=64)  # One set is compared with many.
 def _parsed(text: str) -> GtidSet | MariadbPosition:
     return parse_executed(text, mariadb=is_mariadb(text))
 
@@ -309,7 +314,9 @@ def _parsed(text: str) -> GtidSet | MariadbPosition:
 def executed_after(
     start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
 ) -> str:
-    """Returns the executed set after a block's transactions, as text: `start` with `source` and `number` (t) added. For both servers."""
+    """Returns the executed set after a block's transactions, as text: `start` with `source` and `number` (one per transaction) added. It
+    accepts both servers' forms.
+    """
     if not (source >= 0).any():
         return start
     mariadb = is_mariadb(start or sources[0])

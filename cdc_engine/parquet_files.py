@@ -9,10 +9,12 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small compared with the host's memory
+# The size of Arrow data: large enough for fast scans, small compared with the host's memory.
+ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 16
-WRITE_BATCH_ROWS = 1 << 14  # rows that pyarrow encodes at a time: twice as fast as with its 1024
-# These files are read once, from the local disk. On text that does not repeat, lz4 takes three times as long and saves 12 %.
+WRITE_BATCH_ROWS = 1 << 14  # The rows that pyarrow encodes at a time. This is twice as fast as its default of 1024.
+# These files are read once, from the local disk. For text that does not repeat, lz4 takes three times as long and saves
+# 12 %.
 COMPRESSION: Literal["none"] = "none"
 
 

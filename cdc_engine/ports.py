@@ -1,8 +1,7 @@
-"""The protocols between the parts of an engine. `instance.engine.wiring` chooses the implementations; tests/ check each one.
+"""Defines the protocols between the parts of an engine. `instance.engine.wiring` chooses the implementations; tests/ check each one.
 
 Threads: the parser's thread calls `BlockSink`, `PreparedTransactions` and `SchemaHistory`; one thread of `hand_out` calls `Stager`; any
-thread calls `EventStore` and `Lease`.
-"""
+thread calls `EventStore` and `Lease`."""
 
 from __future__ import annotations
 
@@ -32,11 +31,11 @@ class BlockSink(Protocol):
         """Accepts one block, in stream order. Waits while the store is full. Raises InterruptedError after a call of `interrupt`."""
 
     def interrupt(self) -> None:
-        """Drops the open transaction, whose events arrive again, and ends any wait. Called when the parser drops its connection."""
+        """Drops the open transaction, whose events arrive again, and ends any wait. The parser calls it when it drops its connection."""
 
 
 class EventStore(Protocol):
-    """The events between the stream and the batches. Cursors: put ≥ get ≥ ack.
+    """Keeps the events between the stream and the batches. Its cursors are put ≥ get ≥ ack.
 
     One thread puts. If another thread calls `drop_open_transaction` or `clear`, puts of the putting thread raise InterruptedError until
     it calls `drop_open_transaction` itself, on its way to a new connection. Otherwise the rest of a transaction could be appended after
@@ -47,8 +46,8 @@ class EventStore(Protocol):
         """Appends a block. Waits while the store is full, unless the open transaction alone fills the ring: then it goes to disk."""
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Returns the next whole transactions after the last get, at least one if any is complete. Its batch_id is 0 (the ledger assigns
-        ids), or -1.
+        """Returns the next whole transactions after the last get, at least one if any is complete. Its batch_id is 0, because the ledger
+        assigns ids, or -1 for nothing.
         """
 
     def ack(self, end: Position) -> None:
@@ -58,17 +57,17 @@ class EventStore(Protocol):
         """Makes the next get start after the last ack."""
 
     def go_back(self, position: Position) -> bool:
-        """Returns whether everything that follows `position` is still in the store. A rollback then goes no further back than that."""
+        """Returns whether the store still has everything after `position`. A rollback then goes back no further than that."""
 
     def drop_open_transaction(self) -> None:
-        """Drops the events after the last transaction end, because the connection was lost and they arrive again."""
+        """Drops the events after the last transaction end: the connection was lost, and they arrive again."""
 
     def clear(self) -> None:
         """Drops everything. The parser starts again from the acked position."""
 
     @property
     def acked_position(self) -> Position | None:
-        """Returns where the content begins: the last ack, or the position where the parser started. A rollback goes no further back."""
+        """Returns where the content begins: the last ack, or the position where the parser started. A rollback goes back no further."""
 
     @property
     def put_position(self) -> Position | None:
@@ -98,29 +97,30 @@ class Content(Protocol):
 
 
 class PreparedTransactions(Protocol):
-    """The events of prepared XA transactions that are not decided yet, by XA name. One transaction at a time is being recorded."""
+    """The events of prepared XA transactions that are not decided yet, by XA name. One transaction at a time is recorded."""
 
     def begin(self) -> None:
-        """Begins the record of a transaction. Drops the record of one that was not prepared."""
+        """Begins the recording of a transaction. Drops a recording that was not prepared."""
 
     def record(self, event: bytes) -> None:
         """Adds a whole event, without checksum."""
 
     def recorded(self) -> Content:
-        """Returns what was recorded since `begin`, for a transaction that commits without having been prepared."""
+        """Returns what was recorded since `begin`, for a transaction that commits without XA PREPARE."""
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Keeps the recorded transaction under this name until it is decided, replacing another one. `order_key`: of its prepare."""
+        """Keeps the recorded transaction under this name until it is decided, and replaces an earlier one. `order_key`: the prepare's."""
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the transaction's events; None if it is unknown. `order_key`: of the commit, which may be read again after a restart."""
+        """Returns the transaction's events; None if it is unknown. `order_key`: the commit's, which may be read again after a restart."""
 
     def roll_back(self, name: str) -> None:
         """Drops the transaction, if it is known."""
 
     def rewind(self, position: Position) -> None:
-        """Prepares for a stream that starts again after `position`. Transactions that were prepared after it are dropped and recorded
-        again when they arrive. Those that were committed after it are prepared again, and their commit may arrive with another order key.
+        """Prepares for a stream that starts again after `position`. Transactions that were prepared after it are dropped, and recorded
+        again when they arrive. Those that were committed after it become prepared again, and their commit may arrive with another order
+        key.
         """
 
 
@@ -140,7 +140,7 @@ class SchemaHistory(Protocol):
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:
         """Returns names and types for a table map event at a position. Raises TableStoppedError if they are unknown or do not fit, or if
-        the table has stopped: with the version by which consumers read its rows, if these stay in the stream.
+        the table is stopped. If consumers still read the table's rows, the error contains the version for them.
         """
 
     def apply(
@@ -149,17 +149,17 @@ class SchemaHistory(Protocol):
         """Applies a DDL statement in stream order and persists it. Returns the changes of captured tables that the lake must follow."""
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """Returns what changes of this table's rows cause in captured tables, at the current position of the stream."""
+        """Returns which rows of captured tables change when rows of this table change, at the current position of the stream."""
 
     def follows(self, database: str, table: str) -> bool:
-        """Returns whether rows of this table change with those of others, at the current position of the stream."""
+        """Returns whether rows of this table change when rows of others change, at the current position of the stream."""
 
     def rewind(self, position: Position) -> None:
-        """Drops everything after `position`, from which the stream starts again."""
+        """Drops everything after `position`, at which the stream starts again."""
 
 
 class Lease(Protocol):
-    """This process's claim on a destination. Of all processes, one holder reads its binlog and writes its ledger."""
+    """This process's claim on a destination. One holder among all processes reads its binlog and writes its ledger."""
 
     @property
     def token(self) -> int:

@@ -1,4 +1,4 @@
-"""Positions in the source's binlog, and the one number that orders all changes of a destination.
+"""Defines positions in the source's binlog, and the number that orders all changes of a destination.
 
 A `Position` contains what a failover needs: the server, the file and offset after the last event that was read, the GTID set executed up
 to there and the commit time. Every package uses it for positions in the stream; `meta` persists it, `parser` resumes from it.
@@ -6,8 +6,7 @@ to there and the commit time. Every package uses it for positions in the stream;
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch grows whenever file names can no longer be
 compared. No two events begin within 16 bytes, so no two transactions have one key. All row images of a transaction have the key of its
 position: a transaction is never split, so this position orders it against all others however batches are split, and no transaction is too
-large for it.
-"""
+large for it."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ import numpy.typing as npt
 
 from sluice.cdc_engine.errors import BinlogFormatError
 
-EPOCH_BITS = 14  # 16,383 failovers of one destination
-FILE_NUMBER_BITS = 20  # a million binlog files per epoch: ten years, with one every five minutes
-PLACE_BITS = 29  # 8 GiB in units of 16 bytes: a file may outgrow max_binlog_size (1 GiB) by one transaction
-UNIT_BITS = 4  # an event's header alone has 19 bytes
+EPOCH_BITS = 14  # Enough for 16,383 failovers of one destination.
+FILE_NUMBER_BITS = 20  # A million binlog files per epoch: ten years with a new file every five minutes.
+PLACE_BITS = 29  # 8 GiB in units of 16 bytes: one transaction may make a file larger than max_binlog_size (1 GiB).
+UNIT_BITS = 4  # An event's header alone has 19 bytes.
 OFFSET_MAX = (1 << PLACE_BITS + UNIT_BITS) - 1
 
 
@@ -46,14 +45,14 @@ def order_key(epoch: int, number: int, offset: int) -> int:
 
 def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Returns the order keys of offsets in one file (n, at least one). Raises as `order_key` does."""
-    order_key(epoch, number, int(offsets.max()))  # all of them fit, or this raises
+    order_key(epoch, number, int(offsets.max()))  # All of them fit, or this raises.
     keys: npt.NDArray[np.int64] = order_key(epoch, number, 0) + (offsets >> UNIT_BITS)
     return keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Position:
-    """The end of a transaction (or of an event outside any) in a source's binlog.
+    """The end of a transaction, or of an event outside any transaction, in a source's binlog.
 
     `offset`: bytes from the file's start to the end of the last event that was read, 64 bits (the protocol's 32-bit field wraps above 4
     GiB). `file` is empty if the server itself finds the position by GTID; such a position precedes all others of its epoch.
@@ -78,7 +77,7 @@ class Position:
         return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
     def counts_as(self, other: Position) -> bool:
-        """Returns whether both positions are in one numbering of files, so that their order keys can be compared."""
+        """Returns whether both positions number files in the same way, so that their order keys can be compared."""
         return self.epoch == other.epoch and (
             "" in {self.server_uuid, other.server_uuid} or self.server_uuid == other.server_uuid
         )
@@ -97,7 +96,7 @@ class Position:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupPosition:
-    """The position of a reader of several sources: one position per member, all of one moment.
+    """The position of a reader of several sources: one position per member, all of the same moment.
 
     `members`: (name, position), by name, including those that have left the group. `barrier_us`: the commit time, in microseconds since
     1970, up to which transactions were handed out. `late`: how many transactions arrived after the barrier had passed them.

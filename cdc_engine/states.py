@@ -1,8 +1,8 @@
-"""The states of an engine, a table and a snapshot, and their permitted transitions. Pure; docs/reference/states.md describes each state.
+"""Defines the states of an engine, a table and a snapshot, and their permitted transitions. Pure; docs/reference/states.md describes each
+state.
 
 `Engine` calls `engine_follows` before it takes a reported state; the ledger calls `table_follows` before it changes the state of a stop;
-the console calls `acts_on` for what an operator can do. Spark jobs use the same names for the states of the lake.
-"""
+the console calls `acts_on` for what an operator can do. Spark jobs use the same names for the states of the lake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 class EngineState(enum.StrEnum):
-    """What an engine does, or why it does nothing. A state that ends the reading has the name of the `code` of its error."""
+    """What an engine does, or why it does nothing. A state in which the engine stopped reading has the name of the `code` of its error."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
@@ -41,7 +41,7 @@ class EngineState(enum.StrEnum):
 
 
 _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.RECONNECTING})
-_FROM_OUTSIDE = frozenset({EngineState.STANDBY, EngineState.STALE})  # never reported by the engine itself
+_FROM_OUTSIDE = frozenset({EngineState.STANDBY, EngineState.STALE})  # The engine itself never reports these states.
 ENDED = frozenset(EngineState) - _READING - _FROM_OUTSIDE - {EngineState.STOPPED}
 """Nothing is read until an operator, or the engine itself after a full disk, begins anew."""
 
@@ -52,19 +52,19 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
     EngineState.RUNNING: _TOLD,
     EngineState.RECONNECTING: _TOLD - {EngineState.RUNNING},
     **dict.fromkeys(ENDED, frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST})),
-    EngineState.LEASE_LOST: frozenset(),  # another engine replaces it
+    EngineState.LEASE_LOST: frozenset(),  # Another engine replaces it.
     EngineState.STANDBY: frozenset({EngineState.STARTING}),
     EngineState.STALE: frozenset({EngineState.RUNNING, EngineState.STOPPED}),
 }
 
 
 def engine_follows(before: EngineState, reported: EngineState) -> bool:
-    """Returns whether an engine takes a reported state. One that lost its lease or that ended keeps its state."""
+    """Returns whether an engine changes to a reported state. An engine that lost its lease or that ended keeps its state."""
     return reported in ENGINE_TRANSITIONS[before]
 
 
 def engine_state(word: str) -> EngineState:
-    """Returns the state of that name; ERROR for an error whose code is not a state."""
+    """Returns the state with this name; ERROR for an error code that is not a state."""
     return EngineState.__members__.get(word, EngineState.ERROR)
 
 
@@ -73,7 +73,7 @@ def ended(state: str) -> bool:
     return state in ENDED - {EngineState.LEASE_LOST}
 
 
-# What an operator does about an engine whose error does not say it.
+# What an operator does about an engine whose error does not say so.
 _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
     EngineState.SOURCE_CHECK: "after that is corrected: `sluice instance restart {}`",
     EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event leaves it out",
@@ -84,12 +84,12 @@ _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
 
 
 def engine_way_out(state: str, destination: str) -> str:
-    """Returns what to do about an engine in this state, as the end of a sentence; empty if the reason of such a state contains it."""
+    """Returns what to do about an engine in this state, as the end of a sentence; empty if the state's reason already contains it."""
     return _ENGINE_WAYS_OUT.get(EngineState.__members__.get(state, EngineState.RUNNING), "").format(destination)
 
 
 class TableState(enum.StrEnum):
-    """Whether a table is followed, or why not."""
+    """Whether the lake follows a table, or why it does not."""
 
     FLOWING = "FLOWING"
     MERGE_FAILED = "MERGE_FAILED"
@@ -140,8 +140,8 @@ OF_THE_LAKE = frozenset(
     }
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
-# A re-snapshot gives such a table what it lacks, and it continues. After other stops the rows would meet the same obstacle again, or the
-# operator ended the table.
+# A re-snapshot gives such a table the rows that it lacks, and the table continues. After other stops the same obstacle
+# would remain, or the operator ended the table.
 HEALED_BY_ROWS = RESOLVABLE | {
     TableState.DDL_UNSUPPORTED,
     TableState.STATEMENT_FORMAT,
@@ -151,8 +151,8 @@ HEALED_BY_ROWS = RESOLVABLE | {
     TableState.RULES_CHANGED,
 }
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
-# The cause of these stops is not in the stream after the table's position. Reading on does not meet it again, so the table waits for an
-# operator.
+# The cause of these stops is not in the stream after the table's position. Reading on does not meet it again, so the
+# table waits for an operator.
 UNTIL_ASKED = frozenset(
     {
         TableState.NEWLY_INCLUDED,
@@ -163,8 +163,8 @@ UNTIL_ASKED = frozenset(
 )
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
-    # A stop keeps its first reason. A resumed table flows, or the source no longer has what it needs, or the lake has it by other rules
-    # than those that are now in conf/.
+    # A stop keeps its first reason. A resumed table continues; or the source no longer has what it needs; or the lake
+    # has its rows under other rules than conf/ has now.
     **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST, TableState.RULES_CHANGED})),
 }
 
@@ -175,7 +175,7 @@ def table_follows(before: TableState, after: TableState) -> bool:
 
 
 def acts_on(state: TableState) -> tuple[OperatorAct, ...]:
-    """Returns what an operator can do about a table in a state, in the order of execution. The last one resumes the table.
+    """Returns what an operator can do about a table in a state, in the order of execution. The last action resumes the table.
 
     The acts are steps of one way, except for a Delta table: `ACCEPT` alone is one way, `RESUME` after the table was put right another one.
     """

@@ -49,18 +49,18 @@ def time_us(word: str, now_us: int) -> int:
         day = len(word.strip()) <= len("2026-03-01")
         said = f"{word.strip()}T00:00:00" if day else word.strip()
         raise ConfigurationError(f"{word!r} has no zone; write {said}Z for UTC, or the zone's offset, as {said}+01:00")
-    # Not as one float: it is too imprecise for the microseconds of current times.
+    # The parts are not one float, which would be too imprecise for the microseconds of current times.
     return int(moment.replace(microsecond=0).timestamp()) * SECOND_US + moment.microsecond
 
 
 def time_text(time_us: int) -> str:
-    """Returns the ISO form in UTC, with microseconds if there are any. `time_us` parses it."""
+    """Returns the ISO form in UTC, with microseconds if there are any. `time_us` parses the result."""
     moment = dt.datetime.fromtimestamp(time_us // SECOND_US, dt.UTC).replace(microsecond=time_us % SECOND_US)
     return moment.isoformat().replace("+00:00", "Z")
 
 
 def cron(text: str) -> str:
-    """Returns the text if it is empty or describes times that occur. Raises ValueError with a sentence otherwise."""
+    """Returns a cron text if it is empty or describes times that occur. Raises ValueError with a sentence otherwise."""
     if not text:
         return text
     fields = text.split(" ")
@@ -76,7 +76,7 @@ def cron(text: str) -> str:
 
 
 def _numbers(text: str, field: str, name: str, least: int, most: int, words: dict[str, int]) -> set[int]:  # noqa: PLR0917
-    """Returns the values that a field matches. Raises ValueError."""
+    """Returns the numbers that a field of a cron text matches. Raises ValueError."""
     found: set[int] = set()
     for part in field.lower().split(","):
         read = _PART.fullmatch(part)
@@ -100,5 +100,5 @@ def _numbers(text: str, field: str, name: str, least: int, most: int, words: dic
 
 
 def _number(word: str, words: dict[str, int]) -> int:
-    """Returns the number; -1 if the text is not one."""
+    """Returns the number that a text means; -1 if it means none."""
     return int(word) if word.isdigit() else words.get(word, -1)

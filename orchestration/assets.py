@@ -45,7 +45,7 @@ from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, 
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
-# None is a valid config: a person who presses "Materialize" names no batch
+# None is a valid config, because a person who presses "Materialize" names no batch.
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(
@@ -125,7 +125,7 @@ def delta_assets(
                 continue
             key = event.asset_key
             if key in selected and isinstance(event, dg.AssetMaterialization):
-                selected.remove(key)  # a run yields each output once
+                selected.remove(key)  # A run yields each output once.
                 yield dg.MaterializeResult(
                     asset_key=key,
                     metadata=event.metadata,
@@ -144,7 +144,7 @@ def delta_assets(
 
 
 def resnapshot(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str]) -> None:
-    """Requests re-snapshots of these tables after somebody pressed "Materialize", like `sluice snapshot start`. Raises Failure with a
+    """Requests re-snapshots of tables, like `sluice snapshot start`, because somebody pressed "Materialize". Raises Failure with a
     sentence.
 
     The destination's snapshot job reads and publishes the rows, and reports the materialization.
@@ -179,7 +179,7 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
             selection=dg.AssetSelection.assets(
                 *(delta_key(destination, table.name) for table in tables)
             ).without_checks(),
-            executor_def=dg.in_process_executor,  # one process start per batch, not two
+            executor_def=dg.in_process_executor,  # A batch costs one process start, not two.
             description=description,
         )
 
@@ -205,7 +205,7 @@ def _tell(
     drains: bool,
 ) -> None:
     """Writes an event to Dagster's log. Dagster keeps each event in memory until the run ends; if the run `drains`, the event is dropped
-    there after it is logged.
+    from that memory after it is logged.
     """
     context.log_event(event)  # type: ignore[arg-type]  # it takes evaluations of checks too
     if drains:
@@ -213,8 +213,8 @@ def _tell(
 
 
 def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, table: str) -> None:
-    """Reports how many values of a table are in quarantine. If they cannot be counted, it only logs a warning, because the batch is
-    merged and must not be rolled back.
+    """Reports how many values of a table are in quarantine. If they cannot be counted, it logs a warning, because the batch is merged and
+    must not be rolled back.
     """
     try:
         found = quarantine_evaluation(config, destination, table)
@@ -227,13 +227,13 @@ def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destin
 def _event(
     context: dg.OpExecutionContext, destination: str, merged: MergedTable, sources: SourceColumns
 ) -> dg.AssetMaterialization | dg.AssetObservation | None:
-    """Returns what a run reports about a merged table; None if Dagster has no form for it. The table is merged all the same."""
+    """Returns the event that a run reports for a merged table; None if Dagster has no form for it. The table is merged in both cases."""
     try:
         key = delta_key(destination, merged.outcome.name)
         if merged.outcome.held:
             return dg.AssetObservation(key, metadata=buffered_metadata(merged))
         return _materialization(key, merged, sources)
-    except Exception as error:  # of any kind: it concerns one table
+    except Exception as error:  # The error may be of any kind; it concerns one table.
         context.log.warning(
             "%s: merged, but Dagster cannot show it: %s: %s", merged.outcome.name, type(error).__name__, error
         )
@@ -241,16 +241,14 @@ def _event(
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, sources: SourceColumns) -> dg.AssetMaterialization:
-    """Returns the event that equals the materialization of an output."""
+    """Returns the event with the content that the materialization of an output has."""
     return dg.AssetMaterialization(
         key, metadata=metadata(merged, sources), tags={DATA_VERSION_TAG: dg.DataVersion(str(merged.batch.end)).value}
     )
 
 
 def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of a materialization. The numeric keys and their types are always the same, so that Dagster plots unbroken
-    lines.
-    """
+    """Returns the metadata of a materialization. Its numeric keys and their types never change, so that Dagster plots unbroken lines."""
     outcome = merged.outcome
     whole = {
         "rows_inserted": outcome.rows_inserted,
@@ -349,7 +347,7 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, foll
 
 
 def _port_name(name: str) -> str:
-    """Returns a name for Dagster's inputs and outputs. It is a hash, because MySQL names may contain characters that Dagster forbids, and
-    replacing them could make two names equal.
+    """Returns a name for Dagster's inputs and outputs. It is a hash: MySQL's names may contain characters that Dagster forbids, and
+    replacing these could make two names equal.
     """
     return f"t{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

@@ -1,5 +1,5 @@
-"""Builds the definitions of a code location from a configuration. It only wires parts together: it reads one file per destination and
-starts nothing.
+"""Builds the definitions of a code location from a configuration. It only connects parts: it reads one file per destination and starts
+nothing.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 
 def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
-    """Returns all definitions of one destination. A table that cannot be defined has no asset; it is merged all the same, and the engine's
-    status names it.
+    """Returns all definitions of one destination. A table that cannot be defined has no asset; it is still merged, and the engine's status
+    names it.
     """
     tables = defined_tables(config, destination)
     try:
@@ -60,7 +60,7 @@ def _why_undefined(config: SluiceConfig, destination: str, ports: Ports, table: 
     """Returns a sentence about a table whose definitions cannot be built, or an empty text."""
     try:
         _definitions(config, destination, ports, (table,))
-    except Exception as error:  # of any kind: it concerns one table
+    except Exception as error:  # The error may be of any kind; it concerns one table.
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         return f"{table.name} has no asset in Dagster, because its definition failed ({why}); its changes are merged all the same"
     return ""
@@ -73,7 +73,7 @@ def _definitions(
     tables: tuple[TableVersion, ...],
     undefined: tuple[str, ...] = (),
 ) -> dg.Definitions:
-    """Returns the definitions of a destination with assets for `tables`. `undefined`: a sentence about each table that has none."""
+    """Returns the definitions of a destination, with assets for `tables`. `undefined`: a sentence about each table without an asset."""
     job = merge_job(config, destination, tables, ports)
 
     def run_lock_held(directory: Path) -> bool:
@@ -141,7 +141,7 @@ def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     """Returns the definitions that a code location of the user has too. The executor of all jobs is the user's choice there, and no job
     removes old runs: it would remove those of the user's own jobs.
     """
-    if not config.destinations:  # the jobs below ask for one
+    if not config.destinations:  # The jobs below need at least one destination.
         return dg.Definitions()
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
     jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config)]

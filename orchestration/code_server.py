@@ -1,4 +1,4 @@
-"""The code server, the process that holds the engines: `dagster api grpc` with runs that start warm.
+"""Runs the code server, the process that has the engines: `dagster api grpc`, with runs that start as forks of a prepared process.
 
     python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
@@ -7,12 +7,12 @@ interpreter, which imports Dagster, the definitions and Spark's client; that tak
 process imports them once, and each run is a fork of it. That process has no threads and holds no engine, no connection and no Dagster
 instance.
 
-Nothing is imported at module level, because every run loads this module again as its main module.
-"""
+Nothing is imported at module level, because every run loads this module again as its main module."""
 
 DEFINITIONS = "sluice.orchestration.definitions"
 
-# The modules that a run imports, found with PYTHONPROFILEIMPORTTIME. A missing one is skipped; a test checks that none is missing.
+# The modules that a run imports, as PYTHONPROFILEIMPORTTIME shows them. A missing module is skipped; a test checks that
+# none is missing.
 WARM_MODULES = (
     "dagster._grpc.server",
     "dagster._core.execution.api",
@@ -49,7 +49,7 @@ WARM_MODULES = (
 
 
 def start_runs_warm(definitions_module: str) -> None:
-    """Makes the code servers of this process start runs as forks of a process that has imported what a run needs."""
+    """Makes the code servers of this process start each run as a fork of a process that has already imported what a run needs."""
     import multiprocessing  # noqa: PLC0415
     from multiprocessing import forkserver  # noqa: PLC0415
     from typing import Any  # noqa: PLC0415
@@ -62,7 +62,8 @@ def start_runs_warm(definitions_module: str) -> None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
-    forkserver.ensure_running()  # now, in parallel with our imports, so that the first run does not wait for it
+    # The process starts now, in parallel with our imports, so that the first run does not wait for it.
+    forkserver.ensure_running()
     make = DagsterApiServer.__init__
 
     def make_warm(self: Any, *arguments: Any, **options: Any) -> None:
@@ -70,7 +71,7 @@ def start_runs_warm(definitions_module: str) -> None:
         self._mp_ctx = context
         closes_when(self._shutdown_once_executions_finish_event.is_set)
 
-    def reload_code(*_: Any) -> Any:  # called when somebody presses "Reload"
+    def reload_code(*_: Any) -> Any:  # Dagster calls this when somebody presses "Reload".
         reload.reload_definitions(definitions_module)
         return dagster_api_pb2.ReloadCodeReply()
 
@@ -80,9 +81,8 @@ def start_runs_warm(definitions_module: str) -> None:
 
 
 def keep_engines() -> None:
-    """Starts the engines while the server itself starts, so that the first tick finds its backlog staged. An engine's ticks report why it
-    cannot start. Afterwards, threads of this process keep engines and definitions in line with conf/, and report to Dagster if no tick
-    arrives.
+    """Starts the engines while the server itself starts, so that the first tick finds a staged batch. If an engine cannot start, its ticks
+    report why. Afterwards threads of this process adapt engines and definitions to conf/, and report to Dagster if no tick arrives.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.errors import ConfigurationError  # noqa: PLC0415
@@ -94,7 +94,7 @@ def keep_engines() -> None:
     try:
         watch = ConfWatch(conf_dir(), "code-server")
     except ConfigurationError:
-        return  # the definitions, which are loaded next, report the error
+        return  # The definitions, which are loaded next, report the error.
     keep_small()
     from sluice.orchestration.upkeep import keep_up  # noqa: PLC0415
 
@@ -102,15 +102,15 @@ def keep_engines() -> None:
 
 
 def main() -> None:
-    """Runs until a request for shutdown."""
+    """Runs the code server until a shutdown is requested."""
     import sys  # noqa: PLC0415
 
     from dagster._cli import cli  # noqa: PLC0415
 
     arguments = sys.argv[1:]
     module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
-    if module == DEFINITIONS:  # other definitions have their own engine host
-        keep_engines()  # first, so that warm runs find the conf/ in use
+    if module == DEFINITIONS:  # Other definitions have their own engine host.
+        keep_engines()  # This is done first, so that the prepared process finds the conf/ in use.
     start_runs_warm(module)
     cli(["api", "grpc", *arguments], prog_name="dagster")
 

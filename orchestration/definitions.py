@@ -1,9 +1,8 @@
-"""The code location, loaded by `dagster api grpc -m sluice.orchestration.definitions` and by every run process.
+"""Defines the code location. `dagster api grpc -m sluice.orchestration.definitions` and every run process load it.
 
 It reads the conf/ in use and one file per destination. It opens no connection and starts no engine and no Spark. An invalid conf/ raises
 one ConfigurationError that lists all errors. This module chooses the engines' host: this process's launcher, or the client
-that calls engines in another process.
-"""
+that calls engines in another process."""
 
 from __future__ import annotations
 

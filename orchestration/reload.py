@@ -1,13 +1,12 @@
-"""Reloads the definitions of a code server inside its own process: after a change of conf/, after new tables became known, or when
-somebody pressed "Reload" in Dagster's UI. The engines of the process are not affected.
+"""Reloads the definitions of a code server within its process: after a change of conf/, after new tables became known, or when somebody
+pressed "Reload" in Dagster's UI. The engines of the process are not affected.
 
 A code server of `dagster api grpc` cannot reload by itself. This module does what Dagster's own reload with state does: it rebuilds the
 repositories, replaces the old ones by one assignment, and gives the server another id. Webserver and daemon request that id every second,
 and read the definitions again when it differs.
 
 Runs are forks of a process that imported the definitions when the server started. A run that is forked after a change drops them and
-loads the current ones. This module is imported in that process too.
-"""
+loads the current ones. This module is imported in that process too."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from collections.abc import Callable
 from typing import Any
 
 DEFINITIONS = "sluice.orchestration.definitions"
-BUILT_FROM = "BUILT_FROM"  # attribute of the definitions' module: what was in use when it was imported
+BUILT_FROM = "BUILT_FROM"  # An attribute of the definitions' module: the inputs that were in use when it was imported.
 
-_servers: list[Any] = []  # the code servers of this process: one, except in tests
+_servers: list[Any] = []  # The code servers of this process: one, except in tests.
 _lock = threading.Lock()
 
 
 def begin(server: Any, load: Callable[[], None]) -> None:
-    """Makes a code server load its definitions for the first time and registers it for reloads. It needs the methods
-    `reload_repositories`, and `show` for the result of `reload_repositories`.
+    """Makes a code server load its definitions for the first time, and registers it for reloads. The server must have the method
+    `reload_repositories`, and `show` for its result.
 
     Engines run before the definitions are read, so new tables may become known during the first load. Their reload waits, because it
     would remove the module while it is being imported.
@@ -38,7 +37,9 @@ def begin(server: Any, load: Callable[[], None]) -> None:
 
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
-    """Gives every code server of this process the current definitions. Raises what building them raises; then the old ones stay."""
+    """Gives every code server of this process the current definitions. If building them raises an error, the old ones stay and the error is
+    raised.
+    """
     from sluice.orchestration.base.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
 
     with _lock:
@@ -55,7 +56,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
 
 
 def reload_repositories(self: Any) -> Any:
-    """Returns the code server's repositories, built from the current definitions. Added to Dagster's code server as a method."""
+    """Returns the code server's repositories, built from the current definitions. Dagster's code server gets this as a method."""
     from dagster._grpc.server import LoadedRepositories  # noqa: PLC0415  takes seconds; needed by code servers only
 
     return LoadedRepositories(
@@ -67,13 +68,13 @@ def reload_repositories(self: Any) -> Any:
 
 
 def show(self: Any, repositories: Any) -> None:
-    """Makes these the code server's repositories. Added to Dagster's code server as a method."""
+    """Replaces the code server's repositories. Dagster's code server gets this as a method."""
     self._loaded_repositories, self._server_id = repositories, str(uuid.uuid4())
 
 
 def forget_outdated() -> None:
-    """Runs directly after a fork. Drops the definitions if they were built from another conf/ than the one in use, so that the next
-    import rebuilds them.
+    """Drops the definitions if they were built from another conf/ than the one in use, so that the next import rebuilds them. Called
+    directly after a fork.
     """
     from sluice.cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  already imported then
 

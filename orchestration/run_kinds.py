@@ -77,7 +77,7 @@ def _start_again(job: str, meanwhile: str) -> str:
 
 
 def _snapshot_is_open(directory: Path) -> bool:
-    """Returns whether a snapshot is in progress. True if that is unknown, so that failures are shown."""
+    """Returns whether a snapshot is in progress. Returns True if that is unknown, so that failures are shown."""
     try:
         return any(each.is_open for each in SnapshotRecords(directory).all())
     except SluiceError:

@@ -1,4 +1,4 @@
-"""Defines the engine sensors: one per destination, so that a slow or stopped sensor delays no other and each has its own switch in the
+"""Defines the engine sensors: one per destination, so that a slow or stopped sensor delays no other, and each has its own switch in the
 UI.
 """
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sluice.orchestration.assets import MergeJob
     from sluice.orchestration.base.ports import EngineHost
 
-# Dagster's daemon looks every 5 s, which is the real interval. With 5 here, a look that is a millisecond early would be skipped, and the
-# interval would be ten seconds.
+# Dagster's daemon looks every 5 s, which is the real interval. If this were 5, a look that is a millisecond early would
+# be skipped, and the interval would be ten seconds.
 INTERVAL_SECONDS_MIN = 1
 
 

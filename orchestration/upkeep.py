@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-AGAIN_SECONDS = 10.0  # interval between two attempts to build the same definitions
-TABLES_SECONDS = 10.0  # interval between two reads of a known list, so that a hundred new tables cause few reloads
+AGAIN_SECONDS = 10.0  # The interval between two attempts to build the same definitions.
+TABLES_SECONDS = 10.0  # The interval between two reads of a known list, so that a hundred new tables cause few reloads.
 
 
 class ShownDefinitions:
@@ -41,19 +41,20 @@ class ShownDefinitions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reload, self._clock = reload, clock
-        self._tables = dict[str, tuple[str, float]]()  # destination → digest of its tables, when to look again
+        self._tables = dict[str, tuple[str, float]]()  # Destination → digest of its tables, and when to look again.
         self._shown = self._tried = self._seen(in_use)
         self._again_at, self._told = 0.0, ""
 
     def look(self, in_use: InUse) -> None:
-        """Reloads the definitions if their inputs have changed; retries after a delay if that failed."""
+        """Reloads the definitions if their inputs have changed. If that fails, it tries again after a while."""
         now = self._seen(in_use)
         if now == self._shown or (now == self._tried and self._clock() < self._again_at):
             return
         self._tried, self._again_at = now, self._clock() + AGAIN_SECONDS
         try:
             self._reload()
-        except Exception as error:  # any error of Dagster or of a destination's files: the old definitions stay
+        # The error may come from Dagster or a destination's files and be of any kind; the old definitions stay.
+        except Exception as error:
             if (why := f"{type(error).__name__}: {error}") != self._told:
                 log.exception("definitions_not_reloaded", reason=why)
             self._told = why
@@ -66,21 +67,21 @@ class ShownDefinitions:
         return tuple((name, in_use.texts.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
-        """Returns the digest of a destination's tables. If the list is missing or cannot be read, the known digest stays."""
+        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the last known digest."""
         known, again_at = self._tables.get(name, ("", -math.inf))
         now = self._clock()
         if known and now < again_at:
             return known
         try:
             found = digest_of_tables(in_use.config.destination_dir(name))
-        except SluiceError:  # reported by whoever needs the tables
+        except SluiceError:  # The code that needs the tables reports it.
             found = ""
         self._tables[name] = (found or known, now + TABLES_SECONDS)
         return found or known
 
 
 class Voices:
-    """One `Voice` per destination of the conf/ in use."""
+    """Keeps one `Voice` per destination of the conf/ in use."""
 
     def __init__(self, watch: ConfWatch) -> None:
         self._watch, self._made = watch, dict[str, Voice]()
@@ -94,7 +95,7 @@ class Voices:
 
 
 def keep_up(watch: ConfWatch) -> None:
-    """Starts the threads, which end with the process. If the engines have their own process, that process keeps them.
+    """Starts the threads, which end with the process. If the engines have a process of their own, that process keeps them.
 
     The definitions are read after this call, here and in the process from which runs are forked.
     """

@@ -20,7 +20,7 @@ from sluice.spark_jobs.sql_text import identifier, text
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 Identifier = tuple[str, str, str]  # catalog, schema, name
-NOT_DELTA = "no Delta table"  # in place of a location
+NOT_DELTA = "no Delta table"  # This stands in place of a location.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class CatalogTable:
 def register(
     session: LakeSession, tables: Sequence[CatalogTable], storage_options: Mapping[str, str] = NO_OPTIONS
 ) -> Mapping[Identifier, str]:
-    """Registers tables one by one. Returns the reasons of those that could not be registered, by name.
+    """Registers tables one by one. Returns name → reason for tables that could not be registered.
 
     `storage_options`: of the lake's store, for deltalake. Raises SparkUnavailableError.
     """
@@ -70,7 +70,7 @@ def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[
 
 
 def same_place(one: str, other: str) -> bool:
-    """Returns whether two locations are one, whichever way Spark, Hadoop or deltalake writes its URL."""
+    """Returns whether two locations are the same, whether Spark, Hadoop or deltalake wrote the URL."""
     return _plain(one) == _plain(other)
 
 
@@ -79,7 +79,7 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
     for table in tables:
         try:
             act(table)
-        except Exception as error:  # of any kind: it concerns one name
+        except Exception as error:  # The error may be of any kind; it concerns one name.
             if is_away(error):
                 raise SparkUnavailableError(f"the connection to Spark was lost: {first_line(error)}") from error
             failed[table.identifier] = first_line(error)
@@ -97,15 +97,15 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
             "catalog.table in conf/sluice.yaml"
         )
     if not deltalake.DeltaTable.is_deltatable(table.path, storage_options=dict(storage_options) or None):
-        raise ValueError(f"there is no Delta table at {table.path}")  # Spark would make an empty one
+        raise ValueError(f"there is no Delta table at {table.path}")  # Spark would create an empty table.
     if there is not None:
         session.sql(f"DROP TABLE {table.quoted}")
-    # not `commit`: it commits nothing to a Delta table that exists
+    # It is not `commit`: it commits nothing to an existing Delta table.
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 
 def _location(session: LakeSession, table: CatalogTable) -> str | None:
-    """Returns the location of the table that the catalog has under a name; NOT_DELTA for one of another kind, None if there is none.
+    """Returns the location of the table that the catalog has under a name; NOT_DELTA for a table of another kind, None if there is none.
 
     Lists names before it describes one, because pyspark logs pages for a name that does not exist.
     """
@@ -119,6 +119,6 @@ def _location(session: LakeSession, table: CatalogTable) -> str | None:
 
 
 def _plain(location: str) -> str:
-    """Returns a location without what two spellings of it differ in."""
+    """Returns a location without the parts in which two spellings of it differ."""
     local = re.sub(r"^file:/+", "/", location)
     return re.sub(r"^s3[an]://", "s3://", local).rstrip("/")

@@ -1,11 +1,10 @@
-"""Publishes a consistent snapshot of the tables: after a batch is in all of its tables, appends one row that names the version of every
-table of the destination.
+"""Publishes a consistent snapshot of the tables: after a batch is in all of its tables, it appends one row with the version of every table
+of the destination.
 
 It is the run's last commit and is made under the run lock, so that meanwhile only maintenance by others can change table versions. After
 a crash before this commit, the previous snapshot stays the newest; the batch is merged again, its tables are found to be done, and the
 snapshot is published. After a crash after this commit, the snapshot is correct: the repeated batch finds the commit's transaction in the
-log and writes nothing.
-"""
+log and writes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import TableRecord
 
 NAME = "_sluice_cuts"
-# Every CUTS_MAX commits the table is rewritten with its newest CUTS_KEPT rows, a few days at one batch per minute.
+# After CUTS_MAX commits the table is rewritten with its newest CUTS_KEPT rows, a few days at one batch per minute.
 CUTS_MAX, CUTS_KEPT = 5_000, 4_000
 
 
@@ -43,9 +42,9 @@ class PublishedTables:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmendedTable:
-    """A table that was corrected outside the stream. `tables`: name → (path, ID and version), of the table and of its change log and
-    history. `label`: the order key up to which they have their changes. `newest`: the order key of the snapshot that was the newest when
-    the table was corrected (`newest_order_key`).
+    """A table that was corrected outside the stream. `tables`: name → (path, id and version), for the table and its change log and history.
+    `label`: the order key up to which they have their changes. `newest`: the order key of the newest snapshot when the table was corrected
+    (`newest_order_key`).
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]
@@ -54,7 +53,7 @@ class AmendedTable:
 
 
 def app_id(batch: StagedBatch) -> str:
-    """Returns the transaction app ID under which the table of snapshots stores the last position that a ledger published."""
+    """Returns the app id under which the table of snapshots stores the last position that a ledger published."""
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
 
 
@@ -84,8 +83,8 @@ def publish_cut(
 
 
 def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None) -> int | None:
-    """Returns the order key of the newest consistent snapshot, None if there is none. Reads it from the statistics in the Delta log,
-    because the rows are in as many files. Raises TableError if the log cannot be read.
+    """Returns the order key of the newest consistent snapshot; None if there is none. It reads the statistics in the Delta log, because
+    each row is in a file of its own. Raises TableError if the log cannot be read.
     """
     try:
         log = _opened(path, dict(storage_options or {}) or None)
@@ -102,7 +101,7 @@ def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None
 def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Writes the newest consistent snapshot again with later versions of tables. Returns whether it did.
+    """Writes the newest consistent snapshot again with later versions of tables. Returns whether it wrote.
 
     A table whose label is above the snapshot's order key is left out, and the next batch's snapshot includes it: changes of a batch that
     is not in all tables belong to no snapshot yet. A table is also left out if a batch has published a snapshot since the correction: that
@@ -133,9 +132,8 @@ def amend_newest(
 
 
 def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
-    """Returns whether a snapshot has an earlier version of a table, another table, or none. It may have the same version as a table that
-    has stopped: a run that was killed right after it had published the table publishes it again. It may also have a later version, of a
-    repair.
+    """Returns whether a snapshot has an earlier version of a table, another table, or none. For a stopped table it may have the same
+    version: a run that was killed after it published the table publishes it again. It may also have a later version, made by a repair.
     """
     if there is None or there["table_id"] != record.table_id:
         return True
@@ -172,7 +170,7 @@ def _row(batch: StagedBatch, published: PublishedTables) -> pa.Table:
 
 
 def _sync(path: str, log: Any) -> None:
-    """Syncs the newest commit, even if an earlier try made it and stopped before the sync."""
+    """Syncs the newest commit to disk, even if an earlier attempt made it and stopped before the sync."""
     sync_commits(path, log.version() - 1, log.version())
 
 
@@ -192,8 +190,8 @@ def _appended(  # noqa: PLR0917  two callers, alike
     transaction: deltalake.Transaction | None,
     options: dict[str, str] | None,
 ) -> Any:
-    """Appends the row and returns the table. Every CUTS_MAX commits the table is rewritten with its newest rows, and files that no reader
-    needs any more are deleted.
+    """Appends the row and returns the table. After CUTS_MAX commits it rewrites the table with its newest rows, and deletes files that no
+    reader needs any more.
     """
     rows, mode = row, "append"
     if log is not None and log.version() and log.version() % CUTS_MAX == 0:

@@ -2,8 +2,7 @@
 
 Spark and deltalake leave writing to the operating system, which takes up to half a minute. An ack before that would move the cursor past
 rows that a power failure can lose. An object store is durable once it has answered, and paths that this machine does not see are the
-concern of the machine that stores them: nothing is synced for either.
-"""
+concern of the machine that stores them: nothing is synced for either."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_delta_log"
-SUMMARY = ".crc"  # checksum of the table at a version; Spark writes it next to the commit and trusts it
+SUMMARY = ".crc"  # The checksum of a table at a version. Spark writes it next to the commit and trusts it.
 LAST_CHECKPOINT = "_last_checkpoint"
-# Folders above a table that its first commit may create: the database's, the lake's and the lake's parent.
+# The folders above a table that its first commit may create: the database's, the lake's and the lake's parent.
 NEW_FOLDERS_MAX = 3
-# Length of the UUID in Z85 that ends a deletion vector's path; a folder may precede it.
+# The length of the UUID in Z85 that ends a deletion vector's path. A folder may precede it.
 VECTOR_ID_CHARS = 20
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -72,14 +71,14 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
     folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
     if commits[0] == _commit(table, 0):
-        folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # the table itself is new
+        folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # The table itself is new.
     for each in (*present, *folders):
         _sync(each)
     return len(present) + len(folders)
 
 
 def before_checkpoint(path: str) -> None:
-    """Deletes Hadoop's checksum of `_last_checkpoint`. Call it before anything other than Spark writes a new checkpoint."""
+    """Deletes Hadoop's checksum of `_last_checkpoint`. Call it before anything except Spark writes a new checkpoint."""
     table = local_table(path)
     if table is not None:
         _checksum(table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
@@ -90,7 +89,7 @@ def _commit(table: Path, version: int) -> Path:
 
 
 def _since(table: Path, newest: int, seconds: float) -> list[Path]:
-    """Returns the commits up to `newest` that are not older than `seconds`; none if `seconds` is 0. Goes backwards by version and does
+    """Returns the commits up to `newest` that are not older than `seconds`; none if `seconds` is 0. It goes backwards by version and does
     not list the log, which may be long.
     """
     found: list[Path] = []
@@ -102,7 +101,7 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
 
 
 def _checkpoint(table: Path, first: Path) -> list[Path]:
-    """Returns the files of the last checkpoint if it was made since the commit `first`."""
+    """Returns the files of the last checkpoint if it was made after the commit `first`, or by it."""
     pointer = table / LOG / LAST_CHECKPOINT
     if _changed(pointer) < _changed(first):
         return []
@@ -136,7 +135,8 @@ def _added(table: Path, action: dict[str, Any]) -> list[Path]:
 def _actions(commit: Path) -> list[dict[str, Any]]:
     """Returns the actions of a commit; none if the commit was cleaned up meanwhile."""
     try:
-        # Read as bytes: splitting text also breaks at U+2028, which JSON leaves unescaped in strings of the statistics.
+        # The file is read as bytes: splitting a text would also break lines at U+2028, which JSON does not escape in
+        # strings of the statistics.
         return [json.loads(line) for line in commit.read_bytes().splitlines()]
     except FileNotFoundError:
         return []
@@ -178,7 +178,7 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 
 def link(file: Path, beside: Path) -> None:
-    """Creates a hard link to a file that never changes, so that the file stays when its first name is deleted. Copies the file if the
+    """Creates a hard link to a file that never changes, so that its content stays when the first name is deleted. Copies the file if the
     disk has no hard links or `beside` is in another file system. Does not sync. Raises OSError.
     """
     try:
@@ -198,6 +198,6 @@ def sync(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    # VACUUM or the log's clean-up deleted a file that nothing refers to any more.
+    # VACUUM or the clean-up of the log deleted a file to which nothing refers any more.
     with contextlib.suppress(FileNotFoundError):
         sync(path)

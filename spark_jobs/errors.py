@@ -1,11 +1,11 @@
-"""The errors that a merge raises. All can be pickled, state in one sentence what happened, where, and what to do, and contain no secret.
+"""Defines the errors that a merge raises. All can be pickled; each says in one sentence what happened, where, and what to do, and contains
+no secret.
 
 SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
 ├── SparkUnavailableError   Spark cannot be reached or went away; repeat the batch when it is back
 ├── TableError              one table cannot take the batch: a type differs, a name exists already, Spark refused
-└── MergeError              some tables of a batch were merged and some were not
-"""
+└── MergeError              some tables of a batch were merged and some were not"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 MERGE_FAILED = "MERGE_FAILED"
-# errors of a disk or an object store: they do not stop a table
+# These are errors of a disk or an object store. They do not stop a table.
 LAKE_TROUBLE = re.compile(
     r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
 )
@@ -28,7 +28,7 @@ class StagedBatchError(SparkJobError):
 
 
 class SparkUnavailableError(SparkJobError):
-    """Spark does not answer. A batch can be repeated as a whole: tables that were merged are skipped."""
+    """Spark does not answer. The whole batch can be repeated, because tables that were merged are skipped."""
 
 
 class TableError(SparkJobError):
@@ -55,7 +55,7 @@ def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool)
 
 
 class MergeError(SparkJobError):
-    """A batch was merged in part. `merged` and `failed` are "database.table"; repeating the batch is safe.
+    """A part of a batch was merged. `merged`, `failed`: "database.table". Repeating the batch is safe.
 
     `errors`: the errors of the tables that failed for reasons of their own.
     """

@@ -1,12 +1,11 @@
-"""The fence of a run: checks, immediately before each commit to a Delta table, that the run may still write. All code that commits uses it.
+"""Checks, immediately before each commit to a Delta table, that the run may still write. All code that commits uses it.
 
 A host can pause between any two lines for longer than its session lasts, while another host takes over and merges later batches. A late
 write by the first host would restore rows that were deleted since. The fence asks the stores of the locks and the ledger. A Spark session
 that was opened without a fence refuses to commit.
 
 Tasks on executors cannot ask the stores. The run checks immediately before it sends them, and their commits are conditional on the table
-version that they read and on the transaction.
-"""
+version that they read and on the transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +20,9 @@ Refusal = Callable[[], str]
 
 @dataclasses.dataclass(frozen=True)
 class Fence:
-    """Checks whether a run may write. `refusal`: returns why the run may no longer write, or an empty string; called in any thread."""
+    """Checks whether a run may write. `refusal`: returns why the run may no longer write, or an empty string; it is called in any
+    thread.
+    """
 
     refusal: Refusal
     _at: dict[str, Refusal] = dataclasses.field(default_factory=dict, compare=False)
@@ -34,7 +35,7 @@ class Fence:
 
     @contextlib.contextmanager
     def at(self, name: str, refusal: Refusal) -> Iterator[None]:
-        """Also checks the lock of a table while the run holds it."""
+        """Returns a fence that also checks the lock of a table while the run holds it."""
         self._at[name] = refusal
         try:
             yield
@@ -42,5 +43,5 @@ class Fence:
             del self._at[name]
 
 
-BY_HAND = Fence(lambda: "")  # for merges without an engine, which have neither lock nor ledger
+BY_HAND = Fence(lambda: "")  # This is for merges without an engine, which have neither lock nor ledger.
 READ_ONLY = Fence(lambda: "it was opened to be read, and is not written without a fence")

@@ -1,9 +1,8 @@
-"""Downloads a staged batch from its object store to a local folder, for the parts of a run that do not read through Spark: Parquet
-footers, change logs, cascades and quarantined values.
+"""Downloads a staged batch from its object store to a local folder, for parts of a run that do not read through Spark: Parquet footers,
+change logs, cascades and quarantined values.
 
 Spark and its tasks read the object store. Called by `run_batch`, under the run lock. The host that staged the batch has its files
-already.
-"""
+already."""
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
 
 
 def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
-    """Downloads the files that are missing locally. Folders, which hold what runs derived from the batch, are deleted first and always
-    come from the store, because the last run may have been on another host.
+    """Downloads the files that are missing locally. Folders contain what runs derived from the batch; they are deleted first and always
+    downloaded, because the last run may have been on another host.
     """
     for path in here.iterdir() if here.is_dir() else ():
         if path.is_dir():
@@ -71,7 +70,7 @@ def _forget_others(batch_dir: Path) -> None:
 
 
 def _keep_time(path: Path, manifest: bytes) -> None:
-    """Sets the manifest's modification time to the time of staging. Commits that runs made since then may not be on disk yet, and are
+    """Sets the manifest's modification time to the time of staging. Commits that runs have made since then may not be on disk yet, and are
     found by this time.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError):

@@ -1,9 +1,8 @@
-"""Creates Spark sessions, attached to a Spark Connect server or inside this process. No other module does.
+"""Creates Spark sessions, attached to a Spark Connect server or inside this process. Only this module creates them.
 
 A lane is a separate Spark session, because `txnAppId` and `txnVersion` are settings of a session and tables are merged in parallel.
 `run_batch` opens the sessions. Their IDs are stored in a small file, so that a later run can end what a killed run left running on the
-server.
-"""
+server."""
 
 from __future__ import annotations
 
@@ -32,52 +31,54 @@ logger = logging.getLogger(__name__)
 
 CONNECT_PORT = 15002  # Spark Connect's default
 CONNECT_SECONDS_MAX = 10.0
-RETRIES_MAX = 4  # per call, 50 ms to 2 s apart: a server that does not answer for ~4 s is down
+RETRIES_MAX = 4  # The attempts per call, 50 ms to 2 s apart. A server that does not answer for some 4 s is down.
 RETRY_MILLISECONDS_MAX = 2000
 TOKEN = re.compile(r";token=([^;]*)")
-USER_ID = "sluice"  # sessions belong to a user; a later run under another account must find them
+USER_ID = "sluice"  # Sessions belong to a user. A later run under another account must find them.
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
-TOLD = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})  # the table's property has precedence over the default
+TOLD = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})  # The table's property takes precedence over the default.
 COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
     re.IGNORECASE,
 )
-# where Spark says it only among the causes: a task that failed to write says only that in its own message
+# Spark says it only among the causes: a task that failed to write says it in its own message alone.
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # a setting that stays after its write would give the next write the wrong version
+    # If the setting stayed after its write, the next write would get the wrong version.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
-    # staged files never change, so the source need not be copied before the merge
+    # Staged files never change, so the source need not be copied before the merge.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-# A session with files of its own also gets Python workers of its own, whose daemon starts with the session and outlives it. Our sessions
-# have no files.
+# A session with files of its own also gets Python workers of its own, whose daemon starts with the session and outlives
+# it. Our sessions have no files.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
-# In a small merge, compiling generated code costs more than processing the rows, and every new session compiles again. Measured on a warm
-# server without code generation: 50 changes per table take half the time; 75 k changes into 75 k rows take half the CPU; at 300 k into
-# 375 k both are equal.
+# In a small merge, compiling generated code costs more than processing the rows, and every new session compiles again.
+# On a warm server without code generation, 50 changes per table take half the time; 75 k changes into 75 k rows take
+# half the CPU; at 300 k into 375 k both take the same.
 SMALL_SETTINGS: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    # rewriting a few small files is faster than deletion vectors, which need another Spark job and keep the old files
+    # Rewriting a few small files is faster than deletion vectors, which need another Spark job and keep the old files.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-SMALL_ROWS_MAX = 200_000  # changes plus rows of the files that they may match; above it compiled code is faster
+# The changes plus the rows of files that they may match. Above this number, compiled code is faster.
+SMALL_ROWS_MAX = 200_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """How Spark is reached. `master` has precedence if set; `options` are session settings (with `master`, also `spark.jars` and others).
+    """How Spark is reached. `master` takes precedence if it is set. `options`: session settings (with `master`, also `spark.jars` and
+    others).
 
     `environment`: credentials for the process of a `master`, because a setting would be visible in its command line. `lending`: where
     files of the run are uploaded for Spark.
@@ -109,7 +110,7 @@ class LakeSession:
             self.spark.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
-        """Runs a statement that commits nothing. Does not fetch its result. Raises ValueError if the statement commits."""
+        """Executes a statement that commits nothing, without fetching its result. Raises ValueError if the statement commits."""
         if COMMITS.match(statement):
             raise ValueError(
                 f"a statement that commits must go through LakeSession.commit, which checks the fence: {statement[:40]}"
@@ -118,7 +119,7 @@ class LakeSession:
         self.spark.sql(statement)
 
     def commit(self, name: str, statement: str) -> None:
-        """Runs a statement that writes the Delta table of `name` ("database.table"). Raises TableError if the fence refuses."""
+        """Executes a statement that writes the Delta table of `name` ("database.table"). Raises TableError if the fence refuses it."""
         logger.debug("%s", statement)
         self.fence.check(name)
         self.spark.sql(statement)
@@ -128,11 +129,11 @@ class LakeSession:
         self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
 
     def defaults_of_tables(self) -> tuple[str, ...]:
-        """Returns the properties that this Spark sets on new Delta tables by default, except those that Sluice always sets."""
+        """Returns the default properties that this Spark sets on new Delta tables, except those that Sluice always sets."""
         return tuple(name for name in self.spark.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in TOLD)
 
     def commit_without_version(self, user_metadata: str) -> None:
-        """Makes the next Delta write carry no transaction, so that it is done in any case."""
+        """Makes the next Delta write carry no transaction, so that Delta always executes it."""
         for name in (TXN_APP_ID, TXN_VERSION):
             self.spark.conf.unset(name)
         self.configure({USER_METADATA: user_metadata})
@@ -150,7 +151,8 @@ class LakeSession:
 
 @contextlib.contextmanager
 def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[LakeSession]]:
-    """Opens `count` Spark sessions and releases them at the end. `fence`: checked before each of their commits; without it they only read.
+    """Opens `count` Spark sessions and releases them at the end. `fence`: checked before each of their commits; without a fence they only
+    read.
 
     Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
     """
@@ -162,7 +164,7 @@ def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY)
 
 
 def is_away(error: BaseException) -> bool:
-    """Returns whether an error means that the connection to Spark was lost or was restarted, rather than that it refused a statement."""
+    """Returns whether an error means that the connection to Spark was lost or restarted, and not that Spark refused a statement."""
     if type(error).__name__ in {
         "RetriesExceeded",
         "SparkConnectGrpcException",
@@ -179,7 +181,7 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
     from pyspark.sql import SparkSession  # noqa: PLC0415  starts no JVM; takes a second to import
 
     if settings.master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks of small merges need our packages
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # The tasks of small merges need our packages.
     os.environ.update(settings.environment)
     builder = SparkSession.builder.master(settings.master).appName("sluice")
     for name, value in {**_delta_settings(), **settings.options}.items():
@@ -206,8 +208,8 @@ def _delta_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeSession]]:
-    """Yields copies of one session. The first request of a session determines whether it shares workers, so the setting is made before
-    copying.
+    """Yields copies of one session. A session's first request decides whether it shares workers, so this is set before the session is
+    copied.
     """
     _require_listening(settings.remote)
     end_left_over_sessions(settings)
@@ -238,8 +240,8 @@ def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], setti
 
 
 def _copy(model: LakeSession, session_id: str, settings: SparkSettings) -> LakeSession:
-    """Returns a spark with the settings of `model`. If the server cannot copy sessions (before Spark 4.1), returns a new spark that
-    does not share workers.
+    """Returns a session with the settings of `model`. If the server cannot copy sessions (before Spark 4.1), returns a new one that does
+    not share workers.
     """
     try:
         spark = model.spark.cloneSession(session_id)
@@ -259,13 +261,13 @@ def end_left_over_sessions(settings: SparkSettings) -> None:
 
 
 def end_sessions(remote: str, ids: Sequence[str]) -> bool:
-    """Interrupts and releases sessions, including sessions that are gone. Returns whether a statement was running in one."""
+    """Interrupts and releases sessions, including those that are gone. Returns whether a statement was running in one of them."""
     found = False
     for session_id in ids:
         session = _attach(remote, session_id)
         try:
             found = bool(session.interruptAll()) or found
-        except Exception as error:  # the session ended with its server or was released: nothing is left to end
+        except Exception as error:  # The session ended with its server or was released; nothing is left to end.
             logger.debug("session %s of an earlier run no longer exists: %s", session_id, first_line(error))
         _release(session)
     return found
@@ -278,15 +280,15 @@ def _attach(remote: str, session_id: str) -> Any:
     base = remote if "/;" in remote else remote.rstrip("/") + "/"
     user = "" if "user_id=" in remote else f";user_id={USER_ID}"
     session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
-    # the error itself is raised with our own message
+    # The error itself is raised with our own message.
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     session.client.set_retry_policies([_retry_policy()])
     return session
 
 
 def with_token(remote: str) -> str:
-    """Returns the address of a Spark with the token that it names, which is read again at each attach. The address without it is what
-    records and messages contain. Raises SparkUnavailableError.
+    """Returns the address of a Spark with its token, which is read again at each attach. Records and messages have the address without the
+    token. Raises SparkUnavailableError.
     """
     found = TOKEN.search(remote)
     if found is None:
@@ -309,13 +311,13 @@ def _retry_policy() -> Any:
 def _release(session: Any) -> None:
     try:
         session.client.release_session()
-    except Exception as error:  # not essential; the server drops an idle session by itself
+    except Exception as error:  # This is not essential, because the server drops an idle session by itself.
         logger.debug("a session could not be released: %s", first_line(error))
-    session.client.close()  # an open client calls the server again when the process ends
+    session.client.close()  # An open client would call the server again when the process ends.
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
-        atexit.unregister(at_exit)  # otherwise a draining run keeps each closed client until it ends
-    # pyspark closes its client again when the session is garbage-collected, under a lock that the collecting thread may hold. A run was
-    # observed to hang in that forever.
+        atexit.unregister(at_exit)  # Otherwise a draining run keeps each closed client until it ends.
+    # pyspark closes its client again when the session is garbage-collected, under a lock that the collecting thread may
+    # hold. A run was observed to hang there forever.
     vars(session).pop("_client", None)
 
 
@@ -362,12 +364,14 @@ def _forget(settings: SparkSettings) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text; Spark adds the server's stack trace after it."""
+    """Returns the first line of an error's text. Spark appends the server's stack trace to it."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge it") -> TableError:
-    """Returns the error of one table, as it is or with `what` could not be done. It is not the table's own if a disk or a store failed."""
+    """Returns the error of one table, either unchanged or with `what` could not be done. An error of a disk or a store is not the table's
+    own.
+    """
     if isinstance(error, TableError):
         return error
     line, disk = first_line(error), DISK_TROUBLE.search(_causes(error))
@@ -377,6 +381,6 @@ def table_error(table: str, error: Exception, what: str = "Spark could not merge
 
 
 def _causes(error: Exception) -> str:
-    """Returns the causes of an error on Spark's side, as far as its server reports them."""
+    """Returns the causes of an error within Spark, as far as its server reports them."""
     trace = getattr(error, "getStackTrace", lambda: None)()
     return f"{error}\n{trace or ''}"

@@ -1,1 +1,1 @@
-"""The acts of an operator on a destination, as rules: the console asks, prints, and calls these. Nothing here is interactive."""
+"""An operator's actions on a destination, as rules. The console asks and prints, and calls these. Nothing here is interactive."""

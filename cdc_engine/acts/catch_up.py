@@ -1,7 +1,6 @@
-"""Waits until the lake has everything that the source had committed at one moment. Used by `sluice catch-up` and its Dagster job.
+"""Waits until the lake has everything that the source had committed when the wait began. Used by `sluice catch-up` and its Dagster job.
 
-It reads the files of the destination only: the engine's status, the ledger and the records of snapshots. `missing` decides.
-"""
+It reads the files of the destination only: the engine's status, the ledger and the records of snapshots. `missing` decides."""
 
 from __future__ import annotations
 
@@ -21,21 +20,26 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState, SnapshotState, ended
 from sluice.cdc_engine.status_file import engine_status
 
-if TYPE_CHECKING:  # definitions import this module, and the parser takes a second
+if TYPE_CHECKING:  # Definitions import this module, and importing the parser takes a second.
     from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 LOOK_SECONDS = 0.5
-# How long an engine may be in a state that ends the reading: some are temporary, and each tick starts the engine again.
+# How long an engine may stay in a state in which it reads nothing. Some of these states are temporary, and each tick
+# starts the engine again.
 ENDED_SECONDS_MAX = 60.0
 STATUS_SECONDS_MAX = 15.0  # an engine writes its status once per second
-SILENT_SECONDS_MAX = 300.0  # without a status of the engine: it starts within this time, and compiles kernels
-# How long a table must have been stopped: the engine re-snapshots many stopped tables by itself, which opens their snapshots first.
+# An engine without a status may still be starting: it compiles kernels, and writes its status within this time.
+SILENT_SECONDS_MAX = 300.0
+# How long a table must have been stopped. The engine re-snapshots many stopped tables by itself and first opens their
+# snapshots.
 STOPPED_SECONDS_MIN = 30.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatchUpEnd:
-    """The end of the source's binlog that the lake must reach. `server_uuid`: of the server that reported it, empty if it has none."""
+    """The end of the source's binlog that the lake must reach. `server_uuid`: the id of the server that reported it; empty if it has
+    none.
+    """
 
     end: SourceEnd
     server_uuid: str = ""
@@ -44,8 +48,8 @@ class CatchUpEnd:
         return f"{self.end.file}:{self.end.offset}"
 
     def is_reached(self, cursor: Position) -> bool:
-        """Returns whether a cursor has everything up to this end. GTID sets decide if both have one: files begin anew after a RESET, and
-        those of another server cannot be compared.
+        """Returns whether a cursor has everything up to this end. GTID sets decide if both have one. Otherwise files and offsets decide;
+        those of two servers cannot be compared.
         """
         if self.end.executed and cursor.gtid_set:
             return has_executed(cursor.gtid_set, self.end.executed)
@@ -55,8 +59,8 @@ class CatchUpEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a destination is. `state`, `reason`: of its engine, empty until it writes a status. An engine on another host writes none
-    here; it counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
+    """How far a destination has come. `state`, `reason`: the engine's; empty until it writes a status. An engine on another host writes
+    none here and counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
 
     `ticked`: the engine had a tick since the wait began, at which it re-snapshots stopped tables. `snapshots`: the open ones. `stopped`:
     tables that are not followed.
@@ -74,7 +78,7 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
     """Returns what the lake still lacks, as a sentence; empty if it has everything up to `wanted`. Pure."""
     if not progress.state:
         return "the engine has written no status yet, or none for a while"
-    if progress.state != EngineState.RUNNING:  # until then it may still request snapshots of existing rows
+    if progress.state != EngineState.RUNNING:  # Until the engine runs, it may still request initial snapshots.
         return (
             f"the engine is {progress.state}: {progress.reason}"
             if progress.reason
@@ -92,7 +96,7 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
 
 
 def blocked(progress: Progress, destination: str) -> str:
-    """Returns why a snapshot does not end by itself, with the command that continues it; empty if each can. Pure."""
+    """Returns why a snapshot cannot end without an operator, with the command that continues it; empty if each can. Pure."""
     for each in progress.snapshots:
         if each.state == SnapshotState.FAILED:
             return f"the snapshot of {each.name} failed: {each.reason} (`sluice snapshot resume {destination} {each.name}`)"
@@ -102,7 +106,9 @@ def blocked(progress: Progress, destination: str) -> str:
 
 
 def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
-    """Returns what the lake has once nothing is missing. `stopped`: tables that are not followed, by name."""
+    """Returns the sentence about what the lake has when nothing is missing. `stopped`: the names of stopped tables, which get no
+    changes.
+    """
     done = f"everything up to {wanted} is in the lake"
     return (
         f"{done}, but not for stopped tables: {', '.join(stopped)}; `sluice status` says how each is resumed"
@@ -118,8 +124,9 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
 
 
 def read_progress(directory: Path, since: float) -> Progress:
-    """Reads a destination's files. `since`: seconds since 1970; an older status is of an earlier engine. Raises MetaError."""
-    status = engine_status(directory)  # before the ledger, which is never older then
+    """Reads a destination's files. `since`: seconds since 1970; a status from before it belongs to an earlier engine. Raises MetaError."""
+    # The status is read before the ledger, so that the ledger is never the older one.
+    status = engine_status(directory)
     holder = lease_holder(directory)
     ledger = read_ledger(directory)
     written = int(status.get("updated_at_us") or 0) / 1e6
@@ -137,8 +144,8 @@ def read_progress(directory: Path, since: float) -> Progress:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """How to wait. `seconds_max`: 0 for no limit. `look`: returns the progress. `say`: reports what is missing, each time that changes.
-    `pause`: called between two looks.
+    """The dependencies of a wait. `seconds_max`: 0 for no limit. `look`: returns the progress. `say`: reports what is missing, each time
+    that changes. `pause`: called between two looks.
     """
 
     destination: str
@@ -149,7 +156,7 @@ class Waiting:
 
 
 def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
-    """Waits until nothing is missing. Returns the last progress, whose stopped tables lack changes.
+    """Waits until nothing is missing. Returns the last progress; its stopped tables lack changes.
 
     Raises ActRefusedError if the engine stays in a state that ends the reading, a snapshot cannot continue, or the time is over.
     """

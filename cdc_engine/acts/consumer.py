@@ -1,4 +1,4 @@
-"""An operator's acts on a consumer: forgets it, with its saved cursor. Called by the console."""
+"""Forgets a consumer with its saved cursor when an operator requests it. Called by the console."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Sets the position at which a destination continues: the rules of `sluice position set`, and the act itself.
+"""Sets the position at which a destination continues: the rules of `sluice position set`, and the change itself.
 
 A new epoch begins if the source's file names or offsets cannot be compared any more with those that were read, because an old order key
-could then hide a new change. A ledger that replaces a lost one also begins an epoch, above all that the lake has.
-"""
+could then hide a new change. A ledger that replaces a lost one also begins an epoch, above all that the lake has."""
 
 from __future__ import annotations
 
@@ -61,18 +60,20 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # First: the buffered changes have a gap from here on, so the tables are re-snapshotted.
+            # This is first: the buffered changes have a gap from here on, so the tables are re-snapshotted.
             steps.append(lambda: forget_buffered(act.directory, position))
-            # Before the cursor moves: a crash in between causes a stop at their commit and a check of the source, no wrong row.
+            # This precedes the cursor's move. A crash in between stops the destination at the commit of a prepared
+            # transaction, or makes it ask the source again; it never causes a wrong row.
             steps.append(lambda: forget_prepared(act.directory))
             steps.append(lambda: act.forget_history(stopped.lease.token))
-        # Also before: the stored events may lack rows that the operator wants to be read again.
+        # This precedes the cursor's move too: the stored events may lack rows that the operator wants to be read again.
         steps.append(lambda: forget_events(act.directory))
         if lake_epoch:
-            # Before the ledger is saved: a crash in between leaves tables without an owner, which the next attempt takes over.
+            # This precedes the ledger's change: a crash in between leaves tables without an owner, which the next
+            # attempt takes over.
             steps.append(lambda: act.take_over(ledger.ledger_id))
         for step in steps:
-            stopped.lease.check()  # the question may have waited for hours, and an engine may run by now
+            stopped.lease.check()  # The operator may have answered after hours, and an engine may run by now.
             step()
         meta.update(lambda _: ledger.set_cursor(position))
         forget_folder(act.directory)
@@ -80,7 +81,7 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_buffered(directory: Path, position: Position) -> None:
-    """Restarts the open snapshots: what is between their buffered changes and the position is unknown. Raises MetaError."""
+    """Restarts the open snapshots, because the changes between their buffered changes and the position are unknown. Raises MetaError."""
     records = SnapshotRecords(directory)
     for record in records.all():
         if record.is_open:
@@ -119,7 +120,7 @@ def choose(
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """Returns the ledger's epoch, or the next one if the cursor proves nothing on this server: another server, a reset, a purge.
+    """Returns the ledger's epoch, or the next one if the cursor's file names mean nothing on this server: another server, a reset, a purge.
 
     `archived`: the facts with what an archive has of the server: a cursor in the archive continues there, in its epoch.
     """
@@ -136,7 +137,7 @@ def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None 
 
 
 def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
-    """Returns whether the stream was read without a gap up to the position: XA transactions recorded before it are then still undecided
+    """Returns whether the stream was read without a gap up to the position. If so, the recorded XA transactions are still undecided
     there.
     """
     resume = ledger.resume_position

@@ -1,7 +1,6 @@
-"""An operator's acts on the snapshots of tables: start, pause, continue, cancel. Called by the console.
+"""Starts, pauses, continues and cancels the snapshots of tables when an operator requests it. Called by the console.
 
-Each act is saved in the snapshot's record, or is a request that the running engine finds. Runs read the rows.
-"""
+Each act is saved in the snapshot's record, or is a request that the running engine finds. Runs read the rows."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def captured(tables_file: Path) -> tuple[str, ...]:
 
 
 def start_where_lost(directory: Path) -> None:
-    """Requests a new start of a destination whose position is lost: the engine starts at the source's current position and re-snapshots
+    """Requests a new start for a destination whose position is lost: the engine starts at the source's current position and re-snapshots
     all tables.
     """
     request_new_start(directory)

@@ -1,4 +1,4 @@
-"""Changes the ledger of a destination by hand, only while no engine holds its lease and no run merges. Used by the other acts."""
+"""Lets other modules of `acts` change a destination's ledger, only while no engine holds its lease and no run merges."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
 
 
 def _watch_seconds(directory: Path) -> float:
-    """Returns for how long the lease is watched: with `kind: sql` a session, because nothing here has watched its holder yet."""
+    """Returns for how long the lease is watched before it is taken. With `kind: sql` that is a whole session, because this process has not
+    watched the holder yet.
+    """
     place = as_location(directory)
     return place.session_seconds + POLL_SECONDS if place.kind == "sql" else 0.0
 
 
 def _once_killed(directory: Path) -> str:
-    """Returns when the lease of a killed engine becomes free; with several hosts a dead holder is not detected at once."""
+    """Returns the sentence about when the lease of a killed engine becomes free: other hosts do not notice at once that a holder died."""
     place = as_location(directory)
     if not place.is_shared:
         return ""
@@ -64,7 +66,7 @@ def _once_killed(directory: Path) -> str:
 
 @contextlib.contextmanager
 def no_run(directory: Path) -> Iterator[None]:
-    """Prevents merge runs meanwhile. Raises LeaseLostError while one is active."""
+    """Holds the run lock, so that no run merges meanwhile. Raises LeaseLostError if one is merging."""
     if run_lock_held(directory):
         raise LeaseLostError(f"a run still merges a batch of {directory.name}; wait until it has ended, then try again")
     with contextlib.ExitStack() as held:

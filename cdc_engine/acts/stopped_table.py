@@ -1,7 +1,6 @@
-"""An operator's acts on a stopped table: approves a pending schema change, sets its schema, resumes it. Called by the console.
+"""Approves a stopped table's pending schema change, sets its schema, or resumes it, when an operator requests it. Called by the console.
 
-Each act saves the decision and requests the running engine to resume the table. `states.acts_on` defines which acts a state allows.
-"""
+Each act saves the decision and requests the running engine to resume the table. `states.acts_on` defines which acts a state allows."""
 
 from __future__ import annotations
 

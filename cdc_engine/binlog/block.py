@@ -107,8 +107,8 @@ def compact(block: Block) -> Block:
 
 
 def can_follow(block: Block, before: Block) -> bool:
-    """Returns whether two neighbours can be joined: the same file, no table changes, and no transaction left out
-    between them.
+    """Returns whether `block` can be joined to `before`: both are of the same file, have no table changes, and no transaction between them
+    is left out.
 
     A transaction that was left out would be missing from the executed set of the joined block.
     """

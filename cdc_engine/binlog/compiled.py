@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
 
-Integer: TypeAlias = Any  # int64 in a kernel, int for its caller
+Integer: TypeAlias = Any  # A kernel sees an int64, its caller an int.
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -23,5 +23,5 @@ def compiled(function: Function) -> Function:
 
 def kernel(function: Function) -> Function:
     """Compiles a function that allocates nothing. Otherwise like `compiled`."""
-    compiler: Any = numba.njit  # its stubs lack `_nrt`
+    compiler: Any = numba.njit  # numba's stubs lack `_nrt`.
     return cast("Function", compiler(cache=True, nogil=True, _nrt=False)(function))

@@ -1,4 +1,4 @@
-"""Where values are in a buffer, as one argument of a kernel."""
+"""Groups the places of values in a buffer into one argument for kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluice.cdc_engine.contracts import Int64s
 
 
 class LocatedValues(NamedTuple):
-    """Start and size of each value: of one column, or of columns by rows."""
+    """Start and size of each value, of one column or of columns by rows."""
 
     starts: Int64s
     sizes: Int64s

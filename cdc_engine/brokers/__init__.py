@@ -1,1 +1,1 @@
-"""Consumers that send what they get to a broker, at least once, with Canal's topics, partitions and messages."""
+"""Sends what consumers get to message brokers, at least once, with Canal's topics, partitions and messages."""

@@ -1,4 +1,4 @@
-"""What the clients of several brokers need to connect. Used by `rabbitmq` and `rocketmq`."""
+"""Provides the TLS context that several brokers' clients need to connect. Used by `rabbitmq` and `rocketmq`."""
 
 from __future__ import annotations
 

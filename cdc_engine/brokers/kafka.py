@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.1
 DEFAULTS = {
     "linger.ms": "1",
     "delivery.timeout.ms": "30000",
-    "topic.metadata.propagation.max.ms": "5000",  # how long a missing topic may still appear
+    "topic.metadata.propagation.max.ms": "5000",  # A missing topic may still appear within this time.
     "log.connection.close": "false",
 }
 GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
@@ -39,7 +39,9 @@ NOT_ALLOWED = (
 def settings_of(
     servers: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Returns the settings for librdkafka. `$NAME` in an option becomes that variable. Raises ConfigurationError if it is not set."""
+    """Returns the settings for librdkafka. `$NAME` in an option is replaced by that variable. Raises ConfigurationError if it is not
+    set.
+    """
     given = {name: filled(value, f"brokers.options.{name}", environment) for name, value in options.items()}
     return {**DEFAULTS, **given, **FIXED, "bootstrap.servers": servers}
 
@@ -95,7 +97,7 @@ class KafkaPublisher:
                     on_delivery=on_delivery,
                     headers=headers_of(message),
                 )
-            except BufferError:  # the queue is full
+            except BufferError:  # The queue of the producer is full.
                 self._producer.poll(LOOK_SECONDS)
             except KafkaException as error:
                 raise self._why(message, error.args[0]) from None
@@ -124,7 +126,7 @@ class KafkaPublisher:
         self._said = error.str()
 
     def close(self) -> None:
-        """Drops the messages that it still holds."""
+        """Closes the connection and drops the messages that were not sent."""
         self._producer.purge()
         end = time.monotonic() + 1.0
         while len(self._producer) and time.monotonic() < end:

@@ -26,7 +26,7 @@ from sluice.cdc_engine.contracts import Int64s, LoggedStatement
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], DescribedStatement | None]
-# The index of an event or statement in its part, and what is sent for it.
+# The index of an event or statement in its part, and the message that is sent for it.
 Placed = tuple[int, Message]
 
 

@@ -24,14 +24,14 @@ def whole_packet(batch_id: int, messages: bytes) -> bytes:
 
 
 def packet_of(entries: Sequence[bytes]) -> bytes:
-    """Returns a packet of entries that were selected by topic or partition, without the batch's id."""
+    """Returns a packet with entries that were selected by topic or partition. It has no batch id."""
     body = b"".join(bytes_field(ENTRY, entry) for entry in entries)
     return number_field(VERSION, 1) + number_field(TYPE, MESSAGES_TYPE) + bytes_field(BODY, body)
 
 
 def by_unit(shown: ShownRows, units: Units) -> tuple[ShownRows, Int64s]:
-    """Returns the units as if each one were its own event, and for each the number of rows of its original event, which the entry's
-    header contains.
+    """Returns the units as if each were an event of its own, and for each the row count of its original event, which the entry's header
+    contains.
     """
     paired = units.kind == KIND_UPDATE
     owner = np.repeat(np.arange(len(units.kind)), 1 + paired)

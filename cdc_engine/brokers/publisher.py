@@ -1,4 +1,4 @@
-"""The protocol of every broker for the sender, and a broker in memory for the tests."""
+"""Defines the protocol through which the sender uses any broker, and a broker in memory for tests."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Publisher(Protocol):
         """
 
     def close(self) -> None:
-        """Closes the connection. What is not sent yet is never sent."""
+        """Closes the connection. Messages that are not sent yet are never sent."""
 
 
 class MemoryBroker:
-    """Keeps messages by topic and partition while the process runs. `topics`: the partitions of each; None: any topic is created on
-    request.
+    """Keeps messages by topic and partition while the process runs. `topics`: topic → its number of partitions; None: any topic is created
+    when it is used.
 
     `refuses`: called with a message; if it returns a sentence, the message is refused with it.
     """
@@ -92,7 +92,7 @@ class MemoryPublisher:
             broker.kept.setdefault((message.topic, message.partition), []).append(message.body)
 
     def close(self) -> None:
-        """Does nothing."""
+        """Does nothing, because memory needs no closing."""
 
 
 def ended_amid() -> PublishError:

@@ -37,13 +37,13 @@ PROPERTIES = pika.BasicProperties(content_type="text/plain", delivery_mode=2, pr
 TOO_LARGE = re.compile(r"message size (\d+) is larger than configured max size (\d+)")
 NO_EXCHANGE = "no exchange"
 
-# pika logs each try to connect at length, as an error; our own messages contain the reason.
+# pika logs each attempt to connect as a long error; Sluice's own messages contain the reason.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
 class RabbitTarget:
-    """The target from conf/, with the secret."""
+    """The broker's address and settings from conf/, with the secret."""
 
     config: RabbitConfig
     password: Callable[[], str] = dataclasses.field(repr=False)
@@ -72,7 +72,7 @@ class RabbitTarget:
 
 
 def target_of(config: RabbitConfig) -> RabbitTarget:
-    """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
+    """Reads the target from conf/. Raises ConfigurationError if the secret or a certificate cannot be read."""
 
     def password() -> str:
         if config.password is None:
@@ -119,7 +119,7 @@ class RabbitPublisher:
 
 
 class _Link:
-    """One connection with one channel. Its loop runs in the sending thread, and only while that waits."""
+    """One connection with one channel. Its event loop runs in the sending thread, only while that thread waits."""
 
     def __init__(self, place: RabbitTarget, parameters: pika.ConnectionParameters) -> None:
         self._place, self._where = place, f"{parameters.host}:{parameters.port}"
@@ -148,7 +148,7 @@ class _Link:
             self._wait(given_up)
 
     def alive(self) -> bool:
-        """Returns whether the connection can be used, as far as can be known without sending. Reads what the broker sent meanwhile."""
+        """Returns whether the connection can be used, as far as can be known without sending. Reads what the broker has sent meanwhile."""
         if self._failed is None:
             self._turn(0.0)
         return self._failed is None and self._connection.is_open and self._channel.is_open
@@ -168,8 +168,8 @@ class _Link:
             raise self._failed
 
     def cut(self) -> None:
-        """Drops what it still holds. An orderly close would send the rest first."""
-        with contextlib.suppress(Exception):  # it may be gone in any way, and it is not needed any more
+        """Closes the socket and drops what was not sent. An orderly close would send it first."""
+        with contextlib.suppress(Exception):  # The connection may be broken in any way, and nobody needs it any more.
             transport = self._connection._transport  # noqa: SLF001  there is no other way
             if transport is not None:
                 transport.abort()

@@ -34,7 +34,7 @@ SEPARATOR = "%"  # between namespace and name
 
 @dataclasses.dataclass(frozen=True)
 class RocketTarget:
-    """The target from conf/, with the secret."""
+    """The cluster's address and settings from conf/, with the secret."""
 
     config: RocketConfig
     secret: Callable[[], str] = dataclasses.field(repr=False)
@@ -45,16 +45,16 @@ class RocketTarget:
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """Access key and secret key as they are now. Raises SecretUnavailableError."""
+        """Returns the current access key and secret key. Raises SecretUnavailableError."""
         return (self.config.access_key, self.secret()) if self.config.access_key else None
 
     def named(self, name: str) -> str:
-        """Returns the name within the namespace."""
+        """Returns the name with the namespace before it."""
         return f"{self.config.namespace}{SEPARATOR}{name}" if self.config.namespace else name
 
 
 def target_of(config: RocketConfig) -> RocketTarget:
-    """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
+    """Reads the target from conf/. Raises ConfigurationError if the secret or a certificate cannot be read."""
 
     def secret() -> str:
         return secret_at(config.secret_key.location, "brokers.secret_key") if config.secret_key else ""
@@ -183,7 +183,7 @@ class RocketPublisher:
 
 
 class _Connection:
-    """A connection to one server. A request does not wait for its answer; `answer` does."""
+    """A connection to one server. `ask` sends a request without waiting; `answer` waits for its answer."""
 
     def __init__(self, place: RocketTarget, address: str) -> None:
         self._place, self._address, self._key = place, address, place.key
@@ -235,7 +235,7 @@ class _Connection:
         return self._socket
 
     def _receive(self) -> None:
-        """Reads what arrives within a moment."""
+        """Reads the bytes that arrive within a moment."""
         opened = self._open()
         opened.settimeout(LOOK_SECONDS)
         try:

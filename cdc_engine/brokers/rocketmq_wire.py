@@ -1,8 +1,8 @@
-"""RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure; used by `rocketmq`.
+"""Encodes and decodes RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure; used by
+`rocketmq`.
 
 A frame is its length, its header's length (the highest byte is the header's format: 0 is JSON), the header, and a body. A producer
-requests a topic's route from a name server and sends each queue's messages to the master of the queue.
-"""
+requests a topic's route from a name server and sends each queue's messages to the master of the queue."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from sluice.cdc_engine.errors import PublishError
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
-# The master has it, but its disk or a replica that it waits for does not.
+# With these codes the master has the message, but its disk or a replica that it waits for does not.
 KEPT_IN_PART = {10: "its disk was too slow", 11: "it has no replica", 12: "its replica was too slow"}
-VERSION = 401  # 4.9.4: the oldest version with answers in standard JSON
+VERSION = 401  # 4.9.4, the oldest version that answers in standard JSON.
 MASTER = "0"
 WRITABLE = 1 << 1
 MAGIC = struct.Struct(">ii")
 # Older name servers write numeric keys of a map without quotes.
 BARE_KEY = re.compile(rb"([{,])(\d+):")
-DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4  # for a topic that the broker creates automatically
-BETWEEN, AFTER = "\x01", "\x02"  # between name and value, and after them
+DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4  # The template of topics that the broker creates automatically.
+BETWEEN, AFTER = "\x01", "\x02"  # The separator between name and value, and the one after each pair.
 FRAME_BYTES_MAX = 64 << 20
 
 _sender, _count = secrets.token_bytes(10), itertools.count()
@@ -40,7 +40,7 @@ _sender, _count = secrets.token_bytes(10), itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """A queue of a topic. `number`: within the broker. `address`: of its master, empty if it has none now."""
+    """A queue of a topic. `number`: its number within the broker. `address`: of the broker's master; empty if it has none now."""
 
     broker: str
     number: int
@@ -57,7 +57,7 @@ class RocketAnswer:
 def request(
     code: int, number: int, fields: Mapping[str, str], body: bytes = b"", key: tuple[str, str] | None = None
 ) -> bytes:
-    """Returns a frame. `number`: returned with the answer. `key`: access key and secret for the signature."""
+    """Returns a frame. `number`: the server repeats it in its answer. `key`: access key and secret for the signature."""
     header = {
         "code": code,
         "extFields": signed(fields, body, *key) if key else dict(fields),
@@ -79,7 +79,7 @@ def signed(fields: Mapping[str, str], body: bytes, access_key: str, secret: str)
 
 
 def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
-    """Reads a frame without its length. Returns the request's number and the answer. Raises ValueError if it is not an answer."""
+    """Decodes a frame without its length. Returns the request's number and the answer. Raises ValueError if it is not an answer."""
     (length,) = struct.unpack_from(">i", frame)
     if length >> 24:
         raise ValueError("the header of an answer is not JSON")
@@ -90,7 +90,7 @@ def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
 
 
 def queues_of(topic: str, body: bytes) -> list[Queue]:
-    """Reads a name server's answer. Returns the queues of a topic that accept messages, in the order of RocketMQ's own client. Raises
+    """Decodes a name server's answer. Returns the topic's queues that accept messages, in the order of RocketMQ's own client. Raises
     PublishError.
     """
     route: dict[str, Any] = json.loads(BARE_KEY.sub(rb'\1"\2":', body))
@@ -115,7 +115,7 @@ def queues_of(topic: str, body: bytes) -> list[Queue]:
 
 
 def queue_of(queues: Sequence[Queue], partition: int) -> Queue:
-    """Returns the queue that Canal chooses."""
+    """Returns the queue that Canal chooses for a partition."""
     return queues[partition % len(queues)]
 
 
@@ -162,7 +162,7 @@ def several_messages(
 
 
 def send_fields(group: str, topic: str, queue: Queue) -> dict[str, str]:
-    """Returns the fields of a request that sends, with names of one letter, as the protocol has them since 3.2."""
+    """Returns the fields of a request that sends messages. Their names have one letter, as in the protocol since 3.2."""
     return {
         "a": group,
         "b": topic,

@@ -28,8 +28,8 @@ def partition_of(value: int, partitions: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules from conf/; empty and 0 mean the same as in Canal. `exact_names`: columns of partition_hash match case-sensitively, as
-    for flat messages.
+    """The rules from conf/. Empty and 0 mean the same as in Canal. `exact_names`: names in partition_hash must match in upper and lower
+    case, as for flat messages.
 
     `splits`: an update that changes the partition becomes a delete in the old one and an insert in the new one.
     """
@@ -56,7 +56,7 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A name that matches case-insensitively, or, if it has a wildcard, an expression for the whole name."""
+    """A name that matches case-insensitively. If it has a wildcard, it is an expression for the whole name."""
 
     text: str
 
@@ -80,7 +80,7 @@ class Pattern:
 
 
 class Routing:
-    """Applies the rules. Raises ConfigurationError for an invalid rule."""
+    """Selects topic and partition by the rules. Raises ConfigurationError for an invalid rule."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -96,7 +96,7 @@ class Routing:
         return not (self._rules.dynamic_topic or self._rules.partition_hash)
 
     def statement(self, database: str, table: str) -> Route:
-        """Returns the route of a statement about a table, or about none."""
+        """Returns the route of a statement about a table, or about no table."""
         return Route(self._topic(database, table), 0 if self._rules.partition_hash else self._rules.partition)
 
     def rows(self, database: str, table: str, columns: Sequence[str], keys: Sequence[bool]) -> Route:

@@ -1,4 +1,4 @@
-"""The loop of one broker: get a batch, send it, and ack it once the broker has confirmed all of it. Started and ended by
+"""Runs the loop of one broker: gets a batch, sends it, and acks it once the broker has confirmed all of it. Started and ended by
 `consumers.sending`.
 
     get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
@@ -6,8 +6,7 @@
 
 The ack follows the broker's confirmation, and the cursor in the ledger follows the ack: a batch that is interrupted in between is sent
 again, and nothing is ever left out. A refused message is sent until it is accepted, because skipping it would lose it. `status` shows why
-the consumer waits.
-"""
+the consumer waits."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ import structlog
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
 from sluice.cdc_engine.errors import CanalServiceError, SluiceError
 
-WAIT_SECONDS = 5.0  # for the next batch in one round
+WAIT_SECONDS = 5.0  # How long one round waits for the next batch.
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 30.0
 STOP_SECONDS = 10.0
-LOOK_SECONDS = 0.1  # between two checks whether it may still send
+LOOK_SECONDS = 0.1  # The interval between two checks whether the sender may still send.
 
 ContentT = TypeVar("ContentT")
 ContentT_co = TypeVar("ContentT_co", covariant=True)
@@ -33,8 +32,8 @@ log = structlog.get_logger()
 
 
 class ConsumerTaken(Protocol[ContentT_co]):
-    """The service of a consumer, implemented by `server.consumer.ConsumerService`. `undelivered`: why what it got cannot be sent, for the
-    status.
+    """The service of a consumer, implemented by `server.consumer.ConsumerService`. `undelivered`: tells it why its batch cannot be sent,
+    for the status.
     """
 
     undelivered: str
@@ -46,7 +45,7 @@ class ConsumerTaken(Protocol[ContentT_co]):
 
 
 class RoundResult(enum.Enum):
-    """The result of one round."""
+    """The outcome of one round."""
 
     SENT = "sent"
     NOTHING = "nothing"  #: there was nothing to send
@@ -85,7 +84,7 @@ class BrokerSender(Generic[ContentT]):
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the loop. A batch that is being sent is given up, and sent again later."""
+        """Ends the loop. A batch that is being sent is abandoned and sent again later."""
         self._ended.set()
         if self._last is not None:
             self._last.stop_waiting()
@@ -101,14 +100,14 @@ class BrokerSender(Generic[ContentT]):
         self._close()
 
     def turn(self) -> RoundResult:
-        """Sends one batch if one arrives in time. Raises nothing: errors are reported through the service, and the batch is tried again."""
+        """Waits for a batch and sends it. Raises nothing: it reports errors through the service, and tries the batch again."""
         try:
             service = self._last = self._service()
             batch_id, content = service.get(self._bytes_max, self._wait_seconds)
         except SluiceError as error:
             log.debug("broker_waits", broker=self._name, reason=str(error))
             return RoundResult.AGAIN
-        except Exception as error:  # a bug: it must not end the thread silently
+        except Exception as error:  # This is a bug; it must not end the thread silently.
             log.warning("broker_waits", broker=self._name, reason=f"{type(error).__name__}: {error}")
             return RoundResult.AGAIN
         if content is None:
@@ -116,12 +115,14 @@ class BrokerSender(Generic[ContentT]):
         try:
             self._sent(self._make(content, batch_id))
             service.ack(batch_id)
-        except CanalServiceError as error:  # it was unsubscribed or rolled back meanwhile, or a table cannot be read
+        # The consumer was unsubscribed or rolled back meanwhile, or a table cannot be read.
+        except CanalServiceError as error:
             return self._rolled_back(service, str(error))
         except SluiceError as error:
             self._close()
             return self._rolled_back(service, str(error))
-        except Exception as error:  # a bug, here or in the client's library: it must not end the thread silently
+        # This is a bug, here or in the client's library; it must not end the thread silently.
+        except Exception as error:
             self._close()
             return self._rolled_back(service, f"{type(error).__name__}: {error}")
         service.undelivered = ""
@@ -135,12 +136,12 @@ class BrokerSender(Generic[ContentT]):
         self._publisher.send(messages, self._giving_up())
 
     def _giving_up(self) -> Callable[[], bool]:
-        """Returns a function that returns whether to give up the batch, for calls between its messages. Once True, it stays True."""
+        """Returns a function that says whether to abandon the batch; it is called between messages. Once True, it stays True."""
         given_up, looked = False, 0.0
 
         def asked() -> bool:
             nonlocal given_up, looked
-            now = time.monotonic()  # it advances while a process is paused, so the next call checks again
+            now = time.monotonic()  # This clock also advances while a process is paused, so the next call checks again.
             if not given_up and (self._ended.is_set() or now - looked >= LOOK_SECONDS):
                 given_up, looked = self._ended.is_set() or not self._may_send(), now
             return given_up

@@ -1,4 +1,4 @@
-"""The setting `alarms` of conf/sluice.yaml."""
+"""Defines the setting `alarms` of conf/sluice.yaml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of message brokers, as Canal's canal.mq.*."""
+"""Defines the settings of message brokers, which correspond to Canal's canal.mq.*."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.cdc_engine.source.settings import SecretConfig, SecretText, TlsFiles
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
 FLAT_BYTES, PACKET_BYTES = 1 << 20, 50 * 1024
-# Options without which messages could be lost or reordered before the ack.
+# A user may not set these options: other values could lose or reorder messages before the ack.
 NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
 ADDRESS = re.compile(r"(?:(?P<host>[^\s:/@\[\]]+)|\[(?P<six>[0-9A-Fa-f:.]+)\])(?::(?P<port>[1-9][0-9]{0,4}))?")
 NAMED = {"bootstrap.servers", "metadata.broker.list"}
@@ -92,7 +92,7 @@ class KafkaConfig(PartitionedConfig):
     @field_validator("options", mode="before")
     @classmethod
     def _as_texts(cls, given: Any) -> Any:
-        """Converts values to text, because YAML parses numbers and words such as true."""
+        """Converts values to text, because YAML parses numbers and words such as true into other types."""
         if not isinstance(given, dict):
             return given
         return {

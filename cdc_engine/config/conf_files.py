@@ -14,13 +14,14 @@ import yaml
 from sluice.cdc_engine.errors import ConfigurationError
 
 MAIN = "sluice.yaml"
-UNREADABLE = "\0"  # not valid YAML; the reason follows
-_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # a part of the file in an error of the parser
+# The text of an unreadable file begins with this character, which is not valid YAML; the reason follows.
+UNREADABLE = "\0"
+_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # The parser's errors quote parts of the file like this.
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfFiles:
-    """The text of each file. `directory`: conf/ itself; relative paths start in its parent. `destinations`: destination → text."""
+    """The texts of conf/. `directory`: conf/ itself; relative paths start in its parent. `destinations`: destination → text."""
 
     directory: Path
     main: str
@@ -54,7 +55,7 @@ def read_conf_files(directory: Path) -> ConfFiles:
 
 
 def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
-    """Parses a file into its keys and values. Appends to `problems` and returns an empty mapping if that fails."""
+    """Parses a file into its keys and values. If that fails, appends to `problems` and returns an empty mapping."""
     if text.startswith(UNREADABLE):
         problems.append(f"{file} cannot be read: {text[1:]}")
         return {}
@@ -70,7 +71,7 @@ def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
 
 
 def _of_yaml(error: yaml.YAMLError) -> str:
-    """Returns what is wrong and where, without the text of the file, which may contain a secret."""
+    """Returns what is wrong in a file and where, without the file's text, which may contain a secret."""
     what = _QUOTED.sub("…", str(getattr(error, "problem", "") or "it is not YAML"))
     mark = getattr(error, "problem_mark", None)
     return f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else what

@@ -1,4 +1,4 @@
-"""Settings of the server for Canal clients and of the handlers around each batch."""
+"""Defines the settings of the server for Canal clients, and of the handlers around each batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of conf/destinations/*.yaml: a source, its tables, and how they are merged."""
+"""Defines the settings of conf/destinations/*.yaml: a source, its tables, and how they are merged."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class DrainConfig(Strict):
     )
 
 
-NO_OPTIONS = TableConfig()  # of every table that conf/ does not name
+NO_OPTIONS = TableConfig()  # These options apply to every table that conf/ does not name.
 
 
 class DestinationConfig(AssetsOfDestination, StreamConfig):
@@ -253,17 +253,17 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     @property
     def installation(self) -> str:
-        """The id of the installation, for who dumps the source's binlog; empty in what conf/ alone says."""
+        """Returns the installation's id, which names the reader in the source's list of dumps; empty if only conf/ was read."""
         return self._installation
 
     def of_installation(self, installation: str) -> DestinationConfig:
-        """With the id of the installation."""
+        """Returns the destination with the installation's id."""
         made = self.model_copy()
         made._installation = installation  # noqa: SLF001  a copy of its own class
         return made
 
     def reading(self, address: str) -> DestinationConfig:
-        """Returns the destination with the source of that address as the one to read; unchanged if no source has it."""
+        """Returns the destination reading the source at this address; unchanged if no source has it."""
         found = next((each for each in self.sources if each.address == address), self.source)
         return self.model_copy(update={"source": found})
 
@@ -276,7 +276,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self._snapshot_policy(database, table) in {"initial", "when_needed"}
 
     def resnapshots(self, database: str, table: str) -> bool:
-        """Returns whether a table that stopped because rows are missing is re-snapshotted automatically."""
+        """Returns whether a table is re-snapshotted automatically after it stopped because rows are missing."""
         return self._snapshot_policy(database, table) != "never"
 
     def _snapshot_policy(self, database: str, table: str) -> str:
@@ -295,10 +295,10 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return {**self.schema_changes.model_dump(), **declared, **own}
 
     def cascade_policy(self, database: str, table: str) -> str:
-        """Returns `apply`, `stop` or `ignore` for rows of a table that foreign keys change. `apply` needs a current-state table."""
+        """Returns `apply`, `stop` or `ignore`, for rows of a table that foreign keys change. `apply` needs a current-state table."""
         options = self.table(database, table)
         word = options.cascades or self.cascades
-        confined = options.mirror and self.shard(database, table) is None  # other shards may have the same keys
+        confined = options.mirror and self.shard(database, table) is None  # Other shards may have the same keys.
         return "stop" if word == "apply" and not confined else word
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:
@@ -312,12 +312,12 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return own or NO_OPTIONS
 
     def folder(self, database: str, table: str) -> str:
-        """Returns where a table is below the lake, by `table_path` or as a shard; its own `path` comes before it."""
+        """Returns the folder of a table below the lake: its own `path`, or else that of its shards, or else `table_path`."""
         if (shard := self.shard(database, table)) is not None:
             return shard.into
         names = {"database": path_segment(database), "table": path_segment(table)}
         return self.table_path.format(destination=self.name, **names)
 
     def shard(self, database: str, table: str) -> ShardOf | None:
-        """Returns what a source table is a shard of, or None for a table with a Delta table of its own."""
+        """Returns the shard that a source table is, or None if the table has a Delta table of its own."""
         return next((found for each in self.shards if (found := each.of(self.name, database, table))), None)

@@ -1,4 +1,4 @@
-"""Settings of a group: conf/destinations/*.yaml with `members`. A group has no source and no lake of its own."""
+"""Defines the settings of a group: conf/destinations/*.yaml with `members`. A group has no source and no lake of its own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GroupConfig(StreamConfig):
     @model_validator(mode="before")
     @classmethod
     def _words_of_groups(cls, record: Any) -> Any:
-        """Refuses settings that only destinations have, with what to do instead."""
+        """Refuses settings that only destinations have, and says what to do instead."""
         if not isinstance(record, dict):
             return record
         others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
@@ -82,7 +82,7 @@ def is_group(record: Mapping[str, Any]) -> bool:
 
 
 def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
-    """Returns a sentence for each member that cannot be one."""
+    """Returns a sentence for each member that cannot be in a group."""
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:

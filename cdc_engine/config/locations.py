@@ -1,4 +1,4 @@
-"""Types of paths and URLs in conf/, and the settings of the catalog. Relative paths are relative to the folder that holds conf/."""
+"""Defines the types of paths and URLs in conf/, and the settings of the catalog. Relative paths start in the folder that contains conf/."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_in_a_store(location: str) -> bool:
 
 
 def folds_case(location: str) -> bool:
-    """Returns whether a folder is on a file system that takes names in other capitals for the same name. Object stores do not."""
+    """Returns whether a folder is on a file system that ignores upper and lower case in names. Object stores do not ignore it."""
     if is_in_a_store(location):
         return False
     place = next(
@@ -75,13 +75,13 @@ class CatalogConfig(Strict):
         return _checked(text, TABLE_PARTS)
 
     def identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str]:
-        """Returns catalog, schema and name of a table, in lower case: catalogs do not distinguish upper and lower case."""
+        """Returns catalog, schema and name of a table, in lower case, because catalogs do not distinguish upper and lower case."""
         parts = {"destination": destination, "database": database, "table": table}
         return self.name, self.schema_.format(**parts).lower(), self.table.format(**parts).lower()
 
 
 def _checked(text: str, known: Iterable[str]) -> str:
-    """Returns a text whose placeholders are known. Raises ValueError."""
+    """Returns the text if all its placeholders are known. Raises ValueError otherwise."""
     unknown = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None} - set(known)
     if unknown:
         raise ValueError(f"{text!r} has a placeholder that is not one of {', '.join(f'{{{name}}}' for name in known)}")

@@ -1,4 +1,4 @@
-"""Settings of metrics, Dagster assets and maintenance."""
+"""Defines the settings of metrics, Dagster assets and maintenance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sluice.cdc_engine.time_text import cron
 
-# Dagster refuses to load any definitions if one of these is invalid, so they are checked here.
+# These are checked here, because Dagster loads no definitions at all if one of them is invalid.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
 HOURLY = "hourly"
@@ -43,7 +43,7 @@ def _often(text: str) -> str:
 Owner = Annotated[str, AfterValidator(_owner)]
 Group = Annotated[str, AfterValidator(_group)]
 Cron = Annotated[str, AfterValidator(cron)]
-STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # as in all of conf/
+STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # This is the same as in all of conf/.
 
 
 class MetricsConfig(BaseModel):
@@ -60,7 +60,7 @@ class MetricsConfig(BaseModel):
 
 
 class MaintenanceConfig(BaseModel):
-    """When a destination's Delta tables are compacted and vacuumed. `sluice maintain` does it at once."""
+    """When a destination's Delta tables are compacted and vacuumed. `sluice maintain` does both at once."""
 
     model_config = STRICT
 
@@ -90,7 +90,7 @@ class MaintenanceConfig(BaseModel):
 
 
 class DagsterConfig(BaseModel):
-    """How long Dagster's storage keeps what has ended."""
+    """How long Dagster's storage keeps runs and events that have ended."""
 
     model_config = STRICT
 

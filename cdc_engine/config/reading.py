@@ -1,4 +1,4 @@
-"""Reads conf/ from its files and reports everything that is wrong at once."""
+"""Reads conf/ from its files and reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 
 def conf_dir() -> Path:
-    """Returns $SLUICE_CONF, or conf/ in the working directory. Relative paths in it start in its parent."""
+    """Returns the folder of the configuration: $SLUICE_CONF, or conf/ in the working directory. Relative paths in it start in its
+    parent.
+    """
     return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
 
 
@@ -55,7 +57,7 @@ def together(config: SluiceConfig) -> list[str]:
 
 
 def _sentence(item: Any) -> str:
-    """Formats a pydantic error as `file: key: what is wrong`. Leaves the input value out, because it may be a secret."""
+    """Formats a pydantic error as `file: key: what is wrong`. It omits the value, which may be a secret."""
     where = [str(part) for part in item["loc"]]
     file = "sluice.yaml"
     if where[:1] in (["destinations"], ["groups"]) and len(where) > 1:

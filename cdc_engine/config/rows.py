@@ -1,4 +1,4 @@
-"""Settings of which rows of a table are captured and which columns are masked. `binlog.row_rules` parses the condition."""
+"""Defines the settings that select rows of a table and mask columns. `binlog.row_rules` parses the condition."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MaskConfig(Strict):
 
     @property
     def salt_location(self) -> SecretLocation:
-        """Where the salt is. A file or a command replaces the variable, which has a default name."""
+        """Returns the location of the salt. A file or a command replaces the variable, which has a default name."""
         env = "" if self.salt_file or self.salt_command else self.salt_env
         return secret_location("salt", env, self.salt_file, self.salt_command)
 

@@ -1,7 +1,6 @@
-"""Settings of shards: source tables that share a Delta table.
+"""Defines the settings of shards: source tables that share a Delta table.
 
-Each row carries the name of its shard. Several destinations may have shards of one table.
-"""
+Each row carries the name of its shard. Several destinations may have shards of one table."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from sluice.cdc_engine.config_paths import path_segment
 from sluice.cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
-# options that a common table can have; no other option is proven to affect the rows of one shard only
+# The options that a common table can have. Other options are not proven to affect the rows of one shard only.
 OPTIONS = frozenset(
     {
         *("key", "deletes", "deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"),
         *("zero_dates", "charsets", "snapshot", "schema_changes", "group", "owners", "fresh_within_minutes"),
     }
 )
-# policies of a shard by kind of change: those that leave the columns of other shards alone
+# A shard's policies by kind of change: those that do not alter columns of other shards.
 WORDS = {
     "drop": ("keep", "stop"),
     "rename": ("stop",),
@@ -114,8 +113,8 @@ class ShardsConfig(Strict):
         )
 
     def policy(self, general: dict[str, str]) -> dict[str, str]:
-        """Returns kind of schema change → policy of a shard. `general`: the destination's. A policy that would alter
-        other shards' columns becomes `stop`.
+        """Returns kind of schema change → policy of a shard. `general`: the destination's policies. One that would alter other shards'
+        columns becomes `stop`.
         """
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
         found = {**general, **own}

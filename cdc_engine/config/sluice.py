@@ -1,4 +1,4 @@
-"""The settings of conf/sluice.yaml, and the configuration as a whole."""
+"""Defines the settings of conf/sluice.yaml, and the configuration as a whole."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))
 PORT_MAX = 65_535
 # parameters that may contain a secret; only `token` is filled in when a run attaches
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
-OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # of Sluice, below a lake
+OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # The folders that Sluice itself uses below a lake.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
 OTHER_PATH = "set `path` of one of them under `tables` in conf/destinations"
-# options of a whole Delta table: runs of shards with different values would alter the table back and forth
+# Options of a whole Delta table. If shards had different values, their runs would alter the table back and forth.
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
 
 
@@ -85,7 +85,7 @@ class SparkConfig(Strict):
 
     @property
     def address(self) -> str:
-        """`remote` with the location of its token, as Spark's settings name one."""
+        """`remote` with the location of its token, in the form of Spark's settings."""
         if not self.token:
             return self.remote
         base = self.remote if "/;" in self.remote else f"{self.remote.rstrip('/')}/"
@@ -215,7 +215,7 @@ class SluiceConfig(Strict):
     groups: dict[str, GroupConfig] = Field({}, description="files of conf/destinations with members")
 
     def destination_dir(self, destination: str) -> DestinationDir:
-        """Returns the directory with a destination's files. It knows where the ledger and the leases are."""
+        """Returns the directory with a destination's files. The value contains the location of its ledger and leases."""
         return DestinationDir.of(self.ledger_location(destination))
 
     def ledger_location(self, destination: str) -> LedgerLocation:
@@ -283,7 +283,7 @@ class SluiceConfig(Strict):
         return self.catalog.identifier(destination, database, f"{table}__{kind}" if kind else table)
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
-        """Returns the path of the first that exists of a source table's current-state table, history and change log."""
+        """Returns the path of the first table that exists: the source table's current-state table, history, or change log."""
         if self.destinations[destination].table(database, table).mirror:
             return self.table_path(destination, database, table)
         log, history = self.side_table_paths(destination, database, table)
@@ -291,12 +291,13 @@ class SluiceConfig(Strict):
 
 
 def path_clashes(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> list[str]:
-    """Returns a sentence for each Delta path that a source table may not have. `tables`: as of `clashing_tables`."""
+    """Returns a sentence for each Delta path that a source table may not have. `tables`: as in `clashing_tables`."""
     return list(dict.fromkeys(clashing_tables(config, tables).values()))
 
 
 def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], str]:
-    """Returns (destination, "database.table") of tables whose Delta path is another one's, or inside it, each with a sentence.
+    """Returns the tables, as (destination, "database.table"), whose Delta path equals another table's or is inside it, each with a
+    sentence.
 
     `tables`: destination → its "database.table", where they are known. Tables that conf/ names are looked at too. Two writers of one table
     would lose changes silently, unless they are shards of it; of a table inside another one's folder VACUUM would remove the files.
@@ -319,7 +320,7 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
 
 
 def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, TableWriter]]:
-    """Returns Delta path → "table of destination" → who writes there."""
+    """Returns Delta path → "table of destination" → the writers of that path."""
     users: dict[str, dict[str, TableWriter]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:
@@ -349,7 +350,7 @@ class TableWriter(NamedTuple):
 
 
 def _folded(config: SluiceConfig, users: Iterable[str]) -> bool:
-    """Whether capitals do not count in paths; the file system is asked only where it matters."""
+    """Returns whether paths ignore upper and lower case. The file system is asked only where it matters."""
     paths = {comparable_path(path) for path in users}
     return len({comparable_path(path, folds_case=True) for path in paths}) < len(paths) and folds_case(config.lake)
 
@@ -362,7 +363,7 @@ def _above(path: str) -> Iterable[str]:
 
 
 def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
-    """Why a path is Sluice's own; empty where it is not."""
+    """Returns why a path is reserved for Sluice; empty if it is not."""
     if path not in own and path != comparable_path(lake):
         return ""
     place = next(iter(those.values())).path
@@ -370,7 +371,7 @@ def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake
 
 
 def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
-    """Why a path is inside another table's folder, or one of Sluice's own."""
+    """Returns why a path is inside another table's folder or a folder of Sluice's; empty if it is not."""
     place = next(iter(those.values())).path
     if not above:
         return f"{_names(those)} has the Delta path {place}, which {OWN_FOLDER}: {OTHER_PATH}"
@@ -385,7 +386,7 @@ def _names(those: Iterable[str]) -> str:
 
 
 def _clash(those: Mapping[str, TableWriter]) -> str:
-    """Why several cannot have one path, with the way out; empty where each has rows of its own."""
+    """Returns why several tables cannot have one path, and what to do; empty if each has its own rows."""
     writers = those.values()
     path = next(iter(writers)).path
     who = f"{_names(those)} have the same Delta path {path}"

@@ -1,4 +1,4 @@
-"""Settings that destinations and groups share: the name, and who consumes the stream besides the lake."""
+"""Defines the settings that destinations and groups share: the name, and who consumes the stream besides the lake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.cdc_engine.source.settings import Strict
 
 
 class StreamConfig(Strict):
-    """A stream with consumers. The name is the name of the file."""
+    """A stream with consumers. Its name is that of its file."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
     canal_server: CanalServerConfig = CanalServerConfig()

@@ -1,4 +1,4 @@
-"""Settings of one table."""
+"""Defines the settings of one table."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TableConfig(AssetOfTable, Strict):
 
     @property
     def tells_rows(self) -> bool:
-        """Whether the lake shows which rows exist; a change log alone does not."""
+        """Whether the lake shows which rows exist. A change log alone does not show it."""
         return self.mirror or self.history
 
     @model_validator(mode="after")

@@ -1,4 +1,6 @@
-"""The record of what is registered in the catalog of conf/: `catalog.json` of a destination. Runs write it, ticks read it."""
+"""Reads and writes `catalog.json` of a destination: the record of what is registered in the catalog of conf/. Runs write it, ticks read
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Identifier = tuple[str, str, str]  # catalog, schema, name
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registered:
     """The record. `tables`: name in the catalog → ("database.table", path). `failed`: name → reason. `error`: why nothing could be
-    registered, for example because Spark has no such catalog; empty if it could. `tried_at`: seconds since 1970.
+    registered, for example because Spark has no such catalog; otherwise empty. `tried_at`: seconds since 1970.
     """
 
     tables: Mapping[Identifier, tuple[str, str]] = dataclasses.field(default_factory=dict)
@@ -44,7 +46,7 @@ class Registered:
 
     @property
     def troubles(self) -> list[str]:
-        """What is not registered, as sentences."""
+        """Returns a sentence for each table that is not registered."""
         each = [
             f"{'.'.join(name)} is not registered in the catalog: {why}; {AGAIN}"
             for name, why in sorted(self.failed.items())
@@ -53,7 +55,7 @@ class Registered:
 
 
 def catalog_troubles(directory: Location) -> tuple[str, ...]:
-    """Returns what could not be registered, as sentences for the engine's status. Raises MetaError."""
+    """Returns sentences about what could not be registered, for the engine's status. Raises MetaError."""
     troubles = read_registered(directory).troubles
     rest = len(troubles) - SHOWN_MAX
     return (*troubles[:SHOWN_MAX], *([f"{rest} more tables are not registered in the catalog"] if rest > 0 else []))

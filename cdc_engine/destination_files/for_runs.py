@@ -1,8 +1,7 @@
-"""Two files of the engine's folder that runs read. Where runs may be on hosts without that folder, an object store has copies.
+"""Gives runs two files of the engine's folder. If runs may be on hosts without that folder, an object store has copies.
 
 The engine uploads them whenever it writes them; a run downloads what it reads. For a run the store's copy counts, also on the engine's
-host.
-"""
+host."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from sluice.object_stores.errors import StoreError
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.options import resolved
 
-DOWNLOADED = "brought"  # a folder in the destination's
+DOWNLOADED = "brought"  # A folder in the destination's folder.
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
@@ -43,7 +42,7 @@ def local_copy(destination_dir: Path, name: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             dir=path.parent, delete=False
-        ) as beside:  # other runs of this host download it too
+        ) as beside:  # Other runs of this host download it too.
             beside.write(content)
         Path(beside.name).replace(path)
     return path

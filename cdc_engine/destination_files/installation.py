@@ -1,10 +1,9 @@
-"""The id of the installation: of the data directory, or of the shared ledger, with all its destinations. Created by the first process
-that asks.
+"""Reads the id of the installation: of the data directory, or of the shared ledger, with all its destinations. The first process that needs
+it creates it.
 
 Engines identify themselves by it as replicas of the source: hosts that share a ledger have one id, two installations have two. Runs store
 it in each Delta table that several destinations write, because two runs that take the table's lock in different installations do not see
-each other.
-"""
+each other."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 IDENTITY = "identity"
 FILE = f"{IDENTITY}.json"
-IDENTITY_SECONDS = 20.0  # maximum time for another process to write it
+IDENTITY_SECONDS = 20.0  # Another process writes the id within this time.
 POLL_SECONDS = 0.1
 
 
 def installation_id(place: Location) -> str:
-    """Returns the id, creating it if there is none. `place`: of any destination. Raises MetaError."""
+    """Returns the id, creating it if there is none. `place`: the location of any destination. Raises MetaError."""
     if known := known_installation_id(place):
         return known
     records, lock, deadline = _records(place), open_table_lock(place, IDENTITY), time.monotonic() + IDENTITY_SECONDS
@@ -44,7 +43,7 @@ def installation_id(place: Location) -> str:
 
 
 def known_installation_id(place: Location) -> str:
-    """Returns the id; empty if no engine and no run has asked for it yet. Writes nothing. Raises MetaError."""
+    """Returns the id; empty if no engine and no run has created it yet. Writes nothing. Raises MetaError."""
     return _records(place).get(FILE) or ""
 
 

@@ -1,4 +1,4 @@
-"""The Delta tables of a destination as its last run left them: the records `lake-tables/NN.json`. Owned here.
+"""Records the Delta tables of a destination as its last run left them, in `lake-tables/NN.json`.
 
 A run writes them after each table, while it holds the run lock; the next run compares. They may be behind the table by the commits of a run
 that was killed in between, never ahead. `sluice lake accept` changes them while no run merges.
@@ -6,8 +6,7 @@ that was killed in between, never ahead. `sluice lake accept` changes them while
 The tables are divided among RECORDS records by a digest of their names: the record of a table that is merged is written without those of
 most others, and no record comes near the megabyte that ZooKeeper stores under a name. One record per table would need a write per table of
 a batch. Earlier versions stored all tables in `lake-tables.json`. While it exists it counts, and the other records do not: the first
-writer divides it, and removes it last.
-"""
+writer divides it, and removes it last."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 FOLDER = "lake-tables"
 RECORDS = 64
-UNDIVIDED = "lake-tables.json"  # all tables, as earlier versions stored them
+UNDIVIDED = "lake-tables.json"  # Earlier versions stored all tables in this record.
 
 
 Kept = dict[str, dict[str, tuple[str, int]]]  # name → MAIN, "log" or "history" → (id, version)
@@ -32,7 +31,7 @@ MAIN = ""
 
 class LakeTables:
     """(id, version) of each current-state table, change log and history. Thread-safe within the process that holds the run lock. A table
-    without a current-state table has only the others.
+    may have a change log or a history without a current-state table.
     """
 
     def __init__(self, destination_dir: Location) -> None:
@@ -56,11 +55,11 @@ class LakeTables:
 
     @property
     def names(self) -> list[str]:
-        """Returns the names of all tables of which runs have left something."""
+        """Returns the names of all tables for which runs have recorded something."""
         return sorted(self._tables)
 
     def beside(self, name: str) -> dict[str, tuple[str, int]]:
-        """Returns kind ("log", "history") → id and version, of the change log and history that runs have left."""
+        """Returns kind ("log", "history") → id and version of the table's change log and history."""
         return {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
@@ -69,12 +68,12 @@ class LakeTables:
             self._store({name: {**self._tables.get(name, {}), MAIN: kept} for name, kept in tables.items()})
 
     def keep_side_table(self, name: str, kind: str, kept: tuple[str, int]) -> None:
-        """Stores id and version of a change log or history. Raises MetaError."""
+        """Stores id and version of a table's change log or history. Raises MetaError."""
         with self._lock:
             self._store({name: {**self._tables.get(name, {}), kind: kept}})
 
     def forget(self, name: str, *, whole: bool = True) -> None:
-        """Forgets a table, and its change log and history if `whole`. Raises MetaError."""
+        """Forgets a table; with `whole`, also its change log and history. Raises MetaError."""
         with self._lock:
             kept = self._tables.get(name, {})
             self._store({name: {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN}})
@@ -86,7 +85,7 @@ class LakeTables:
             self._store({name: {other: each for other, each in kept.items() if other != kind}})
 
     def _store(self, changed: Kept) -> None:
-        """Writes the records of the tables that are not stored like this already."""
+        """Writes the records of the tables whose stored values differ."""
         new = {name: kept for name, kept in changed.items() if kept != self._tables.get(name, {})}
         if not new:
             return
@@ -110,7 +109,9 @@ class LakeTables:
         self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
     def _divide(self) -> None:
-        """Divides what an earlier version stored. A crash before the end leaves the undivided record, which counts until it is removed."""
+        """Divides the single record that an earlier version stored. A crash before the end leaves that record, which counts until it is
+        removed.
+        """
         if not self._undivided:
             return
         there = self._records.read_all(f"{FOLDER}/")
@@ -139,12 +140,12 @@ class LakeTables:
 
 
 def _record_of(name: str) -> str:
-    """Returns the name of the record that has a table."""
+    """Returns the name of the record that contains a table."""
     return f"{FOLDER}/{hashlib.sha256(name.encode()).digest()[0] % RECORDS:02d}.json"
 
 
 def _refuse_strangers(record: str, tables: Collection[str], where: str) -> None:
-    """Raises MetaError for a copy of a record under another name: it would be read, and never written."""
+    """Raises MetaError for a record that was copied to another name: it would be read, and never written."""
     if strangers := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(
             f"{where} has {', '.join(strangers[:3])}, which belong to other records: it is a copy of another record, remove it"

@@ -15,8 +15,7 @@ __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(place: Location) -> OutstandingBatch | None:
-    """Returns the batch whose ack is next, the only one that may be merged now; None if no batch waits. Raises MetaError like
-    `read_ledger`.
+    """Returns the first batch that waits, the only one that may be merged now; None if no batch waits. Raises MetaError like `read_ledger`.
 
     Raises RunLockLostError in a process that has lost its run lock. A run compares its own (epoch, end, delivery) with the batch right
     before it writes: a batch that was rolled back has another delivery.

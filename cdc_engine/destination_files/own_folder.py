@@ -20,7 +20,7 @@ FILE, LAST = "folder.json", "read-with-folder.json"
 
 
 class OwnFolder:
-    """The folder at one start of an engine, which holds the lease."""
+    """What is recorded about this host's folder at one start of an engine, which holds the lease."""
 
     def __init__(self, directory: Path) -> None:
         """Raises MetaError."""
@@ -29,11 +29,11 @@ class OwnFolder:
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
-        #: the stream was not read with another folder since
+        #: Whether the stream was not read with another folder since.
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:
-        """Raises ConfigurationError if another folder is needed."""
+        """Raises ConfigurationError if the stream was read with another folder since, and what that folder contains is needed."""
         if self._place.is_apart or self.is_last:
             return
         name = self._directory.name
@@ -46,7 +46,7 @@ class OwnFolder:
         )
 
     def note(self) -> None:
-        """Records that the stream is read with this folder from now on. Writes once. Raises MetaError."""
+        """Records that the stream is read with this folder from now on. Writes at most once. Raises MetaError."""
         if not self._noted:
             record_store(self._directory).put(LAST, json.dumps({"id": self._own, "host": platform.node()}))
             self._noted = True

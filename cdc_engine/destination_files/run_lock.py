@@ -1,10 +1,9 @@
-"""The run lock: one writing run per destination. Taken in runs; read by the sensor and the console.
+"""Holds the run lock: one writing run per destination. Taken in runs; the sensor and the console read it.
 
 Delta on a local disk does not protect a table against two writers. A run that was given up but still lives is waited for here.
 
 A run that drains holds the drain lock while it is attached, and the run lock only while it merges, so that publications and backfills run
-between two batches. A process that waits for the run lock holds a third lock, and a draining run lets it go first.
-"""
+between two batches. A process that waits for the run lock holds a third lock, and a draining run lets it go first."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from sluice.cdc_engine.ha.leases import run_lock_held as is_held
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-WAITING_FILE = "run.waiting"  # held by one of the processes that wait for the run lock
-DRAIN_LOCK_FILE = "drain.lock"  # held by the run that drains, while it is attached
-POLL_SHARED_SECONDS = 0.5  # for a lock that other hosts share
+WAITING_FILE = "run.waiting"  # One of the processes that wait for the run lock holds this file's lock.
+DRAIN_LOCK_FILE = "drain.lock"  # The run that drains holds this lock while it is attached.
+POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that other hosts share.
 _taken: dict[str, Lock] = {}  # run locks of this process, by the destination's folder
 
 
@@ -59,7 +58,8 @@ def run_lock(place: Location, timeout_seconds: float = 0.0) -> Iterator[Callable
                     f"another run of {where.destination} still holds its run lock after {timeout_seconds:g} s: "
                     "wait for it or end it; this batch is handed out again"
                 )
-            with contextlib.suppress(OSError):  # a shared folder may not support locks: then nobody yields
+            # A shared folder may not support locks; then no holder yields to waiting processes.
+            with contextlib.suppress(OSError):
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
         waiting.release()
@@ -76,7 +76,7 @@ def run_lock(place: Location, timeout_seconds: float = 0.0) -> Iterator[Callable
 
 
 def refuse_if_lost(place: Location) -> None:
-    """Raises RunLockLostError if this process took the run lock and does not hold it any more: another run may be writing.
+    """Raises RunLockLostError if this process took the run lock and has lost it: another run may be writing.
 
     Asks the lock's store. Raises MetaError if it does not answer.
     """
@@ -87,7 +87,7 @@ def refuse_if_lost(place: Location) -> None:
 
 
 def run_lock_fence(place: Location) -> Callable[[], str]:
-    """Returns the fence of the run lock that this process holds, as `run_lock` yields it; one that always refuses if it holds none."""
+    """Returns the fence of the run lock that this process holds, as `run_lock` yields it; a fence that always refuses if it holds none."""
     where = as_location(place)
     lock = _taken.get(str(where.directory))
     return functools.partial(_why_not_writer, where, lock) if lock else lambda: _lost(where)
@@ -120,7 +120,7 @@ def run_lock_wanted(destination_dir: Path) -> bool:
 
 @contextlib.contextmanager
 def drain_lock(destination_dir: Path, timeout_seconds: float = 1.0) -> Iterator[bool]:
-    """Yields whether this run is the one that drains, until the block ends; False if another run is for the whole time given.
+    """Yields True if this run is the one that drains, until the block ends; False if another run holds the lock for the whole time given.
 
     The lock ends with the process. A check of the lock holds it for a moment, so one failed try proves nothing.
     """

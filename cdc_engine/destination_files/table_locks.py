@@ -1,8 +1,7 @@
-"""Locks of Delta tables that several destinations write, one per table. Taken by runs that hold their destination's run lock.
+"""Locks Delta tables that several destinations write, one lock per table. Taken by runs that hold their destination's run lock.
 
 They are where the ledgers of conf/ are: in a folder next to the destinations', or in a shared store. Each has a record of who writes the
-table now, and of what a dead holder may have left running.
-"""
+table now, and of what a dead holder may have left running."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 
 class StoredTableLock:
-    """The lock of one table. For one thread. All methods raise MetaError if the store does not answer."""
+    """The lock of one table. Use it from one thread. All methods raise MetaError if the store does not answer."""
 
     def __init__(self, place: Location, table: str) -> None:
         """`table`: its path in the lake."""
@@ -49,7 +48,8 @@ class StoredTableLock:
 
         A process that returns to a table lets the waiting one go first; otherwise a draining run would always be faster.
         """
-        with contextlib.suppress(OSError):  # a folder may not support locks: then nobody yields
+        # A folder may not support locks; then no holder yields to waiting processes.
+        with contextlib.suppress(OSError):
             return self._waiting.try_acquire()
         return True
 

@@ -1,1 +1,1 @@
-"""Locks that allow one engine and one run per destination, across processes and hosts."""
+"""Allows one engine and one run per destination, across processes and hosts, by locks."""

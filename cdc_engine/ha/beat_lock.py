@@ -1,8 +1,7 @@
-"""A lock in a shared record store, for installations without ZooKeeper: its holder keeps writing new versions by compare-and-set.
+"""Locks by a record in a shared store, for installations without ZooKeeper: the holder keeps writing new versions by compare-and-set.
 
 A process that wants the lock watches it: a version that does not change for a whole session, by the watcher's own clock, has no living
-holder and is replaced. No two clocks are compared, and if two processes replace it, one is refused. The holder itself stops well before.
-"""
+holder and is replaced. No two clocks are compared, and if two processes replace it, one is refused. The holder itself stops well before."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class LockClaim:
 
 
 class LockWatcher:
-    """What this process has seen of a lock: since when its version is unchanged. Thread-safe."""
+    """What this process has seen of a lock: its version, and since when that is unchanged. Thread-safe."""
 
     def __init__(self, store: RecordStore, name: str, seconds: float) -> None:
         self._store, self._name, self._seconds = store, name, seconds
@@ -71,7 +70,7 @@ class BeatLock:
         self._version = NOT_THERE
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._beating = threading.Lock()  # one write at a time: the thread's or a requested one
+        self._beating = threading.Lock()  # The thread and the caller of `confirm` write one at a time.
 
     @property
     def token(self) -> int:
@@ -79,7 +78,7 @@ class BeatLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock and nobody else can hold it yet."""
+        """-"""
         return self._claim is not None and self._session.trusted
 
     def try_acquire(self) -> bool:
@@ -88,7 +87,7 @@ class BeatLock:
             return True
         self._forget()
         kept, there, is_held = self._watcher.look()
-        # Our own claim comes from an attempt whose answer was lost.
+        # This claim is our own: the answer to an earlier attempt was lost.
         if is_held and there is not None and there.claim_id != self._claim_id:
             return False
         claim = LockClaim(
@@ -137,14 +136,14 @@ class BeatLock:
 
     def _beat(self, claim: LockClaim, ending: threading.Event) -> None:
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(MetaError):  # the lock expires by itself
+            with contextlib.suppress(MetaError):  # The lock expires by itself.
                 if not self._beat_once(claim):
                     return
 
     def _beat_once(self, claim: LockClaim) -> bool:
         """Writes a new version. Returns whether the lock still belongs to this claim. Raises MetaError if the store does not answer."""
         with self._beating:
-            if self._claim is not claim:  # released in the meantime: a new version would take it again
+            if self._claim is not claim:  # The lock was released in the meantime; a new version would take it again.
                 return False
             asked_at = now()
             try:
@@ -157,7 +156,7 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether the stored version comes from an own write whose answer was lost."""
+        """Returns whether the stored version is one that this process wrote without getting an answer."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

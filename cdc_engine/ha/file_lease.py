@@ -1,9 +1,8 @@
-"""The lease of a destination: the process that holds it may read the destination's binlog and write its ledger.
+"""Holds the lease of a destination on one machine: the process that has it may read the destination's binlog and write its ledger.
 
 `instance` tries to acquire it in a loop and starts the other packages once it has it. `meta` calls `check` before each write.
 `destination_files` shows the holder. The lock on lease.lock decides; lease.json only records who holds it and counts how often it changed
-hands.
-"""
+hands."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def read_holder(destination_dir: Path) -> Holder | None:
 
 
 class FileLease:
-    """Implements `ports.Lease` for the processes of one machine. For one thread, except `check` and `holder`."""
+    """Implements `ports.Lease` for the processes of one machine. Use it from one thread, except `check` and `holder`."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._directory = destination_dir
@@ -46,8 +45,8 @@ class FileLease:
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # An unreadable record (edited by hand, truncated by a full disk) must not lead to an old token: the clock is higher than any
-        # count.
+        # An unreadable record (edited by hand, truncated by a full disk) must not lead to an old token. The clock is
+        # higher than any count.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:

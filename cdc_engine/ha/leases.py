@@ -1,7 +1,6 @@
 """Opens the lease and the run lock of a destination, and the locks of Delta tables that several destinations write, where conf/ puts them.
 
-Called by `instance`, `acts` and `destination_files`.
-"""
+Called by `instance`, `acts` and `destination_files`."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 LEASE, RUN_LOCK, READING = "lease", "run-lock", "reading"
 READING_FILE = "snapshots/reading.lock"
 POLL_SECONDS = 0.5
-TABLES = "_sluice_tables"  # beside the destinations, and no name that one may have
+TABLES = "_sluice_tables"  # This name is next to the destinations' names, and no destination may have it.
 
 
 class Lock(Protocol):
@@ -54,7 +53,7 @@ class SharedLock(Lock, Protocol):
 
     @property
     def token(self) -> int:
-        """Higher than every earlier holder's while held, else 0."""
+        """While the lock is held, a number higher than every earlier holder's; otherwise 0."""
 
 
 class SharedLease:
@@ -82,7 +81,7 @@ class SharedLease:
 
 
 def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
-    """Takes a lock, or returns False if somebody holds it for so many seconds. Raises MetaError.
+    """Takes a lock. Returns False if somebody else holds it for that many seconds. Raises MetaError.
 
     The lock of a process that was killed on another host becomes free after a session, as seen by whoever watches it.
     """
@@ -106,7 +105,7 @@ def open_run_lock(place: Location) -> Lock:
 
 
 def tables_location(place: Location) -> LedgerLocation:
-    """Returns where the locks of tables with several destinations are: the same for all destinations of one conf/."""
+    """Returns the location of the locks of tables with several destinations. It is the same for all destinations of one conf/."""
     where = as_location(place)
     directory = where.directory.parent / TABLES
     return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
@@ -118,7 +117,7 @@ def open_table_lock(place: Location, name: str) -> Lock:
 
 
 def open_reading_lock(place: Location) -> Lock:
-    """Opens the lock of the one run, over all hosts, that reads rows of tables. Raises ConfigurationError, MetaError."""
+    """Opens the lock for the run that reads rows of tables; over all hosts, one run holds it. Raises ConfigurationError, MetaError."""
     return _lock(as_location(place), READING, READING_FILE)
 
 
@@ -169,9 +168,10 @@ def _holder(place: LedgerLocation, name: str) -> Holder | None:
     return claim.holder(held=held) if claim else None
 
 
-@functools.cache  # one per lock of conf/; a watcher that was forgotten would never see a dead holder's session end
+# There is one per lock of conf/. A watcher that is dropped would never see the end of a dead holder's session.
+@functools.cache
 def _watcher(place: LedgerLocation, name: str) -> LockWatcher:
-    """Returns the watcher of a lock, one per process: what it saw before distinguishes a living holder from a dead one."""
+    """Returns the watcher of a lock, one per process. What it saw earlier distinguishes a living holder from a dead one."""
     return LockWatcher(record_store(place), name, place.session_seconds)
 
 

@@ -1,25 +1,27 @@
-"""How long a claim in another place may be trusted: until some time before that place may give it away. Used by the leases that are shared.
+"""Decides how long a holder may trust its claim of a shared lock: until some time before others may take the lock. Used by the shared
+leases.
 
 The clock is the machine's own, which no one sets and which goes on while a process is stopped or the machine sleeps. Two machines'
-clocks are never compared.
-"""
+clocks are never compared."""
 
 from __future__ import annotations
 
 import threading
 import time
 
-TRUSTED_PART = 0.6  # of a session: what is left is for who must stop reading before anyone else can begin
-CONFIRM_PART = 0.2  # of a session, between two confirmations
+# The part of a session for which the holder trusts its claim. It stops reading in the rest, before anyone else can
+# begin.
+TRUSTED_PART = 0.6
+CONFIRM_PART = 0.2  # The part of a session between two confirmations.
 
 
 def now() -> float:
-    """Seconds of a clock that nobody sets."""
+    """Returns the seconds of a clock that nobody sets."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseSession:
-    """A claim that must be confirmed again and again. May be used from any thread."""
+    """A claim that its holder must confirm again and again. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -28,12 +30,12 @@ class LeaseSession:
 
     @property
     def trusted(self) -> bool:
-        """Whether the claim is confirmed, and was so lately."""
+        """Whether the claim was confirmed recently enough."""
         with self._lock:
             return self._confirmed_at is not None and now() - self._confirmed_at < self.seconds * TRUSTED_PART
 
     def confirm(self, asked_at: float) -> None:
-        """The claim held when it was asked for, at `asked_at` or later."""
+        """Records that the claim was held when the store was asked, at `asked_at` or later."""
         with self._lock:
             if self._confirmed_at is not None:
                 self._confirmed_at = max(self._confirmed_at, asked_at)
@@ -43,13 +45,13 @@ class LeaseSession:
             self._confirmed_at = asked_at
 
     def end(self) -> None:
-        """The claim is lost or given back: no confirmation under way brings it back."""
+        """Records that the claim is lost or released. A confirmation that is under way does not restore it."""
         with self._lock:
             self._confirmed_at = None
 
 
 def lost_sentence(what: str, who: str) -> str:
-    """Why a holder may not go on."""
+    """Returns the sentence about why a holder may not continue."""
     return (
         f"the lease of {what} is not held by this process, or was not confirmed for too long; {who}: this engine writes no more; "
         "it takes the destination again when the lease is free"

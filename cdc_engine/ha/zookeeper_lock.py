@@ -1,9 +1,8 @@
-"""A lock in ZooKeeper: an ephemeral node, like Canal's running node, and a counter that rises with each holder.
+"""Locks by an ephemeral node in ZooKeeper, like Canal's running node, and a counter that rises with each holder.
 
 Node and counter are written in one step, so a token is never used twice. The lock has its own client, whose session ends with the lock. A
 lost connection that kazoo reports (SUSPENDED, LOST) ends the claim at once. A holder that was stopped for longer than its session sees by
-the clock that it may not continue, before it hears from the server.
-"""
+the clock that it may not continue, before it hears from the server."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ from sluice.cdc_engine.records.zookeeper_client import answer, end, is_over, new
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Paths in ZooKeeper. `servers`: where it is. `held`: the ephemeral node with its `payload`; `counter`: its version is the
-    token; `present`: an ephemeral node per candidate.
+    """Paths in ZooKeeper. `servers`: its servers. `held`: the ephemeral node with its `payload`. `counter`: a node whose version is the
+    token. `present`: an ephemeral node per candidate.
     """
 
     servers: ZooKeeperServers
@@ -99,7 +98,7 @@ class ZooKeeperLock:
             with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.servers} cannot be confirmed"):
                 return self._confirm_once(client) and self.held
         except MetaError:
-            if not self.held:  # its session is over, and therefore nobody answers
+            if not self.held:  # The session is over, and therefore nobody answers.
                 return False
             raise
 
@@ -135,7 +134,7 @@ class ZooKeeperLock:
         step.create(self._nodes.held, self._nodes.payload.encode(), ephemeral=True)
         step.set_data(self._nodes.counter, self._record(stat.version + 1), version=stat.version)
         created, counted = answer(step.commit_async())
-        if isinstance(created, NodeExistsError) and self._is_ours(client):  # from an attempt whose answer was lost
+        if isinstance(created, NodeExistsError) and self._is_ours(client):  # The answer to an earlier attempt was lost.
             answer(client.delete_async(self._nodes.held))
             return self._create(client)
         if isinstance(created, NodeExistsError) or isinstance(counted, BadVersionError):
@@ -150,22 +149,22 @@ class ZooKeeperLock:
             data, stat = answer(client.get_async(self._nodes.held))
         except NoNodeError:
             return False
-        session = client.client_id  # None between the end of a session and the next one
+        session = client.client_id  # The id is None between the end of a session and the next one.
         return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
-        """Confirms the claim while the node is ours. A node whose content somebody else changed is lost: this is how Canal's
-        administrators move a destination.
+        """Confirms the claim repeatedly while the node is ours. If somebody else changed the node's content, the lock is lost: Canal's
+        administrators move a destination in this way.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(KazooException, KazooTimeoutError):  # the lock expires by itself
+            with contextlib.suppress(KazooException, KazooTimeoutError):  # The lock expires by itself.
                 if not self._confirm_once(client):
                     return
 
     def _confirm_once(self, client: Any) -> bool:
         """Returns whether the node is still ours."""
         asked_at = now()
-        answer(client.sync_async(self._nodes.held))  # a server without contact to the others may have old data
+        answer(client.sync_async(self._nodes.held))  # A server without contact to the others may have old data.
         if not self._is_ours(client):
             self._session.end()
             return False

@@ -1,4 +1,4 @@
-"""Calls the handlers of other packages before and after each batch of a destination. Such a package imports its protocol from here
+"""Calls the handlers of other packages before and after each batch of a destination. Handlers import their protocol from here
 (docs/handlers.md).
 """
 

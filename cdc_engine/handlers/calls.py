@@ -1,8 +1,7 @@
-"""Decides when the handlers of a destination are called, over crashes too. Called by `instance.hand_out`.
+"""Decides when a destination's handlers are called, also across crashes. Called by `instance.hand_out`.
 
 The intent to ack or roll back a batch is written first (`handlers.json`), then the ledger is written, and then the handlers are called.
-So the ledger's state of that batch shows at any time whether they must still be called, also to the next process.
-"""
+So the ledger's state of that batch shows at any time whether they must still be called, also to the next process."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ Kind = Literal["after", "retry"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that the handlers get once the ledger has acked or rolled back the batch."""
+    """A call that the handlers get after the ledger has acked or rolled back the batch."""
 
     kind: Kind
     batch: OutstandingBatch
@@ -76,9 +75,9 @@ class Calls:
         self._destination, self._directory, self._handlers = destination, directory, handlers
         self._fence, self._records, self._lock = fence, record_store(directory), threading.Lock()
         self._call = _read(self._records) if handlers else None
-        self._told: set[int] = set()  # indices of the handlers that were called
+        self._told: set[int] = set()  # The indices of the handlers that were called.
         if not handlers:
-            self._records.remove(FILE)  # from handlers that conf/ no longer names
+            self._records.remove(FILE)  # The record may name handlers that conf/ no longer has.
 
     @property
     def any(self) -> bool:
@@ -105,12 +104,12 @@ class Calls:
             self._call, self._told = call, set()
 
     def owed(self, line: LedgerLine) -> bool:
-        """Returns whether handlers must be called before the next batch is handed out."""
+        """Returns whether a call must be made before the next batch is handed out."""
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def tell(self, line: LedgerLine) -> None:
-        """Makes the calls that are due. A handler that was called is not called again. Raises HandlerError."""
+        """Makes the calls that are due. It does not repeat a call that a handler got. Raises HandlerError."""
         with self._lock:
             call, told = self._call, self._told
         if call is None or (when := due(call, line)) is Due.NOT_YET:
@@ -149,7 +148,7 @@ class Calls:
 
 
 class _Named:
-    """Raises errors of its block as a HandlerError that begins with `words`."""
+    """Raises any error of its block as a HandlerError that begins with `words`."""
 
     def __init__(self, words: str) -> None:
         self._words = words

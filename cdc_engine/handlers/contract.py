@@ -1,4 +1,4 @@
-"""The protocol of a handler, and the values that it gets. Packages outside Sluice build on this file: nothing in it is removed or
+"""Defines the protocol of a handler and the values that it gets. Packages outside Sluice depend on this file: nothing in it is removed or
 changed.
 """
 
@@ -45,7 +45,7 @@ class BatchHandler(Protocol):
         """
 
     def after(self, batch: HandledBatch) -> None:
-        """Called when the batch is in the lake and acked, before the next one is handed out."""
+        """Called when the batch is merged and acked, before the next one is handed out."""
 
     def retry(self, batch: HandledBatch, reason: str) -> None:
         """Called when the batch could not be merged, before the same changes are handed out again."""

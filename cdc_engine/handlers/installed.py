@@ -18,7 +18,7 @@ METHODS = ("before", "after", "retry")
 
 
 class Named(Protocol):
-    """The settings of one handler in conf/."""
+    """A handler of conf/ and its settings."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
     given = {key: _given(name, key, value) for key, value in options.items()}
     try:
         handler: BatchHandler = entry.load()(destination, given)
-    except Exception as error:  # an error of a package outside Sluice
+    except Exception as error:  # The handler's package is not part of Sluice and may raise any error.
         raise ConfigurationError(
             f"handlers: {name} ({entry.value} of {_package(entry)}) cannot be made: {type(error).__name__}: {error}"
         ) from error
@@ -69,7 +69,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
 
 
 def _given(name: str, key: str, value: object) -> object:
-    """Returns an option as the handler gets it. Only texts are changed."""
+    """Returns the value of an option that the handler gets. Only texts are changed."""
     return filled(value, f"handlers: {name}: options {key}") if isinstance(value, str) else value
 
 

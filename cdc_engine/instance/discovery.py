@@ -22,7 +22,7 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_sna
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
 from sluice.cdc_engine.table_meta.schema import is_of_users
 
-_claiming = threading.Lock()  # two destinations that start at once must see each other
+_claiming = threading.Lock()  # Two destinations that start at the same time must see each other's tables.
 
 
 def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:

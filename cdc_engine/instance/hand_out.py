@@ -1,9 +1,8 @@
-"""Makes staged batches that wait for their ack: joins reading from the store, staging and the ledger.
+"""Makes staged batches that wait for their ack: reads from the store, stages, and records the batch in the ledger.
 
 `engine` calls it from the sensor's ticks. Staging runs on a thread of its own, so that a tick never takes longer than its timeout: a
 batch that is not staged in time is handed out by the next tick. A batch without changes for the lake is acked here; it only moves the
-cursor.
-"""
+cursor."""
 
 from __future__ import annotations
 
@@ -41,11 +40,12 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
-MORE_BYTES_MIN = 1 << 20  # bytes of row events per GET_SECONDS: if fewer arrive, the end of the binlog is near
-APPENDABLE_BYTES_MAX = 8 << 20  # bytes of row events: staged within a tenth of a second
-LIVE_SECONDS_MAX = 2.0  # between a commit and reading it; more means that the reader or a clock is behind
-GET_SECONDS = 0.2  # how long the staging thread waits for the first change before it returns
-# How long a batch waits at least for what follows it: a reader that waits for a processor is not at the end.
+MORE_BYTES_MIN = 1 << 20  # If fewer bytes of row events arrive per GET_SECONDS, the end of the binlog is near.
+APPENDABLE_BYTES_MAX = 8 << 20  # A batch with at most so many bytes of row events is staged within a tenth of a second.
+LIVE_SECONDS_MAX = 2.0  # A longer time between a commit and its reading means that the reader or a clock is behind.
+GET_SECONDS = 0.2  # The staging thread waits so long for the first change before it returns.
+# A batch waits at least this long for what follows it: a reader that waits for a processor is not at the end of the
+# stream.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "its run did not merge it", "its run could not read the staged files"
 ENDS = "the engine of {} was stopped in this moment"
@@ -53,8 +53,8 @@ ENDS = "the engine of {} was stopped in this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch. `appendable_bytes_max`: bytes of row events up to which a batch is kept in memory, and staged again together
-    with the changes that arrive until its run takes it.
+    """The limits of a batch. `appendable_bytes_max`: up to so many bytes of row events a batch is kept in memory, and is staged again with
+    the changes that arrive until its run takes it.
     """
 
     bytes_max: int
@@ -63,7 +63,7 @@ class BatchLimits:
 
 
 class HandOut:
-    """Hands out one batch at a time, which is outstanding or being staged."""
+    """Hands out one batch at a time. It is staged first, and then in flight until it is settled."""
 
     def __init__(
         self,
@@ -84,20 +84,22 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
-        self._appendable: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that no run has taken
-        self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # the delivery that a run is taking
-        self._runs_take = False  # whether runs reach this engine; without it their batches have a fixed end
-        self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
-        self.trouble: SluiceError | None = None  # why the last try to stage a batch failed; None once one succeeds
+        # Delivery and parts of the batch that no run has taken.
+        self._appendable: tuple[int, list[Batch]] | None = None
+        self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # The delivery that a run is taking.
+        self._runs_take = False  # Whether runs reach this engine. If not, batches have a fixed end from the start.
+        self.first_commit_time_us = 0  # The first commit time in the batch in flight; 0 without one.
+        # Why the last attempt to stage a batch failed; None after one that succeeds.
+        self.trouble: SluiceError | None = None
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the first outstanding batch, once it is staged."""
+        """Returns the first batch in flight, once it is staged."""
         head = self._meta.ledger.head
         return head if head is not None and head.path else None
 
     def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the outstanding batch, or else the next one if it is staged within the timeout. Raises the errors of staging;
-        NotStartedError after `close`, of which the caller may not know yet.
+        """Returns the batch in flight, or else the next one if it is staged within the timeout. Raises the errors of staging; raises
+        NotStartedError after `close`, which the caller may not know of yet.
 
         `appendable`: changes may be appended to the next batch until its run takes it.
         """
@@ -123,12 +125,12 @@ class HandOut:
     def _begin(self, *, appendable: bool) -> Future[OutstandingBatch | None]:
         try:
             return self._pool.submit(functools.partial(self._try_next, appendable=appendable))
-        except RuntimeError:  # raised by a pool that was shut down
+        except RuntimeError:  # A pool that was shut down raises this.
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of a batch, which its run calls before it merges anything, and returns the batch. Every later call returns the
-        same.
+        """Fixes the end of a batch and returns the batch. Its run calls this before it merges anything. Every later call returns the same
+        batch.
 
         With `append` the batch gets the changes that arrived since it was staged, if this process has staged it. Raises CanalServiceError
         if this delivery is not outstanding any more, and another SluiceError if it is not known whether its end is fixed; then the call
@@ -146,7 +148,7 @@ class HandOut:
                 self._appendable = None
                 try:
                     taking = self._pool.submit(self._take, head, parts)
-                except RuntimeError:  # raised by a pool that was shut down
+                except RuntimeError:  # A pool that was shut down raises this.
                     raise NotStartedError(ENDS.format(self._client.destination)) from None
                 self._taking = head.delivery, taking
         try:
@@ -159,7 +161,7 @@ class HandOut:
             if longer := self._append_to(head, parts) if parts else None:
                 return longer
         except (CanalServiceError, MetaError, LeaseLostError):
-            raise  # the batch was settled meanwhile, or it is not known whether the ledger has the longer batch
+            raise  # The batch was settled meanwhile, or it is unknown whether the ledger has the longer batch.
         except SluiceError as error:
             logger.warning(
                 "nothing was appended to delivery %d of %s; the waiting changes are in the next batch: %s",
@@ -170,8 +172,8 @@ class HandOut:
         return _of(self._meta.update(lambda ledger: ledger.taken(head)), head)
 
     def _append_to(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch | None:
-        """Stages the batch together with what follows it, and replaces its record with one write of the ledger: a crash leaves the batch
-        as it was, or the longer one with a fixed end. Returns None if nothing follows that can be appended.
+        """Stages the batch together with what follows it, and replaces its record in one write of the ledger. A crash leaves either the old
+        batch or the longer one, whose end is fixed. Returns None if nothing follows that can be appended.
         """
         begun_ns, found = time.time_ns(), None
 
@@ -185,7 +187,7 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    return False  # such a position must be the start of a batch
+                    return False  # A batch must start at such a position.
                 longer = dataclasses.replace(
                     longer,
                     path=str(staged.path.relative_to(self._directory)),
@@ -197,7 +199,7 @@ class HandOut:
                 try:
                     found = _of(self._meta.update(lambda ledger: ledger.taken(head, longer, part.start)), head)
                 except (MetaError, LeaseLostError):
-                    undo.pop_all()  # the ledger may name these files; the next start removes them if it does not
+                    undo.pop_all()  # The ledger may name these files. If it does not, the next start removes them.
                     raise
                 undo.pop_all()
             return True
@@ -209,7 +211,7 @@ class HandOut:
             self._service.append_to(self._client, parts[-1], bytes_max, events_left, keep)
         if found is not None:
             self._traces.appended(found, begun_ns)
-            self._remove(head)  # no run reads the files of a batch that it has not taken
+            self._remove(head)  # No run reads the files of a batch that it has not taken.
         return found
 
     def ack(self, batch: OutstandingBatch) -> None:
@@ -221,8 +223,8 @@ class HandOut:
         self._remove(batch)
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls a batch back: the same changes are handed out again, from the same files, or staged again if the files are `damaged` or
-        gone.
+        """Rolls a batch back. The same changes are handed out again from the same files; if the files are `damaged` or gone, they are
+        staged again.
 
         Raises CanalServiceError if the batch is not outstanding any more.
         """
@@ -231,8 +233,10 @@ class HandOut:
         batch = self._now(batch)
         whole = self._batches.is_whole(batch)
         if batch.appendable:
-            self._runs_take = False  # its run ended without taking it: it may run where it does not reach the engine
-        while (now := self._now(batch)).path != batch.path:  # a late request of its run replaced it amid the look
+            # Its run ended without taking the batch: the run may be on a host that does not reach the engine.
+            self._runs_take = False
+        # A late request of its run replaced the batch during the look-up.
+        while (now := self._now(batch)).path != batch.path:
             batch, whole = now, self._batches.is_whole(now)
         if not damaged and whole:
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, batch.delivery))
@@ -244,8 +248,8 @@ class HandOut:
         self._remove(batch)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables at the start of the batch, which is handed out again without them. Both are one write of the ledger, so that no
-        crash separates them.
+        """Stops tables at the start of the batch, which is handed out again without them. Both happen in one write of the ledger, so that
+        no crash separates them.
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is not outstanding any more.
         """
@@ -261,7 +265,7 @@ class HandOut:
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
 
     def while_idle(self, act: Callable[[], None]) -> bool:
-        """Calls `act` if no batch is outstanding or being staged, and blocks the next batch meanwhile. Returns whether it was called."""
+        """Calls `act` if no batch is in flight or being staged, and blocks the next batch meanwhile. Returns whether it called it."""
         with self._lock:
             staging = self._running is not None and not self._running.done()
             if staging or self._meta.ledger.outstanding:
@@ -274,7 +278,7 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging succeeded after its caller had left: its batch was handed out as the first outstanding one, and is
+        """Returns whether staging succeeded after its caller had left: its batch was then handed out as the first one in flight, and is
         settled by now.
         """
         return staging.done() and staging.exception() is None
@@ -294,7 +298,8 @@ class HandOut:
         if head is not None:
             return head
         if any(not each.path for each in self._meta.ledger.outstanding):
-            self._service.rollback(self._client)  # an attempt whose own rollback was not saved: disk full
+            # An earlier attempt could not save its rollback, for example because a disk was full.
+            self._service.rollback(self._client)
         batch = self._service.get_without_ack(
             self._client, self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS
         )
@@ -317,7 +322,7 @@ class HandOut:
     def _keep(
         self, batch: Batch, record: OutstandingBatch, staged: Staged, parts: list[Batch]
     ) -> OutstandingBatch | None:
-        """Publishes a batch and records it in the ledger. `parts`: what it was staged from, if changes may be appended to it."""
+        """Publishes a batch and records it in the ledger. `parts`: what it was staged from, if changes may be appended to it later."""
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"
             how = way_out(stopped.state, self._client.destination, name)
@@ -357,7 +362,7 @@ class HandOut:
         return LedgerLine(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _now(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """Returns the ledger's record of a batch, which a run may have taken since the caller read it."""
+        """Returns the ledger's current record of a batch, which a run may have taken since the caller read it."""
         head = self._meta.ledger.head
         same = head is not None and (head.batch_id, head.delivery) == (batch.batch_id, batch.delivery)
         return head if head is not None and same else batch
@@ -369,7 +374,7 @@ class HandOut:
 
 
 class _Rest:
-    """Reads the following parts of a batch that is being staged, up to the batch's limits; called by staging after each part.
+    """Reads further parts of a batch that is being staged, up to the batch's limits. Staging calls it after each part.
 
     The batch ends near the end of the source's binlog: after a small first part with recent changes, when little arrived within
     GET_SECONDS, or when nothing arrived within `more_seconds`. A run costs more than its rows do, so a backlog becomes few batches, and a
@@ -380,7 +385,7 @@ class _Rest:
         self._service, self._client, self._limits = service, client, limits
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
         self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
-        self.parts: list[Batch] | None = []  # parts that the store keeps: all while they are small, else None
+        self.parts: list[Batch] | None = []  # The parts, while they are small enough to be kept; otherwise None.
 
     def __call__(self, taken: Batch) -> Batch:
         if self.parts is not None:
@@ -416,7 +421,7 @@ class _Rest:
 
 
 def more_seconds(staging_seconds: float) -> float:
-    """Returns how long a batch waits for what follows: a tenth of the time that its staging took, which delays it little."""
+    """Returns how long a batch waits for what follows: a tenth of the time that its staging took, which delays it only a little."""
     return min(GET_SECONDS, max(MORE_SECONDS_MIN, staging_seconds / 10))
 
 

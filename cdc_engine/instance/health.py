@@ -1,8 +1,7 @@
-"""Describes what is wrong while the engine itself runs: no ticks, batches that nobody takes, a stream that does not move. Pure.
+"""Describes what is wrong while the engine itself runs: no ticks, batches that no run takes, a stream that does not move. Pure.
 
 `engine` calls it once per second; `status.json` carries the sentences to `./sluice status` and to the check on the engine's asset. Each
-sentence states what is wrong, for how long, and what to do.
-"""
+sentence states what is wrong, for how long, and what to do."""
 
 from __future__ import annotations
 
@@ -17,15 +16,16 @@ from sluice.cdc_engine.errors import (
     StagingError,
 )
 
-AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run that has a process
+AT_WORK = frozenset({"STARTED", "CANCELING"})  # In these states a run has a process.
 RESTART = "`sluice down` and `sluice up` restart everything"
-NO_TICK = "no tick of the sensor"  # begins the sentence of an engine that gets no ticks; `sluice status` looks for it
+# This begins the sentence of an engine that gets no ticks. `sluice status` looks for it.
+NO_TICK = "no tick of the sensor"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vitals:
-    """The input of `troubles`. Seconds are ages. `tick_seconds`: since the last tick, or since the engine started.
-    `tick_failed`: why the newest tick failed, `tick_failed_seconds` ago; empty if it did not. `batch`: the outstanding batch, or empty.
+    """The facts that `troubles` needs. Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `tick_failed`:
+    why the newest tick failed, `tick_failed_seconds` ago; empty if it did not fail. `batch`: the batch in flight, or empty.
 
     `run`: Dagster's state of that batch's run at the last tick, or empty. `waiting`: whether its next attempt is delayed. `failing`: how
     many runs in a row could not merge it, with the message of the newest, or empty. `unmoved_seconds`: for how long changes have waited
@@ -121,7 +121,7 @@ def _failing(vitals: Vitals) -> str:
 
 
 def _no_progress(vitals: Vitals) -> str:
-    """Describes what no other sentence covers: staging that hangs on a disk that does not answer, or a lock that is never free."""
+    """Describes a lack of progress that no other sentence explains: staging that hangs on a disk, or a lock that is never free."""
     explained = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
     if vitals.batch or explained or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
         return ""

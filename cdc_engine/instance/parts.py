@@ -1,4 +1,4 @@
-"""The parts of a running engine as one value. `engine.wiring` makes them."""
+"""Groups the parts of a running engine into one value. `engine.wiring` makes them."""
 
 from __future__ import annotations
 

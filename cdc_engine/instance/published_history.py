@@ -1,4 +1,4 @@
-"""The schema history, which writes its list of tables after each change for the asset definitions; runs on the parser's thread."""
+"""Wraps the schema history, and writes the list of tables for the asset definitions after each change. Runs on the parser's thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PublishedHistory:
         return self._history.follows(database, table)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns all cascades, as `TableHistory.all_cascades`."""
+        """-"""
         return self._history.all_cascades()
 
     def rewind(self, position: Position) -> None:
@@ -77,8 +77,8 @@ class PublishedHistory:
         self.publish(position)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns the state of a table, as `TableHistory.state`. At the cursor or before it, this is allowed while the parser runs, which
-        changes nothing there.
+        """Returns the state of a table, as `TableHistory.state` does. It may be called while the parser runs for positions up to the
+        cursor, where the parser changes nothing.
         """
         return self._history.state(database, table, position)
 

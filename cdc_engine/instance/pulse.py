@@ -1,6 +1,4 @@
-"""Remembers when the sensor last called the engine, and the state of the outstanding batch that it reported. Kept by `engine`, read for
-its status.
-"""
+"""Remembers when the sensor last called the engine, and which state of the batch's run it reported. Kept by `engine` for its status."""
 
 from __future__ import annotations
 
@@ -11,22 +9,22 @@ from sluice.cdc_engine.position import Position
 
 
 class Pulse:
-    """What the sensor's ticks reported. Times are of a monotonic clock. Any thread may call; each call is one assignment."""
+    """What the sensor's ticks reported. Times are of a monotonic clock. Thread-safe, because each call is one assignment."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._ticked: float | None = None
-        # why the newest tick failed, and when; None after one that succeeded
+        # Why the newest tick failed, and when. None after a tick that succeeded.
         self._tick_failed: tuple[str, float] | None = None
         self._acked: float | None = None
-        self._out: tuple[int, float] = (0, 0.0)  # delivery of the outstanding batch, and since when
-        self._run = (0, "")  # its delivery, the state in which its run was last seen
-        # the cursor, and since when it has not moved although changes wait
+        self._out: tuple[int, float] = (0, 0.0)  # The delivery of the batch in flight, and since when it is in flight.
+        self._run = (0, "")  # The delivery, and the state in which its run was last seen.
+        # The cursor, and since when it has not moved although changes wait.
         self._stood: tuple[Position | None, float] = (None, self._started)
-        self.failing = ""  # what keeps runs from merging the outstanding batch
+        self.failing = ""  # Why runs do not merge the batch in flight.
 
     def ticked(self, failed: str = "") -> None:
-        """Records a tick of the sensor. `failed`: why it failed; such a tick settles nothing and does not count as the last one."""
+        """Records a tick of the sensor. `failed`: why it failed. A failed tick settles nothing and does not count as the last one."""
         if failed:
             self._tick_failed = (failed, time.monotonic())
         else:
@@ -42,7 +40,7 @@ class Pulse:
         self._run = (delivery, state)
 
     def acked(self) -> None:
-        """Records that a run's batch was acked."""
+        """Records that a batch was acked."""
         self._acked, self.failing = time.monotonic(), ""
 
     @property
@@ -54,7 +52,7 @@ class Pulse:
         return time.monotonic() - (self._started if self._ticked is None else self._ticked)
 
     def out_seconds(self, batch: OutstandingBatch | None) -> float:
-        """Returns for how long a batch has been outstanding under one delivery; 0 for None. Called once per second."""
+        """Returns for how long a batch has been in flight under one delivery; 0 for None. Called once per second."""
         now = time.monotonic()
         delivery = batch.delivery if batch is not None else 0
         if self._out[0] != delivery:
@@ -62,7 +60,7 @@ class Pulse:
         return now - self._out[1] if delivery else 0.0
 
     def unmoved_seconds(self, cursor: Position | None, *, waits: bool) -> float:
-        """Returns for how long the cursor has not moved while something waited to be acked. Called once per second."""
+        """Returns for how long the cursor has not moved while something waited for an ack. Called once per second."""
         now = time.monotonic()
         if not waits or self._stood[0] != cursor:
             self._stood = (cursor, now)

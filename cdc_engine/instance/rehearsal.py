@@ -47,12 +47,12 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
-RESULT = Path(__file__).with_name("rehearsal.result")  # the server's answer to a chunk's SELECT of the table below
+RESULT = Path(__file__).with_name("rehearsal.result")  # The server's answer to a SELECT of a chunk of the table below.
 SELECTED = "everything"
 ADDRESSES = ("inet4", "inet6")
 MAGIC_BYTES = 4
 START = Position(epoch=1, file="binlog.000001", offset=MAGIC_BYTES)
-SPILLING_EVENTS = 2  # a ring so small that a transaction of the recording spills
+SPILLING_EVENTS = 2  # The ring is so small that a transaction of the recording spills.
 
 
 def rehearse(folder: Path, recording: Path = RECORDING) -> int:

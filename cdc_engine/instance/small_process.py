@@ -1,12 +1,11 @@
-"""Keeps the engine process small: without pandas, and with few malloc arenas. The code server and `sluice engine` call it before their
-engines start.
+"""Limits the memory of the engine process: without pandas, and with few malloc arenas. The code server and `sluice engine` call it before
+their engines start.
 
 pyarrow imports pandas with its first conversions if it is installed, and Spark's client installs it. An engine does not need pandas,
 which takes 57 MB and 0.4 s of each start. Runs merge in processes of their own, which have it.
 
 glibc gives each thread an arena to allocate from, up to eight per core, and each keeps what was freed in it: with 50 threads 110 of 350
-MB. Nearly all allocations of the threads are made while they hold Python's lock, so they do not wait for each other's arena.
-"""
+MB. Nearly all allocations of the threads are made while they hold Python's lock, so they do not wait for each other's arena."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class _WithoutPandas:
 
 
 def keep_small() -> None:
-    """Keeps the process small. Call it once, before threads start."""
+    """Applies both limits. Call it once, before threads start."""
     leave_pandas_out()
     limit_arenas()
 

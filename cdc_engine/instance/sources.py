@@ -1,4 +1,4 @@
-"""Returns the servers and the archive of a destination from its configuration, and what its source reports now."""
+"""Returns the servers and the archive that a destination's configuration names, and the current facts of its source."""
 
 from __future__ import annotations
 

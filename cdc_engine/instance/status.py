@@ -1,4 +1,6 @@
-"""The status of an engine, for the sensor's observations, `./sluice status` and the tests. Written to status.json once per second."""
+"""Defines the status of an engine, for the sensor's observations, `./sluice status` and the tests. It is written to status.json once per
+second.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
 from sluice.cdc_engine.parser.stream.event_parser import StreamCounters
 from sluice.cdc_engine.position import Position
 
-CLOCKS_DIFFER_SECONDS_MAX = 1.0  # NTP keeps servers within some milliseconds
+CLOCKS_DIFFER_SECONDS_MAX = 1.0  # NTP keeps servers' clocks within some milliseconds of each other.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
-    """Counters since the engine started, except `received_at` (seconds since 1970, 0: never), `events_max` (of the ring) and
-    `behind_seconds`: for how long the source is known to have changes that are not read. `shared`: whether it reads a stream that its
-    server sends once for several destinations.
+    """Figures of an engine's stream: counters since the engine started, except `received_at` (seconds since 1970, 0: never), `events_max`
+    (the ring's limit) and `behind_seconds` (for how long the source has had changes that are not read). `shared`: whether it reads a stream
+    that its server sends once for several destinations.
     """
 
     bytes: int = 0
@@ -46,7 +48,7 @@ def figures_of(
         connections=counters.connections,
         received_at=counters.received_at,
         put_wait_seconds=metrics.put_wait_seconds,
-        # Discarded events count as processed: both sequences only grow, and their difference is what waits.
+        # Discarded events count as processed. Both sequences only grow, and their difference is what waits.
         put_sequence=metrics.put_sequence + metrics.forgotten_events,
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
         events_max=metrics.events_max,
@@ -71,8 +73,9 @@ class MemberFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupFigures:
-    """The figures of a group. `waits_for`: members that consumers wait for, with the reason if it is known. `late`: transactions that
-    arrived late, of all consumers. `barrier_us`: the commit time up to which the slowest has acked, in µs since 1970; 0: nothing.
+    """The figures of a group. `waits_for`: members that consumers wait for, with the reason if it is known. `late`: how many transactions
+    arrived late, over all consumers. `barrier_us`: the commit time up to which the slowest consumer has acked, in µs since 1970; 0:
+    nothing.
     """
 
     members: tuple[MemberFigures, ...]
@@ -82,8 +85,8 @@ class GroupFigures:
 
     @property
     def clocks_differ_seconds(self) -> float:
-        """The largest difference between the clocks of the sources, as they were last asked: the order between them is only as good as
-        that.
+        """The largest difference between the clocks of the sources at the last check. The order between sources is only as exact as
+        this.
         """
         clocks = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
         return max(clocks) - min(clocks) if clocks else 0.0
@@ -110,8 +113,8 @@ class GroupFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineStatus:
-    """The status of an engine. `state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …); `position`: last transaction read;
-    `cursor`: last one acked.
+    """The status of an engine. `state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …). `position`: the end of the last transaction
+    that was read. `cursor`: that of the last one that was acked.
 
     `waiting`: why the next batch is delayed after failed runs, or empty.
 
@@ -157,7 +160,7 @@ class EngineStatus:
 
 
 class RateMeter:
-    """The rows per second between two readings of a counter that only grows."""
+    """Computes the rows per second between two readings of a counter that only grows."""
 
     def __init__(self) -> None:
         self._count, self._at = 0, time.monotonic()
@@ -170,7 +173,7 @@ class RateMeter:
 
 
 def write_status(path: Path, status: EngineStatus) -> None:
-    """Replaces status.json atomically; without fsync, because it is for information only."""
+    """Replaces status.json atomically. It does not call fsync, because the file is only information."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(status.to_json(), indent=1))
     temporary.replace(path)

@@ -1,4 +1,4 @@
-"""The event store of a destination, made from conf/ and the ledger. Used by `wiring`, and by `engine_acts`, which discards the store's
+"""Opens the event store of a destination by conf/ and the ledger. Used by `wiring`, and by `engine_acts`, which discards the store's
 content.
 """
 
@@ -63,12 +63,12 @@ def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, dire
 
 
 def _digest(config: DestinationConfig) -> str:
-    """Returns a digest of the table filters: rows of other tables were dropped before they were stored."""
+    """Returns a digest of the table filters, because rows of other tables were dropped before they were stored."""
     return hashlib.sha256(json.dumps([config.include, config.exclude]).encode()).hexdigest()[:16]
 
 
 def _why_lost(source: Source, begin: Position, meta: MetaManager) -> str:
-    """Returns why the source cannot be read from that position; empty if it can."""
+    """Returns why the source cannot be read from the position of the store; empty if it can."""
     epochs = Epochs(highest=meta.ledger.epoch, unfinished=meta.ledger.unfinished)
     connection = SourceConnection(source)
     try:

@@ -1,8 +1,7 @@
-"""An operator's commands for one engine: start, stop, restart, release. Writes the order, then waits until it is carried out.
+"""Carries out an operator's command for one engine: start, stop, restart, release. Writes the order, then waits until it is carried out.
 
 Used by `sluice instance` and the job in Dagster's UI. The order is what counts: the process that keeps the engine finds it, on this host
-or another, now or after its next start.
-"""
+or another, now or after its next start."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
-WAIT_SECONDS = 40.0  # a start may compile kernels; another host takes over after a whole session
+WAIT_SECONDS = 40.0  # A start may compile kernels, and another host takes over only after a whole session.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,11 +46,11 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Removes an operator's stop, so that the engine starts again. Says so if there was none. Raises SluiceError."""
+    """Removes an operator's stop, so that the engine starts again. Reports it if there was no stop. Raises SluiceError."""
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
-    # an attempt to start holds the lease too, so the lease alone does not prove that an engine runs
+    # An attempt to start holds the lease too, so a held lease alone does not prove that an engine runs.
     _until(lambda: held(directory) is not None and not _has_ended(engine_status(directory)), seconds)
     holder, status = held(directory), engine_status(directory)
     if _has_ended(status):
@@ -81,7 +80,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 
 
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Makes the process that has the destination give it up, so that another host takes it. Raises ActRefusedError if no process has it."""
+    """Makes the process that has the destination release it, so that another host takes it. Raises ActRefusedError if no process has it."""
     _refuse_stopped(name, directory)
     holder = held(directory)
     if holder is None:

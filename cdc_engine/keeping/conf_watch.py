@@ -1,4 +1,4 @@
-"""Polls conf/ and reports when the configuration in use has changed. For the processes that keep engines or serve definitions."""
+"""Polls conf/ and reports when the configuration in use has changed. Used by processes that keep engines or serve definitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class ConfWatch:
-    """The watch of one process, for one thread. `role`: names its file, see `in_use.kept_file`."""
+    """Watches conf/ for one process, from one thread. `role`: names its file, see `in_use.kept_file`."""
 
     def __init__(self, directory: Path, role: str) -> None:
         """Raises ConfigurationError if conf/ is invalid and no earlier valid version is known."""
@@ -26,10 +26,12 @@ class ConfWatch:
         self._unwritten = ""
         self.in_use: InUse = found if self._kept(found) else _as_written(self._path) or found
         self._tell({})
-        os.environ[VARIABLE] = str(self._path)  # processes that this one starts use the same
+        os.environ[VARIABLE] = str(self._path)  # Processes that this one starts use the same.
 
     def look(self) -> bool:
-        """Returns whether another configuration is in use now. A change counts once it was seen twice: files may be half written."""
+        """Returns whether another configuration is in use now. A change counts after it was seen twice, because files may be written in
+        part.
+        """
         found = self._read()
         if found is None or found != self._seen:
             self._seen = found or self._seen
@@ -42,7 +44,7 @@ class ConfWatch:
         except ConfigurationError as error:
             log.error("conf_refused", file="conf/", reason=str(error))
             return False
-        if not self._kept(chosen):  # a process that starts an engine or a run would still find the old one
+        if not self._kept(chosen):  # A process that starts an engine or a run would still find the old configuration.
             self._decided = None
             return False
         before, self.in_use = self.in_use, chosen
@@ -50,7 +52,9 @@ class ConfWatch:
         return chosen.texts != before.texts
 
     def _read(self) -> ConfFiles | None:
-        """Returns None if conf/ or its destinations are missing, as on an unmounted volume. No engine is stopped for that."""
+        """Returns the texts of conf/; None if conf/ or its destinations are missing, as on an unmounted volume. No engine is stopped
+        because of that.
+        """
         try:
             found = read_conf_files(self.in_use.texts.directory)
         except ConfigurationError:
@@ -64,8 +68,8 @@ class ConfWatch:
                 log.error("conf_refused", file=file, destination=Path(file).stem, reason=why)
 
     def _kept(self, chosen: InUse) -> bool:
-        """Writes down the configuration in use for other processes. If that fails, returns False: the old one stays in use and the next
-        look retries.
+        """Writes down the configuration in use for other processes. Returns False if that fails: the old one stays in use, and the next
+        look tries again.
         """
         try:
             keep(self._path, chosen)

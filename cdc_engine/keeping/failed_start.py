@@ -16,7 +16,7 @@ from sluice.cdc_engine.keeping.acts import held
 from sluice.cdc_engine.states import engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
-# it is starting, must not run, or runs elsewhere
+# These states mean that the engine is starting, must not run, or runs elsewhere.
 NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
 
 
@@ -32,11 +32,11 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / STATUS_FILE, json.dumps(record, indent=1).encode())
     except OSError:
-        return  # the disk is full or read-only: the tick and the log say why the engine does not start
+        return  # The disk is full or read-only. The tick and the log say why the engine does not start.
 
 
 def _is_read(directory: Path) -> bool:
-    """Returns whether some process has the destination. False if that cannot be determined."""
+    """Returns whether some process has the destination. Returns False if that cannot be determined."""
     try:
         return held(directory) is not None
     except MetaError:
@@ -44,7 +44,7 @@ def _is_read(directory: Path) -> bool:
 
 
 def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
-    """Returns the earlier status with its lag and retention left brought up to date, without what only a running engine knows."""
+    """Returns the earlier status with its lag and retention left brought up to date, and without what only a running engine knows."""
     seconds = max(0.0, (now_us - record.get("updated_at_us", now_us)) / 1e6)
     hours, lag = record.get("retention_left_hours"), float(record.get("lag_seconds") or 0.0)
     left = None if hours is None else max(0.0, hours - seconds / 3600)

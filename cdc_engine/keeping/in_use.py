@@ -1,9 +1,9 @@
-"""The configuration that the processes of a stack use: conf/ as it is now, except invalid files, whose last valid text counts.
+"""Chooses the configuration that the processes of a stack use: conf/ as it is now, except that an invalid file counts with its last valid
+text.
 
 `ConfWatch` chooses it and writes it down in the data directory, in the process that keeps engines or serves definitions. Processes that
 are started by that one find it through the variable `SLUICE_CONF_IN_USE`. Without the variable, conf/ itself is in use, except its
-invalid files.
-"""
+invalid files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class InUse:
 
     def digest(self, name: str) -> str:
         """Returns a digest of what the engine of a destination or group is made from; empty if there is none. A destination that joins or
-        leaves a group is restarted, because groups read what its engine keeps for them.
+        leaves a group gets another digest and is restarted, because its engine keeps positions for groups.
         """
         groups = self.config.groups_of(name)
         return "+".join(filter(None, [self.texts.digest(name), *groups])) if name in self.texts.destinations else ""
@@ -89,7 +89,7 @@ def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, s
             break
         if error:
             refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else NOT_STARTED})"
-    if not refused:  # each file is valid alone, but not together
+    if not refused:  # Each file is valid alone, but not together with the others.
         raise ConfigurationError(why)
     return InUse(taken, ConfFiles(wanted.directory, wanted.main, chosen), refused)
 
@@ -111,7 +111,7 @@ def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> Sluic
 
 
 def conf_in_use() -> InUse:
-    """Returns what this process uses. Raises ConfigurationError.
+    """Returns the configuration that this process uses. Raises ConfigurationError.
 
     Without the variable (Dagster was started in another way), the last version that an engine process of this host accepted replaces an
     invalid file.
@@ -126,12 +126,12 @@ def conf_in_use() -> InUse:
     return InUse(config_of(kept[0]), *kept)
 
 
-ROLES = ("engine", "code-server")  # processes that keep engines on a host
+ROLES = ("engine", "code-server")  # The processes that keep engines on a host.
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """Returns what a starting process uses, and the file of the first role: conf/, with invalid files replaced by what one of the roles
-    wrote down.
+    """Returns the configuration that a starting process uses, and the file of the first role. It is conf/, with invalid files replaced by
+    what one of the roles wrote down.
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """
@@ -144,7 +144,7 @@ def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path
 
 
 def as_kept(directory: Path) -> InUse:
-    """Returns what a stack of this host uses, for the console. Raises ConfigurationError like `as_found`."""
+    """Returns the configuration that a stack of this host uses, for the console. Raises ConfigurationError like `as_found`."""
     return as_found(directory)[0]
 
 
@@ -173,8 +173,8 @@ def stamp() -> str:
 
 
 def change_since(begun: ConfFiles, destination: str) -> str:
-    """Returns why a process that started with these texts leaves its work to others, as a sentence; empty while the destination's file is
-    in use.
+    """Returns a sentence why a process that started with these texts must leave its work to others; empty while the destination's file is
+    in use unchanged.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
@@ -205,7 +205,7 @@ def kept_file(data_dir: Path, role: str) -> Path:
 
 
 def read_kept(path: Path) -> tuple[ConfFiles, dict[str, str]] | None:
-    """Returns what was last written down and what was refused then; None if there is nothing."""
+    """Returns the configuration that was last written down, and what was refused then; None if there is nothing."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
         texts = ConfFiles(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))

@@ -1,8 +1,8 @@
-"""Starts, restarts and stops the engines of a process as conf/ and the operators require: collects facts, asks `rules`, acts.
+"""Starts, restarts and stops the engines of a process as conf/ and the operators require: collects facts, asks `rules` for a decision, and
+carries it out.
 
 Each act runs in its own thread, one at a time per destination, so an engine that is slow to start or stop delays no other. An engine that
-does not run here is retried without Dagster's ticks, so a standby host takes over by itself.
-"""
+does not run here is retried without Dagster's ticks, so a standby host takes over by itself."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sluice.cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
 from sluice.cdc_engine.keeping.served import why_not_served
 
 LOOK_SECONDS = 0.5
-STANDBY_SECONDS = 1.0  # between two looks at a lease that another process holds
-RETRY_SECONDS = 5.0  # between two starts of an engine that cannot begin, as between two ticks
+STANDBY_SECONDS = 1.0  # The interval between two looks at a lease that another process holds.
+RETRY_SECONDS = 5.0  # The interval between two starts of an engine that cannot begin; ticks have the same.
 
 log = structlog.get_logger()
 
@@ -33,7 +33,7 @@ class Engines(Protocol):
     """The engines of this process. `launcher` implements it."""
 
     def kept(self) -> Mapping[str, str]:
-        """Returns destination → digest of the file from which its engine here was made; empty while it starts."""
+        """Returns destination → digest of the file from which its engine here was made; empty while the engine starts."""
 
     def ended(self, destination: str) -> bool:
         """Returns whether the engine here has ended by itself and another one must follow."""
@@ -42,7 +42,7 @@ class Engines(Protocol):
         """Starts the engine. Raises LeaseLostError if another process has the destination or may take it, else SluiceError."""
 
     def put_away(self, destination: str) -> None:
-        """Stops the engine. Returns when its lease is free."""
+        """Stops the engine. Its lease is free when this returns."""
 
     def give_up(self, destination: str) -> None:
         """Stops the engine. `take_up` then refuses the destination for a while, so that another host takes it."""
@@ -61,13 +61,13 @@ class Keeper:
     ) -> None:
         self._engines, self._elsewhere, self._clock = engines, elsewhere or _held, clock
         self._tried: dict[str, str] = {}
-        self._again_at: dict[str, float] = {}  # destination → when an engine that does not run is tried next
-        self._failed: dict[str, str] = {}  # destination → why its last start failed, which is logged once
+        self._again_at: dict[str, float] = {}  # Destination → when an engine that does not run is tried next.
+        self._failed: dict[str, str] = {}  # Destination → why its last start failed; the log has each reason once.
         self._directories: dict[str, Path] = {}
         self._busy: dict[str, threading.Thread] = {}
 
     def look(self, in_use: InUse) -> None:
-        """Starts what is to be done. Does not wait."""
+        """Starts everything that must be done. Does not wait for it."""
         kept = self._engines.kept()
         names = {*in_use.config.destinations, *in_use.config.groups}
         self._directories |= {name: in_use.config.destination_dir(name) for name in names}
@@ -78,7 +78,7 @@ class Keeper:
                 act, why = decide(self._facts(name, in_use, kept))
             except (
                 SluiceError
-            ) as error:  # the store of the orders does not answer: nothing is done that may be forbidden
+            ) as error:  # The store of the orders does not answer; nothing is done that an order may forbid.
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
             if act is not KeeperAct.LEAVE:
@@ -138,7 +138,8 @@ class Keeper:
         """Sets when the next start is due. The reason is logged again only when it changes."""
         standby = isinstance(error, LeaseLostError)
         self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)
-        why = error.code if standby else f"{error.code}: {error}"  # a standby's message may contain a count of seconds
+        # A standby's message may contain a number of seconds.
+        why = error.code if standby else f"{error.code}: {error}"
         if self._failed.get(name) != why:
             say = log.info if standby else log.warning
             say("instance_act_failed", destination=name, act=str(act), state=error.code, reason=str(error))
@@ -159,14 +160,14 @@ def follow(
             for look in lookers:
                 look(watch.in_use)
             logged = ""
-        except Exception as error:  # the loop must survive, because nothing else polls
+        except Exception as error:  # The loop must survive, because nothing else polls.
             if (why := f"{type(error).__name__}: {error}") != logged:
                 log.exception("look_failed", reason=why)
             logged = why
 
 
 def what_stays(directory: Path) -> str:
-    """Returns what remains of a destination without an engine, as a sentence: nothing of it is lost."""
+    """Returns a sentence about what remains of a destination without an engine: nothing of it is lost."""
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:
@@ -180,5 +181,5 @@ def _held(directory: Path) -> bool:
     try:
         holder = lease_holder(directory)
     except SluiceError:
-        return True  # unknown: then nothing is taken from another process
+        return True  # If it is unknown, nothing is taken from another process.
     return holder is not None and holder.held

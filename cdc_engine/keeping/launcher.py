@@ -1,11 +1,10 @@
-"""The engines of this process, by destination. The sensor's code server calls it; importing it starts nothing.
+"""Keeps the engines of this process, by destination. The sensor's code server calls it; importing it starts nothing.
 
 They are in a module that Dagster does not reload, so that definitions can be reloaded without a second engine. Between processes the
 lease decides: an engine that lost it is stopped, and the next call waits for the lease as any other engine does.
 
 A start reads the schema from the source and may compile kernels, so it has a thread of its own, and a caller waits only for a short time.
-Each destination has its own lock, so that a source that does not answer delays no other destination.
-"""
+Each destination has its own lock, so that a source that does not answer delays no other destination."""
 
 from __future__ import annotations
 
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.instance.status import EngineStatus
     from sluice.cdc_engine.operation.operator import Operator
 
-TAKE_UP_SECONDS = 15.0  # for the first change to arrive and its batch to be staged; later ones are handled by the ticks
-LEFT_SECONDS = 30.0  # how long a destination is left to other hosts after an operator released it
-# How long a tick waits for a start before it reports STARTING. A start with nothing to compile is done by then.
+TAKE_UP_SECONDS = 15.0  # The first change arrives and its batch is staged within this time; ticks handle later ones.
+LEFT_SECONDS = 30.0  # How long a destination is left to other hosts after an operator released it.
+# How long a tick waits for a start before it reports STARTING. A start that compiles nothing is done by then.
 START_WAIT_SECONDS = 0.8
 
 
@@ -103,11 +102,11 @@ class EngineSlot(Generic[Kept]):
         engine = self._engine
         try:
             return say(engine) if engine is not None else None
-        except SluiceError:  # it is just ending
+        except SluiceError:  # The engine is just ending.
             return None
 
     def stop(self) -> None:
-        """Stops the engine. Waits for one that is being started for as long as a connection may take."""
+        """Stops the engine. If one is being started, waits for it as long as a connection may take."""
         with self._lock:
             start = self._start
         if start is not None:
@@ -130,7 +129,7 @@ class EngineSlot(Generic[Kept]):
             start.set_exception(error)
 
     def _started(self) -> Kept:
-        if self._engine is not None:  # it lost its lease
+        if self._engine is not None:  # The engine lost its lease.
             self._engine.stop()
             self._engine = None
         engine = self._make()
@@ -138,7 +137,7 @@ class EngineSlot(Generic[Kept]):
         with self._lock:
             closed = self._closed
             self._engine = None if closed else engine
-        if closed:  # `stop` no longer waits for it
+        if closed:  # `stop` no longer waits for it.
             engine.stop()
             raise EngineStoppedError(f"the engine of {self._name} was stopped while it started")
         return engine
@@ -146,9 +145,9 @@ class EngineSlot(Generic[Kept]):
 
 _places: dict[str, EngineSlot[Engine]] = {}
 _groups: dict[str, EngineSlot[GroupEngine]] = {}
-_made: dict[str, str] = {}  # destination → digest of the file with which its newest engine was made
-_left: dict[str, float] = {}  # destination → time of the monotonic clock until which it is left to other hosts
-_lock = threading.Lock()  # guards the dictionaries and `_operator`; never held during a wait
+_made: dict[str, str] = {}  # Destination → digest of the file with which its newest engine was made.
+_left: dict[str, float] = {}  # Destination → the monotonic time until which it is left to other hosts.
+_lock = threading.Lock()  # Guards the dictionaries and `_operator`. It is never held during a wait.
 _operator: Operator | None = None
 
 
@@ -176,7 +175,7 @@ def get_or_start(destination: str) -> Engine:
             _operator.tell_failed(destination, error)
         _note_failed(destination, error)
         raise
-    except Exception as error:  # a defect: it has the state ERROR
+    except Exception as error:  # This is a defect; the engine then has the state ERROR.
         _note_failed(destination, error)
         raise
 
@@ -196,8 +195,8 @@ def kept() -> dict[str, str]:
 
 
 def ended(destination: str) -> bool:
-    """Returns whether its engine in this process ended by itself, because another source is to be read or its lease is lost, and was not
-    replaced yet.
+    """Returns whether a destination's engine in this process ended by itself, because another source is to be read or its lease is lost,
+    and was not replaced yet.
     """
     with _lock:
         place = _places.get(destination)
@@ -206,7 +205,7 @@ def ended(destination: str) -> bool:
 
 
 def take_up(destination: str) -> None:
-    """Starts the engine, and has its first batch staged, if there is one, in the background. Raises as `get_or_start` does."""
+    """Starts the engine, and stages its first batch, if there is one, in the background. Raises as `get_or_start` does."""
     if destination in conf_in_use().config.groups:
         _take_up_group(destination)
         return
@@ -215,7 +214,7 @@ def take_up(destination: str) -> None:
             engine = get_or_start(destination)
             break
         except EngineStartingError:
-            continue  # the call itself waits
+            continue  # The call itself waits.
     threading.Thread(target=_stage_first, args=(engine,), name=f"take-up-{destination}", daemon=True).start()
 
 
@@ -272,7 +271,7 @@ def _make(destination: str) -> Engine:
 
 
 def _may_run(name: str) -> SluiceConfig:
-    """Returns the conf/ in use, with which an engine is made now. Raises EngineStoppedError if an operator stopped the engine."""
+    """Returns the configuration in use, from which an engine is made now. Raises EngineStoppedError if an operator stopped the engine."""
     in_use = conf_in_use()
     config = in_use.config
     if (order := orders.stopped(config.destination_dir(name))) is not None:
@@ -293,7 +292,7 @@ def _take_up_group(name: str) -> None:
         try:
             place.get(START_WAIT_SECONDS)
         except EngineStartingError:
-            continue  # the call itself waits
+            continue  # The call itself waits.
         except Exception as error:
             _note_failed(name, error)
             raise
@@ -309,7 +308,7 @@ def _make_group(name: str) -> GroupEngine:
 
 
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
-    """Returns the consumers of a member's engine in this process. Raises NotStartedError, which states where the engine runs instead."""
+    """Returns the consumers of a member's engine in this process. Raises NotStartedError, which says where the engine runs instead."""
     with _lock:
         place = _places.get(member)
     engine = place.engine if place is not None else None
@@ -325,7 +324,7 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
 
 
 def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
-    """Returns the callback for an engine's status, which sends alarms, and serves the Prometheus endpoint. Both belong to this process."""
+    """Returns the callback for an engine's status. It sends alarms and serves the Prometheus endpoint; this process has one of each."""
     global _operator  # noqa: PLW0603  one a process, as its engines are
     from sluice.cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
     from sluice.cdc_engine.operation.operator import Operator  # noqa: PLC0415

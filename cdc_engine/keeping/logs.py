@@ -1,4 +1,4 @@
-"""Logging of the processes that keep engines: one line per event on standard output, however the process configures logging."""
+"""Configures the log of processes that keep engines: one line per event on standard output, however the process configures logging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ OURS = ("sluice.cdc_engine", "sluice.orchestration")
 
 
 def log_lines() -> None:
-    """Configures logging. Dagster's command redirects structlog to `logging`, and leaves events that are not Dagster's without a format."""
+    """Configures structlog. Dagster's command redirects structlog to `logging`, and leaves events that are not Dagster's without a
+    format.
+    """
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S"),

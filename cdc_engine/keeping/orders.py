@@ -1,9 +1,8 @@
-"""An operator's orders for an engine, as records of its destination: stay stopped, or do one thing once.
+"""Stores an operator's orders for an engine as records of its destination: stay stopped, or do one thing once.
 
 Written by `sluice instance` and the job in Dagster's UI; read by the processes that keep engines. `stopped.json` stays until somebody
 starts the engine, over restarts and on every host that shares the ledger or the directory. `asked.json` is removed by the process that
-carries the order out.
-"""
+carries the order out."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from sluice.cdc_engine.records.location import record_store
 
 STOPPED_FILE, ASKED_FILE = "stopped.json", "asked.json"
 OrderKind = Literal["restart", "release"]
-ASKED_SECONDS_MAX = 60.0  # older orders are ignored: the operator no longer waits
+ASKED_SECONDS_MAX = 60.0  # Older orders are ignored, because the operator no longer waits.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,14 +53,16 @@ def may_run(directory: Path) -> bool:
 
 
 def asked(directory: Path, now: float | None = None) -> Order | None:
-    """Returns what to do once; None if there is nothing or the order is too old. Raises MetaError if the store does not answer."""
+    """Returns what the engine must do once; None if there is nothing or the order is too old. Raises MetaError if the store does not
+    answer.
+    """
     order = _parsed(record_store(directory).get(ASKED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
 
 
 def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
-    """Orders something once. Raises MetaError."""
+    """Orders the engine to do something once. Raises MetaError."""
     return _write(directory, ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=kind))
 
 
@@ -74,7 +75,7 @@ def somebody() -> str:
     """Returns the user and host of this process."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
+    except (OSError, KeyError):  # A container's user may have no name.
         user = "somebody"
     return f"{user}@{platform.node()}"
 

@@ -39,7 +39,7 @@ class KeeperFacts:
     due: bool = False
 
 
-# (condition, act, reason as the end of a sentence)
+# (condition, what to do, reason as the end of a sentence)
 RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
     (lambda f: not f.conf and bool(f.running), KeeperAct.STOP, "its file was removed from conf/destinations"),
     (lambda f: not f.conf, KeeperAct.LEAVE, "it is not in conf/"),

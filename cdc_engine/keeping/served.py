@@ -1,12 +1,12 @@
-"""Limits the engines that this process starts to some destinations, for `sluice catch-up`. conf/ stays whole: what other destinations and
-groups need of shared files is still known.
+"""Limits the engines that this process starts to some destinations, for `sluice catch-up`. conf/ stays whole, so that what other
+destinations and groups need of shared files is known.
 """
 
 from __future__ import annotations
 
 import os
 
-ONLY = "SLUICE_DESTINATIONS"  # environment variable: names, separated by commas; empty: all
+ONLY = "SLUICE_DESTINATIONS"  # An environment variable with names, separated by commas; empty for all.
 
 
 def why_not_served(name: str) -> str:

@@ -1,1 +1,1 @@
-"""The ledger of a destination: what was handed out and what is acked, durable over restarts."""
+"""Keeps the ledger of a destination, which records durably what was handed out and what is acked."""

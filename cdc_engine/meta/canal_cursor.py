@@ -18,7 +18,7 @@ CLASS = "com.alibaba.otter.canal.protocol.position.LogPosition"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanalCursor:
-    """Canal's cursor. `offset`: bytes, of the start of the acked event. `gtid_set`: executed, including that event's transaction.
+    """Canal's cursor. `offset`: where the acked event starts, in bytes. `gtid_set`: the executed set, including that event's transaction.
     `time_ms`: since 1970.
     """
 
@@ -29,7 +29,7 @@ class CanalCursor:
 
 
 def to_text(position: Position, host: str, port: int) -> str:
-    """Returns the cursor's JSON. `host` and `port`: of the source."""
+    """Returns the cursor's JSON. `host`, `port`: the source's."""
     place = {
         "gtid": position.gtid_set,
         "included": False,

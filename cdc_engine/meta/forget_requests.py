@@ -1,5 +1,5 @@
-"""Requests of an operator to forget a consumer, one record per consumer, named by the consumer's number. `acts` writes them, the engine
-removes them.
+"""Stores operators' requests to forget a consumer, one record per consumer, named by its number. `acts` writes them, the engine removes
+them.
 """
 
 from __future__ import annotations

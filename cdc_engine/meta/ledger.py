@@ -1,4 +1,4 @@
-"""The ledger of a destination: cursor, batches in flight, stopped tables, epoch. Pure: each transition returns a new ledger.
+"""Computes the ledger of a destination: cursor, batches in flight, stopped tables, epoch. Pure: each transition returns a new ledger.
 
 `server` changes it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `client` reads it.
 
@@ -11,8 +11,7 @@ Guarantees: batch ids, deliveries and the epoch only rise, over rollbacks and re
 Batches are acked in the order in which they were handed out, and each begins exactly at the end of the previous one.
 
 A staged batch that failed may be merged into some tables and not into others. It is finished from its own files (`redeliver`), whatever
-the source does meanwhile. If its files are gone it is read again, which is correct only within its epoch: `given_up` records its end.
-"""
+the source does meanwhile. If its files are gone it is read again, which is correct only within its epoch: `given_up` records its end."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def born_id() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupConsumer:
-    """A consumer of a group, as `Consumer` is one of a destination. `cursor` has one position per member and is acked for all members at
+    """A consumer of a group, like `Consumer` for a destination. `cursor` has one position per member, and an ack moves all of them at
     once.
     """
 
@@ -49,8 +48,8 @@ class GroupConsumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The state of a destination. `cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server of
-    the cursor.
+    """The state of a destination. `cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server to
+    which the cursor belongs.
 
     `ledger_id`: set once, when the ledger is created; part of run keys, tags and Delta's application ids. `epoch`: the highest epoch so
     far. `consumers`: those other than the lake. `group_consumers`: all consumers in the ledger of a group. `given_up`: the end of a
@@ -72,7 +71,7 @@ class Ledger:
 
     @property
     def head(self) -> OutstandingBatch | None:
-        """The batch that must be acked next."""
+        """The batch that must be acked next, which is the first one in flight."""
         return self.outstanding[0] if self.outstanding else None
 
     @property
@@ -89,7 +88,7 @@ class Ledger:
         return dataclasses.replace(self, clients=tuple(each for each in self.clients if each != client))
 
     def consumer(self, client_id: int) -> Consumer | None:
-        """Returns the consumer with this number, None if there is none. The lake is not among them."""
+        """Returns the consumer with this number, None if there is none. The lake is not a consumer."""
         return next((each for each in self.consumers if each.client_id == client_id), None)
 
     def with_consumer(self, consumer: Consumer) -> Ledger:
@@ -103,7 +102,7 @@ class Ledger:
         return next((each for each in self.group_consumers if each.client_id == client_id), None)
 
     def places_of(self, member: str) -> tuple[Position, ...]:
-        """Returns the positions of the group's consumers in the stream of one member."""
+        """Returns the positions of the group's consumers in one member's stream."""
         found = (each.cursor.of(member) for each in self.group_consumers)
         return tuple(position for position in found if position is not None)
 
@@ -158,7 +157,7 @@ class Ledger:
         )
 
     def extended(self, batch_id: int, end: Position) -> Ledger:
-        """Moves the end of the last batch, which is still being staged, to `end`. Raises CanalServiceError or MetaError."""
+        """Moves the end of the last batch, which is still being staged. Raises CanalServiceError or MetaError."""
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
             raise BatchNotFirstError(
@@ -199,8 +198,8 @@ class Ledger:
     def taken(
         self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
     ) -> Ledger:
-        """Fixes the end of an appendable batch, which its run takes: as it is staged, or with `longer`, which holds the same changes and
-        those that follow them, from `start` on.
+        """Fixes the end of an appendable batch when its run takes it: as it is staged, or as `longer`, which has the same changes and those
+        after them, from `start` on.
 
         Raises BatchNotFoundError if this delivery is not in flight any more; BatchNotFirstError if its end is fixed, or if another batch
         follows it; NotContinuousError or MetaError if `longer` does not continue it.
@@ -223,8 +222,8 @@ class Ledger:
         return dataclasses.replace(self, outstanding=(taken,))
 
     def ack(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Removes the head and moves the cursor to its end. With `delivery` only if it is that delivery of the batch. Raises
-        BatchNotFoundError, or BatchNotFirstError if another batch is the head.
+        """Removes the first batch in flight and moves the cursor to its end. With `delivery` only if the batch has that delivery number.
+        Raises BatchNotFoundError, or BatchNotFirstError if another batch is the first.
         """
         batch = self._first(batch_id, "acked", delivery)
         read_again = self.given_up is not None and batch.end.order_key >= self.given_up.order_key
@@ -237,8 +236,8 @@ class Ledger:
         )
 
     def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
-        """Hands out all batches in flight again from their staged files, under new deliveries. Their ends are fixed: they may be merged in
-        part.
+        """Hands out all batches in flight again from their staged files, under new deliveries. Their ends stay fixed, because they may be
+        merged in part.
 
         `without`: "database.table" of tables that stopped meanwhile. Raises as `ack` does.
         """
@@ -259,15 +258,13 @@ class Ledger:
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
-        """Returns the ledger with which a new process starts: all batches from the first one without `whole` staged files are handed out
-        again.
-        """
+        """Returns the ledger of a new process: all batches from the first one without `whole` staged files on are handed out again."""
         kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight and records the end of those in `batches` that a run may have merged in part: no run merges a batch
-        that it has not taken, and whose end is therefore not fixed.
+        """Removes all batches in flight. It records the end of those in `batches` that a run may have merged in part. No run merges a batch
+        that it has not taken, whose end is not fixed.
         """
         ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
             [self.given_up] if self.given_up else []
@@ -277,8 +274,7 @@ class Ledger:
         )
 
     def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Does the same as `rollback` if the batch is the head. Later batches are removed with it, because they are handed out again
-        after it.
+        """Does the same as `rollback` if the batch is the first. It removes later batches too, because they are handed out again after it.
 
         In Canal they stay and can never be acked. Raises as `ack` does.
         """
@@ -286,14 +282,14 @@ class Ledger:
         return self.rollback()
 
     def stop_table(self, stopped: StoppedTable) -> Ledger:
-        """Adds a stopped table. A table that has stopped before keeps its first position and reason."""
+        """Adds a stopped table. A table that is stopped already keeps its first position and reason."""
         if self.stopped(stopped.database, stopped.table):
             return self
         return dataclasses.replace(self, stopped_tables=(*self.stopped_tables, stopped))
 
     def restate_stop(self, stopped: StoppedTable) -> Ledger:
-        """Replaces the state and reason of a stopped table, in the same order. Raises MetaError if the new state cannot follow the old
-        one.
+        """Replaces the state and reason of a stopped table, and keeps the order of stops. Raises MetaError if the new state cannot follow
+        the old one.
         """
         there = self.stopped(stopped.database, stopped.table)
         before = there.state if there else TableState.FLOWING
@@ -317,7 +313,8 @@ class Ledger:
         return next((each for each in self.stopped_tables if (each.database, each.table) == (database, table)), None)
 
     def set_cursor(self, position: Position, resumed: Collection[str] = ()) -> Ledger:
-        """Sets the position to read from, chosen by an operator or by the first start. Only this transition may move the cursor backward.
+        """Sets the position at which reading continues, which an operator or the first start chose. Only this transition may move the
+        cursor backward.
 
         Removes the batches in flight, and the stops of tables at or after the position, because those are read again. A stop that the
         stream does not show again stays (`states.UNTIL_ASKED`), unless its "database.table" is in `resumed`.
@@ -334,8 +331,8 @@ class Ledger:
         )
 
     def begin_epoch(self, epoch: int) -> Ledger:
-        """Begins an epoch, in which binlog file names start again (another server, RESET). Batches in flight were staged in their own
-        epoch and stay valid.
+        """Begins an epoch, in which binlog file names start again (another server, RESET). Batches in flight keep the epoch in which they
+        were staged and stay valid.
 
         Raises MetaError unless the epoch is above all earlier ones and at most EPOCH_MAX. Does not check `unfinished`.
         """
@@ -347,7 +344,7 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """Raises epoch and delivery to at least the given ones: those that a table has from a newer state of this same ledger.
+        """Raises epoch and delivery to at least the given ones, which a table has from a newer state of this ledger.
 
         Removes the batches in flight if one of them has a lower epoch, which an operator has allowed.
         """
@@ -361,7 +358,7 @@ class Ledger:
 
     @property
     def unfinished(self) -> str:
-        """A sentence with the reason why no new epoch may begin; empty if one may."""
+        """A sentence why no new epoch may begin; empty if one may."""
         if self.given_up is None:
             return ""
         return (

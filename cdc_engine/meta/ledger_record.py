@@ -29,7 +29,8 @@ def ledger_to_text(ledger: Ledger) -> str:
     record["clients"] = [{"client_id": each.client_id, "filter": each.filter} for each in ledger.clients]
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
     if not record[GROUP]:
-        del record[GROUP]  # only a group's ledger has it; versions without groups can read all others
+        # Only a group's ledger has this field. Without it, versions that know no groups can read the ledger.
+        del record[GROUP]
     return json.dumps(record, indent=1) + "\n"
 
 
@@ -58,7 +59,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 
 def _check_order(ledger: Ledger) -> None:
-    """Raises ValueError for a ledger that no transition can produce: something else wrote it."""
+    """Raises ValueError for a ledger that no transition can produce, because something else wrote it."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
         raise ValueError(f"its ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):
@@ -90,7 +91,7 @@ def _group_consumer(record: Any) -> GroupConsumer:
 def _outstanding(record: Any) -> OutstandingBatch:
     if not isinstance(record, dict):
         raise ValueError("a batch is not a record")
-    # Earlier versions write neither of the two.
+    # Earlier versions write neither of the two fields.
     fields = _checked(OutstandingBatch, {"appendable": False, "first_end": -1, **record})
     if not all(isinstance(table, str) for table in fields["tables"]):
         raise ValueError("tables of a batch are not strings")
@@ -108,7 +109,7 @@ def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
-# By the annotation of the field. Positions are records, tuples are lists.
+# Each type is parsed by its annotation. Positions are records, tuples are lists.
 JSON_TYPES = {
     "int": int,
     "str": str,
@@ -119,7 +120,7 @@ NO_OTHERS: Mapping[str, type] = {}
 
 
 def _checked(kind: type[Value], record: Any, others: Mapping[str, type] = NO_OTHERS) -> dict[str, Any]:
-    """Returns the record if it has exactly the fields of the dataclass `kind`, with their types in JSON or those of `others`. Raises
+    """Returns the record if it has exactly the fields of the dataclass `kind`, with their JSON types or those in `others`. Raises
     ValueError.
     """
     if not isinstance(record, dict):

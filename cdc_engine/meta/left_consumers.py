@@ -1,8 +1,8 @@
-"""Consumers that a destination has from its first start: those of Canal. `sluice import-canal` writes them; the first start reads them.
+"""Stores the consumers that a destination has from its first start: those of Canal. `sluice import-canal` writes them; the first start
+reads them.
 
 They begin at the destination's first position. Without this, a consumer that connects later would begin with the changes that are in
-memory then.
-"""
+memory then."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LeftConsumer:
 
 
 def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> Path:
-    """Writes the consumers to a file of this folder, which it returns, and to the record store, for the first host that starts. Raises
+    """Writes the consumers to a file in this folder, and to the record store for the first host that starts. Returns the file. Raises
     MetaError.
     """
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""The protocol for keeping a ledger. `stored_ledger` keeps it in a record store; `mirrored_meta` also copies its cursor to ZooKeeper."""
+"""Defines the protocol for keeping a ledger. `stored_ledger` keeps it in a record store; `mirrored_meta` also copies its cursor to
+ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ Transition = Callable[[Ledger], Ledger]
 
 
 def stops(stopped: StoppedTable) -> Transition:
-    """Returns the transition that stops the table, unless it has stopped before."""
+    """Returns the change of the ledger that stops the table, unless the table is stopped already."""
     return lambda ledger: ledger.stop_table(stopped)
 
 
 def begins(epoch: int, stopped: Iterable[StoppedTable]) -> Transition:
-    """Returns the transition that begins an epoch and stops tables in one write."""
+    """Returns the change of the ledger that begins an epoch and stops tables in one write."""
     stops_now = tuple(stopped)
     return lambda ledger: functools.reduce(Ledger.stop_table, stops_now, ledger.begin_epoch(epoch))
 
@@ -31,7 +33,7 @@ class MetaManager(Protocol):
         """The ledger as it was last written."""
 
     def update(self, transition: Transition) -> Ledger:
-        """Applies one pure transition and stores the result before it returns it; one at a time.
+        """Applies one pure change to the ledger, stores the result, and then returns it. Changes are applied one at a time.
 
         Passes on what the transition raises. Raises MetaError when the result cannot be stored. After either error nothing has changed.
         """
@@ -44,4 +46,4 @@ class MetaManager(Protocol):
         """Raises LeaseLostError once a write was refused: the stored ledger is another than the one known here, and stays so."""
 
     def close(self) -> None:
-        """Ends what is under way. The engine stops; nothing is called after this."""
+        """Ends what is under way. Call it last, when the engine stops."""

@@ -14,7 +14,7 @@ from sluice.cdc_engine.ports import Lease
 from sluice.cdc_engine.records.location import Location, as_location, record_store
 from sluice.extras import Extra, require
 
-PERIOD_SECONDS = 1.0  # between two copies of the cursor, for `period_mixed`: Canal's default
+PERIOD_SECONDS = 1.0  # The time between two copies of the cursor, for `period_mixed`: Canal's default.
 
 
 def open_meta(place: Location, lease: Lease) -> MetaManager:
@@ -34,13 +34,13 @@ def open_meta(place: Location, lease: Lease) -> MetaManager:
 
 
 def read_ledger(place: Location) -> Ledger:
-    """Returns the ledger of a destination; a new one if there is none yet. Raises MetaError. Never locks, never writes."""
+    """Returns the ledger of a destination; a new one if there is none yet. Raises MetaError. Takes no lock and writes nothing."""
     place = as_location(place)
     return read_stored_ledger(record_store(place), place.destination)
 
 
 def ledger_text(place: Location) -> str:
-    """Returns the stored text of the ledger without parsing it, to show it even if it is not a valid ledger. Empty if there is none.
+    """Returns the stored text of the ledger unparsed, so that it can be shown even if it is not a valid ledger. Empty if there is none.
 
     Raises MetaError if the store does not answer.
     """
@@ -48,8 +48,8 @@ def ledger_text(place: Location) -> str:
 
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:
-    """Returns a function that returns what Canal's tools find in ZooKeeper for a ledger: cursor and filter of each client, by path under
-    the destination.
+    """Returns a function from a ledger to what Canal's tools find in ZooKeeper: cursor and filter of each client, by path under the
+    destination.
     """
 
     def nodes(ledger: Ledger) -> Mapping[str, str]:

@@ -16,12 +16,12 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager, Transition
 
 log = structlog.get_logger()
-AWAY_SECONDS = 1.0  # seconds until the next try after ZooKeeper did not answer
+AWAY_SECONDS = 1.0  # The wait before the next attempt after ZooKeeper did not answer.
 CLOSE_SECONDS_MAX = 15.0
 
 
 class MirroredMeta:
-    """The ledger in a file with a copied cursor. Implements `MetaManager`. `tell`: writes what other readers see of a ledger; raises
+    """Keeps the ledger in a file and copies its cursor. Implements `MetaManager`. `tell`: writes what other readers see of a ledger; raises
     MetaError. `period_seconds`: 0 means after each change.
     """
 
@@ -49,7 +49,7 @@ class MirroredMeta:
         self._kept.require_own()
 
     def close(self) -> None:
-        """Waits until the last cursor is written or cannot be written."""
+        """Waits until the last cursor was copied, or could not be copied."""
         self._closing.set()
         self._changed.set()
         self._thread.join(CLOSE_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""Requests of an operator for one table, one record per table. `acts` writes them, the running engine handles and removes them."""
+"""Stores operators' requests for one table, one record per table. `acts` writes them, the running engine handles and removes them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BEGIN_FILE = "begin-anew.json"
 class ResumeKind(enum.StrEnum):
     """What an operator requests for a table."""
 
-    RESUME = "resume"  #: it continues from its stop
-    ANEW = "anew"  #: it continues at the current position of the stream, with a re-snapshot
-    CANCEL = "cancel"  #: its snapshot ends, and it returns to its state before the snapshot
+    RESUME = "resume"  #: The table continues from its stop.
+    ANEW = "anew"  #: The table continues at the stream's current position, with a re-snapshot.
+    CANCEL = "cancel"  #: Its snapshot ends, and the table returns to its state before the snapshot.
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumeRequest:
-    """A request for a table. `record`: its name in `store`."""
+    """A request for a table. `record`: the request's name in `store`."""
 
     database: str
     table: str
@@ -44,7 +44,9 @@ class ResumeRequest:
 
 
 def request(destination_dir: Path, database: str, table: str, kind: ResumeKind = ResumeKind.RESUME) -> None:
-    """Requests something of the destination's engine, now or when it runs next. The newest request for a table counts. Raises MetaError."""
+    """Requests that the destination's engine does something for a table, now or when it runs next. The newest request for a table counts.
+    Raises MetaError.
+    """
     digest = hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]
     text = json.dumps({"database": database, "table": table, "wish": kind})
     record_store(destination_dir).put(f"{FOLDER}/{digest}.json", text)
@@ -68,17 +70,17 @@ def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
 
 
 def request_new_start(destination_dir: Path) -> None:
-    """Requests that the engine, whose position is lost, begins at the source's current position and re-snapshots all tables. Raises
+    """Requests that the engine, whose position is lost, starts at the source's current position and re-snapshots all tables. Raises
     MetaError.
     """
     record_store(destination_dir).put(BEGIN_FILE, json.dumps({"wish": "begin"}))
 
 
 def new_start_requested(destination_dir: Path) -> bool:
-    """Returns whether `request_new_start` was called and `begin_done` was not. Raises MetaError."""
+    """Returns whether a new start is requested and not done yet. Raises MetaError."""
     return record_store(destination_dir).get(BEGIN_FILE) is not None
 
 
 def begin_done(destination_dir: Path) -> None:
-    """Removes the request of `request_new_start`: it is done or not wanted any more. Raises MetaError."""
+    """Removes the request for a new start, which is done or not wanted any more. Raises MetaError."""
     record_store(destination_dir).remove(BEGIN_FILE)

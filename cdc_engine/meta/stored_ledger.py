@@ -19,7 +19,7 @@ from sluice.cdc_engine.meta.manager import Transition
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LEDGER = "meta.json"
-LEDGER_OF_FORMAT_3 = "ledger"  # its name in the shared stores of earlier versions
+LEDGER_OF_FORMAT_3 = "ledger"  # The record's name in the shared stores of earlier versions.
 
 
 def read_stored_ledger(records: RecordStore, destination: str) -> Ledger:
@@ -56,7 +56,7 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
 
 
 def _cursor_of_earlier(text: str) -> str:
-    """Returns FILE:OFFSET of the cursor in a ledger of an earlier format; empty if it is none, or has no cursor."""
+    """Returns FILE:OFFSET of the cursor in a ledger of an earlier format; empty if the text is not such a ledger, or it has no cursor."""
     try:
         record = json.loads(text)
         cursor = record["cursor"] if int(record["format"]) < FORMAT else None
@@ -66,17 +66,17 @@ def _cursor_of_earlier(text: str) -> str:
 
 
 def nobody_else(_: Ledger) -> Mapping[str, str]:
-    """Returns nothing: no values are written for readers other than Sluice."""
+    """Returns nothing: no reader other than Sluice needs values."""
     return NOTHING
 
 
 def _not_fenced() -> None:
-    """Does nothing: without a lease, other means ensure that there is one writer."""
+    """Does nothing: a caller without a lease ensures by other means that there is one writer."""
 
 
 class StoredLedger:
-    """The ledger in a record store. Implements `MetaManager`. Reads the record once, then only writes it. `token`: of the lease. `fence`:
-    called before each write; raises when this process may not write any more (`ports.Lease.check`).
+    """Keeps the ledger in a record store. Implements `MetaManager`. It reads the record once, and then only writes it. `token`: the
+    lease's. `fence`: called before each write; raises when this process may not write any more (`ports.Lease.check`).
 
     `also`: returns what is written for other readers in the same step.
     """
@@ -93,7 +93,7 @@ class StoredLedger:
         self._records, self._destination = records, destination
         self._token, self._fence, self._also = token, fence, also
         self._lock = threading.Lock()
-        self._unsure: str | None = None  # the text whose write got no answer
+        self._unsure: str | None = None  # The text of a write that got no answer.
         self._refused: LeaseLostError | None = None
         stored = _read(records)
         self._ledger = _ledger(stored, records, destination) if stored else Ledger(ledger_id=born_id())
@@ -128,7 +128,7 @@ class StoredLedger:
             raise self._refused
 
     def close(self) -> None:
-        """Does nothing: no write is under way, because each was answered or reported."""
+        """Does nothing: no write is under way, because each one was answered or its error reported."""
 
     def _claimed(self) -> StoredRecord | None:
         try:

@@ -1,1 +1,1 @@
-"""Reports engines to the outside, in addition to `status`: metrics for Prometheus, alarms for people. Started by the engine's host."""
+"""Reports the state of engines beyond `sluice status`: metrics for Prometheus, alarms for people. Started by the engine's process."""

@@ -1,8 +1,7 @@
-"""Decides which alarms to report: the problems that began or ended between two states of an engine. Pure; `handlers` reports them.
+"""Decides which alarms to report: problems that began or ended between two states of an engine. Pure; `handlers` sends them.
 
 A problem has a key that stays the same while the problem lasts, even if its sentence contains seconds that change. It is reported once
-when it begins and once when it ends. A problem that ends and begins again within `QUIET_SECONDS` is not reported twice.
-"""
+when it begins and once when it ends. A problem that ends and begins again within `QUIET_SECONDS` is not reported twice."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.states import ENDED
 
-QUIET_SECONDS = 60.0  # a problem that was over for less continues
-FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")  # also an age with its unit, which rises too
+QUIET_SECONDS = 60.0  # A problem that was away for a shorter time counts as continuing.
+FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")  # Matches a number, and an age with its unit, which also rises.
 ENGINE = "engine"
 
 
@@ -32,7 +31,7 @@ class Alarm:
 
 
 def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
-    """Yields all current problems."""
+    """Yields all current problems as alarms."""
     if status.state in ENDED:
         yield Alarm(destination=destination, key=ENGINE, state=status.state, text=status.reason)
     for stopped in status.stopped_tables:
@@ -52,7 +51,7 @@ def failed(destination: str, error: SluiceError) -> Alarm:
 
 
 class AlarmWatcher:
-    """Finds new and ended problems of one destination. For one thread at a time. `tell`: must not wait."""
+    """Finds new and ended problems of one destination. Use it from one thread at a time. `tell`: must not wait."""
 
     def __init__(self, tell: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._clock = tell, clock
@@ -60,13 +59,13 @@ class AlarmWatcher:
         self._gone_at: dict[str, float] = {}
 
     def see_failed(self, alarm: Alarm) -> None:
-        """Takes the alarm of an engine that did not start. It is about the engine only: no engine has checked tables and consumers since,
-        so their alarms stay.
+        """Records the alarm of an engine that did not start. Alarms about tables and consumers stay, because no engine has checked them
+        since.
         """
         self.see([alarm, *(sent for key, sent in self._told.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
-        """Takes the current problems. An earlier problem that is not among them ends after `QUIET_SECONDS`."""
+        """Records the current problems. An earlier problem that is missing among them ends after `QUIET_SECONDS`."""
         there = {alarm.key: alarm for alarm in now}
         for key, alarm in there.items():
             self._gone_at.pop(key, None)

@@ -1,7 +1,6 @@
-"""The HTTP endpoint for Prometheus: one per process, for all its engines. Started by `launcher` if conf/ names a port.
+"""Serves metrics to Prometheus over HTTP: one endpoint per process, for all its engines. Started by `launcher` if conf/ names a port.
 
-It answers with the states that the engines have stored, and waits for none of them. If another process has the port, it is tried again.
-"""
+It answers with the states that the engines have stored, and waits for none of them. If another process has the port, it is tried again."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ Statuses = Callable[[], Mapping[str, EngineStatus | None]]
 
 
 class EngineCollector(Collector):
-    """Collects the metrics. `statuses`: of every destination of this process; None if no engine runs."""
+    """Collects the metrics. `statuses`: returns the status of every destination of this process; None if its engine does not run."""
 
     def __init__(self, statuses: Statuses) -> None:
         self._statuses = statuses
@@ -41,7 +40,7 @@ class EngineCollector(Collector):
 
 
 class Endpoint:
-    """Listens until `close`. `port` 0: any free port, which is then in `port`."""
+    """Listens until `close` is called. `port` 0: any free port, which is then in `port`."""
 
     def __init__(self, host: str, port: int, statuses: Statuses) -> None:
         """Raises OSError if it cannot listen."""

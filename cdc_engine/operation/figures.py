@@ -17,7 +17,7 @@ from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.server.protocol.traffic import LATENCY_MS, TrafficCounters
 from sluice.cdc_engine.states import EngineState
 
-DOWN = "NOT_STARTED"  # the process has the destination but no engine for it
+DOWN = "NOT_STARTED"  # The process has the destination but no engine for it.
 DEBEZIUM = {"plugin": "mysql", "context": "streaming"}
 
 

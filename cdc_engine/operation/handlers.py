@@ -65,8 +65,8 @@ def to_webhook(url: str, headers: dict[str, str]) -> Handler:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error. If it were followed, the alarm would be a GET without its body, and another server would get the secrets
-    in the headers.
+    """Turns a redirect into an error. If it were followed, the alarm would become a GET without its body, and another server would get the
+    secrets in the headers.
     """
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
@@ -89,7 +89,7 @@ def handler_of(config: AlarmConfig) -> Handler:
 
 
 class Teller:
-    """Sends alarms to all handlers. `pause`: waits between two tries of one alarm."""
+    """Sends alarms to all handlers. `pause`: waits between two attempts for one alarm."""
 
     def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
         self._each = [_HandlerQueue(handler, pause) for handler in handlers]
@@ -106,7 +106,7 @@ class Teller:
 
 
 class _HandlerQueue:
-    """One handler, with its own queue and thread."""
+    """Runs one handler with a queue and a thread of its own."""
 
     def __init__(self, handler: Handler, pause: Callable[[float], object]) -> None:
         self._handler, self._pause = handler, pause

@@ -16,7 +16,8 @@ from sluice.cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120
-# Our name for the server. The host's own name would need a request to a name server, which may take longer than everything else.
+# Our name in the greeting. To find the host's own name, a name server must be asked, which may take longer than
+# everything else.
 OUR_NAME = "sluice"
 
 log = structlog.get_logger()
@@ -35,8 +36,8 @@ def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
 
 
 def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None]:
-    """Returns a handler that opens one connection per alarm: alarms are rare, and an open connection would time out. Raises
-    ConfigurationError.
+    """Returns a handler that sends mails. It opens one connection per alarm, because alarms are rare and an open connection would time out.
+    Raises ConfigurationError.
     """
     context = _trusted(config)
 
@@ -46,7 +47,7 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 server.login(config.user, password)
             refused = server.send_message(mail(alarm, config.sender, config.to))
         for address, (code, _) in refused.items():
-            # No error is raised: a new try would send it to the other addresses again.
+            # This raises no error: a new attempt would send the mail to the other addresses again.
             log.error(
                 "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
             )

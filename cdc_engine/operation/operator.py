@@ -13,7 +13,7 @@ from sluice.cdc_engine.operation.handlers import Teller, handler_of
 
 
 class Operator:
-    """Reports alarms without waiting. Raises ConfigurationError if a handler cannot be created."""
+    """Reports alarms without waiting for them. Raises ConfigurationError if a handler cannot be created."""
 
     def __init__(self, alarms: Sequence[AlarmConfig]) -> None:
         self._teller = Teller([handler_of(each) for each in alarms]) if alarms else None
@@ -21,7 +21,7 @@ class Operator:
         self._lock = threading.Lock()
 
     def see(self, destination: str, status: EngineStatus) -> None:
-        """Takes the current status of a running engine."""
+        """Examines the current status of a running engine."""
         if self._teller is not None:
             with self._lock:
                 self._watcher(destination).see([*matters(destination, status)])

@@ -1,1 +1,1 @@
-"""Reads the stream from the server: one dump connection per destination, decoded into blocks that go to a sink."""
+"""Reads the stream from the server: one dump connection per destination, parsed into blocks that go to a sink."""

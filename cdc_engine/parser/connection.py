@@ -1,9 +1,8 @@
-"""The only file that uses the MySQL socket: queries before the dump, the dump itself, and its end. PyMySQL handles the protocol up to the
-dump.
+"""Uses the MySQL socket, as the only file that does: for queries before the dump, for the dump itself, and for its end. PyMySQL handles the
+protocol up to the dump.
 
 A dump's bytes are read raw, into the caller's buffer; nothing here interprets events. Commands:
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/.
-"""
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/."""
 
 from __future__ import annotations
 
@@ -31,17 +30,20 @@ from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import error_code, open_session, session_error
 
 COM_BINLOG_DUMP_GTID = 0x1E
-THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows
-NON_BLOCKING = 0x01  # flag of a dump: the server reports its end and does not wait (BINLOG_DUMP_NON_BLOCK)
+THROUGH_GTID = 0x04  # The flag of COM_BINLOG_DUMP_GTID which says that a GTID set follows.
+# The flag of a dump for which the server reports the end of the binlog and does not wait (BINLOG_DUMP_NON_BLOCK).
+NON_BLOCKING = 0x01
 ANNOTATED = 0x02  # flag of a dump: MariaDB sends the SQL text of statements too (BINLOG_SEND_ANNOTATE_ROWS_EVENT); MySQL always does
-DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset
-FIRST_OFFSET = 4  # after a binlog file's magic
-GATHER_SECONDS = 0.002  # how long a read waits for more before it returns little
+DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset.
+FIRST_OFFSET = 4  # The first event follows a binlog file's magic bytes.
+GATHER_SECONDS = 0.002  # How long a read waits for more bytes before it returns few.
 CLOSED = -1
-GATHER_BYTES = 2 << 20  # a read that has this many bytes no longer waits
-NOT_UNDERSTOOD = frozenset({1064, 1146, 1193, 1289, 1305})  # among them: no such table, no such procedure
+GATHER_BYTES = 2 << 20  # A read that has this many bytes does not wait for more.
+# The server's errors for what it does not know: for example no such table, no such procedure.
+NOT_UNDERSTOOD = frozenset({1064, 1146, 1193, 1289, 1305})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
-DUMP_REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG: purged, foreign, unreadable, or another replica with our id
+# ER_MASTER_FATAL_ERROR_READING_BINLOG: the binlog is purged, foreign or unreadable, or another replica has our id.
+DUMP_REFUSED = 1236
 DISPLACED_SENTENCES = ("same server_uuid/server_id", "same server_id")
 POSITION_SENTENCES = (
     "could not find",
@@ -51,7 +53,7 @@ POSITION_SENTENCES = (
     "position > file size",
     "not in the master",
 )
-SERVER_ERROR = b"\xff"  # first byte of an error packet; the one at the end of a dump has another
+SERVER_ERROR = b"\xff"  # The first byte of an error packet; the packet at the end of a dump has another one.
 ERROR_TEXT_AT = 9
 
 
@@ -84,7 +86,7 @@ class SourceConnection:
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Returns the rows of one query, one dict per row. Raises SourceConnectionError if the server answers with an error."""
         with _translated(self.source), self._connection.cursor() as cursor:
-            cursor.execute(sql, tuple(arguments) or None)  # without arguments a `%` in a name is no placeholder
+            cursor.execute(sql, tuple(arguments) or None)  # Without arguments, a `%` in a name is not a placeholder.
             rows: Any = cursor.fetchall()
             return list(rows)
 
@@ -96,7 +98,7 @@ class SourceConnection:
             return question(self._connection)
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
-        """Returns the rows of the first statement that this server supports, or none if it supports or permits none."""
+        """Returns the rows of the first statement that this server supports. Returns none if it supports or permits none of them."""
         for sql in statements:
             try:
                 with self._connection.cursor() as cursor:
@@ -136,8 +138,8 @@ class SourceConnection:
         return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
 
     def dump_from_file(self, file: str, offset: int, flags: int = 0) -> bool:
-        """Requests everything from an offset of a file on. Returns False if the whole file arrives, because the offset is too large for
-        the command.
+        """Requests everything from an offset of a file on. Returns False if the whole file will arrive, because the command cannot express
+        the offset.
 
         The dump does not end, or with NON_BLOCKING among the flags it ends at the server's current end with an answer that is not an event.
         """
@@ -147,7 +149,7 @@ class SourceConnection:
         return within
 
     def dump_beginning(self, file: str) -> None:
-        """Requests a file from its first byte on, as `dump_independently` does."""
+        """Requests a file from its first byte on, in the way of `dump_independently`."""
         self.prepare_independent_dump()
         self.dump_independently(file, FIRST_OFFSET)
 
@@ -161,8 +163,8 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_independently(self, file: str, offset: int) -> bool:
-        """Requests the binlog from an offset of a file to its current end, as `mysqlbinlog` does, so it ends no running dump. Returns as
-        `dump_from_file`.
+        """Requests the binlog from an offset of a file to its current end, as `mysqlbinlog` does, so that it ends no running dump. Returns
+        like `dump_from_file`.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
@@ -170,7 +172,9 @@ class SourceConnection:
         return within
 
     def dump_after_gtids(self, executed: str, flags: int = 0) -> None:
-        """Requests everything that is not in a GTID set (MySQL) or follows a GTID position (MariaDB). It ends as `dump_from_file` does."""
+        """Requests everything that is not in a GTID set (MySQL) or that follows a GTID position (MariaDB). It ends like
+        `dump_from_file`.
+        """
         if self.mariadb:
             for name, value in (("state", executed), ("strict", 1), ("duplicates", 0)):
                 self.rows(_MARIADB_START[name], (value,))
@@ -181,11 +185,11 @@ class SourceConnection:
         self._dump(COM_BINLOG_DUMP_GTID, head + encoded)
 
     def begin_query(self, sql: str) -> None:
-        """Sends one query whose answer is then read raw with `receive_into`. Call `end_query` after its last byte."""
+        """Sends one query; `receive_into` then reads its raw answer. Call `end_query` after the answer's last byte."""
         self._dump(COMMAND.COM_QUERY, sql.encode())
 
     def end_query(self) -> None:
-        """Makes the connection ready for other queries."""
+        """Makes the connection available for other queries."""
         self._socket.setblocking(True)
         self._socket.settimeout(limits.READ_TIMEOUT_SECONDS)
 
@@ -199,8 +203,8 @@ class SourceConnection:
         self._socket.setblocking(False)
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Returns the number of bytes received of the dump, 0 if none arrived in `seconds`. Waits a moment for more, so a fast stream
-        arrives in large pieces.
+        """Receives bytes of the dump into `space`. Returns their number, 0 if none arrived in `seconds`. It waits a moment for more, so
+        that a fast stream arrives in large pieces.
 
         Raises SourceConnectionError if the server closed the connection; what it sent before (its reason) was returned first.
         """
@@ -216,7 +220,7 @@ class SourceConnection:
         return count
 
     def _receive(self, space: memoryview, seconds: float) -> int:
-        """Returns the number of bytes received, 0 if none arrived in time, or CLOSED. Reads before it polls, because an SSL socket may
+        """Receives bytes. Returns their number, 0 if none arrived in time, or CLOSED. It reads before it polls, because an SSL socket may
         buffer bytes that poll does not report.
         """
         deadline = time.monotonic() + seconds
@@ -239,7 +243,9 @@ class SourceConnection:
             self._connection.drop()
 
     def end_dump(self) -> None:
-        """Closes the connection, and ends the dump on the server too, which otherwise notices only at its next write. Best effort."""
+        """Closes the connection, and also ends the dump on the server, which otherwise notices only at its next write. It reports no
+        failure.
+        """
         self.close()
         with contextlib.suppress(SluiceError):
             killer = SourceConnection(self.source)
@@ -258,7 +264,7 @@ _MARIADB_START = {
 
 @contextlib.contextmanager
 def _translated(source: Source) -> Iterator[None]:
-    """Translates errors of PyMySQL and of the socket to Sluice's; their texts contain no password."""
+    """Translates errors of PyMySQL and of the socket to Sluice's errors, whose texts contain no password."""
     try:
         yield
     except pymysql.err.MySQLError as error:
@@ -279,7 +285,7 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
     """Returns Sluice's error for a server's error, by its number and, if one number has many meanings, by its text."""
-    # MySQL and MariaDB have different numbers for it.
+    # MySQL and MariaDB have different numbers for this error.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(
             f"{source.address} ended the dump, for another replica with the same server id ({source.replica_id}) or uuid connected: "

@@ -23,7 +23,7 @@ from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.source.server import Source
 
-BYTES_MAX = 1 << 16  # of a file's beginning; a format description has about 120 to 300
+BYTES_MAX = 1 << 16  # A file's beginning is shorter; its format description has about 120 to 300 bytes.
 
 
 def creation_of(source: Source, file: str) -> int:
@@ -39,7 +39,7 @@ def creation_of(source: Source, file: str) -> int:
 
 
 def _created(connection: SourceConnection) -> int:
-    """Reads the creation time from the first events: a ROTATE that the server makes, then the file's own."""
+    """Reads the creation time from the first events: a ROTATE that the server generates, then the file's own format description."""
     received = memoryview(bytearray(BYTES_MAX))
     count = at = 0
     while True:
@@ -50,7 +50,7 @@ def _created(connection: SourceConnection) -> int:
             event = received[at + EVENT_AT : at + PACKET_HEADER_BYTES + length]
             at += PACKET_HEADER_BYTES + length
             if len(event) < HEADER_BYTES or received[at - length] != 0:
-                return 0  # an error, or the end
+                return 0  # The packet is an error, or the end.
             if event[TYPE_AT] == FORMAT_DESCRIPTION:
                 return int(struct.unpack_from("<I", event)[0])
             if not event[FLAGS_AT] & FLAG_ARTIFICIAL:

@@ -1,10 +1,9 @@
-"""Checks whether a server's binlog files are those that a cursor was made on, by the server's identity and the file names. Pure; used by
+"""Checks whether a server's binlog files are those to which a cursor belongs, by the server's identity and the file names. Pure; used by
 `start_position`.
 
 After RESET with gtid_purged set again, on a server rebuilt with its old uuid, or after a restored backup, file names start again, and so
 do offsets. GTIDs may still prove that nothing is missed. They do not if the server itself used numbers again that were read before: those
-are other transactions of the same names.
-"""
+are other transactions of the same names."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 def renumbered(cursor: Position, facts: ServerFacts) -> str:
-    """Returns a sentence why the cursor's file is not the server's file of that name, or an empty text if nothing shows a difference."""
+    """Returns a sentence why the cursor's file is not the server's file of that name; an empty text if nothing shows a difference."""
     if names_restarted(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
     created = facts.created.get(cursor.file, 0)
@@ -30,7 +29,7 @@ def renumbered(cursor: Position, facts: ServerFacts) -> str:
 
 
 def cut_off(cursor: Position, facts: ServerFacts) -> str:
-    """Returns why the server no longer has everything that was read of the cursor's own file, or an empty text."""
+    """Returns why the server no longer has everything that was read of the cursor's file; otherwise an empty text."""
     size = next((log.size_bytes for log in facts.logs if log.file == cursor.file), cursor.offset)
     if cursor.offset <= size:
         return ""
@@ -43,8 +42,8 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
 def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
-    """Returns why the server's files do not continue the cursor's purged file, or an empty text: everything that was read must be before
-    the first of them.
+    """Returns why the server's files do not continue the cursor's purged file; otherwise an empty text. Everything that was read must
+    precede the first of them.
 
     Not detected if other transactions of the same names fill the purged files exactly up to the read position.
     """
@@ -59,7 +58,8 @@ def refilled(
 
 
 def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
-    """Returns what was read before and is in files that were started again, under the server's own name; empty if GTIDs prove continuity.
+    """Returns what was read before and is now in files that were started again, under the server's own name; empty if GTIDs prove that the
+    stream continues.
 
     What was executed before the first of the new files (`purged`) was not written again. MariaDB names its servers by number, so
     everything counts.
@@ -71,7 +71,7 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
 
 
 def names_restarted(file: str, facts: ServerFacts) -> bool:
-    """Returns whether the server has not reached this file yet."""
+    """Returns whether the server's file names have not reached this file yet."""
     if not file or not facts.file or base(file) != base(facts.file):
         return False
     try:

@@ -40,7 +40,7 @@ class BinaryLog:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One row of SHOW REPLICAS. `uuid` is empty on MariaDB."""
+    """One row of SHOW REPLICAS. `uuid`: empty on MariaDB."""
 
     server_id: int
     uuid: str
@@ -49,8 +49,8 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """The settings and state of a server. `server_uuid`: for MariaDB, which has none, "mariadb-<server id>". `executed`, `purged`: GTID
-    sets as text, empty if not kept.
+    """The settings and state of a server. `server_uuid`: "mariadb-<server id>" for MariaDB, which has none. `executed`, `purged`: GTID sets
+    as text, empty if the server keeps none.
 
     `file`, `offset`: the current end of the binlog; `executed` is what it contains up to there. `variables`: lower-case names, as text.
     `created`: creation times in seconds since 1970 of the requested files that exist. `provider`: the marks of who operates the server.
@@ -73,7 +73,7 @@ class ServerFacts:
 
 
 def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
-    """Reads the facts with several plain queries. What this account may not query stays empty, and the source check reports it.
+    """Reads the facts with several simple queries. What this account may not query stays empty; the source check reports it.
 
     `files`: those whose creation time is needed, each read over its own connection; empty for the last one.
     """
@@ -136,7 +136,7 @@ def _executed(connection: SourceConnection, mariadb: bool, file: str, offset: in
 def _purged(
     connection: SourceConnection, mariadb: bool, variables: Mapping[str, str], logs: tuple[BinaryLog, ...]
 ) -> str:
-    """Returns what was executed before the first file. On MariaDB it is the GTID position at which that file begins."""
+    """Returns the executed set before the first file. On MariaDB it is the GTID position at which that file begins."""
     if not mariadb:
         return _one_line(variables.get("gtid_purged", ""))
     if not logs:

@@ -13,12 +13,12 @@ from sluice.cdc_engine.source.server import Source
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
 MIXED = "MIXED"
-# what an account needs on everything to see all triggers and views
+# The privileges that an account needs on everything to see all triggers and views.
 OBJECT_PRIVILEGES = ("SELECT", "SHOW VIEW", "TRIGGER")
-# of servers that tests run
+# The versions of servers that tests run.
 MYSQL_TESTED, MARIADB_TESTED = ((5, 7), (8, 0), (9,)), ((10, 11), (11, 4))
-BINLOG_MONITOR_SINCE = (10, 5)  # of MariaDB, which calls REPLICATION CLIENT so
-# Privilege → the names under which servers grant it.
+BINLOG_MONITOR_SINCE = (10, 5)  # The version since which MariaDB calls REPLICATION CLIENT by this name.
+# Each privilege, and the names under which servers grant it.
 PRIVILEGES = {
     "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
     "REPLICATION CLIENT": ("REPLICATION CLIENT", "BINLOG MONITOR"),
@@ -28,7 +28,7 @@ _GRANT = re.compile(r"^GRANT (?P<privileges>.+?) ON (?P<object>.+?) TO ", re.IGN
 
 
 def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False) -> list[str]:
-    """Returns warnings, one sentence each. Raises SourceCheckError with all problems, ReplicaClashError if another replica has our
+    """Returns warnings, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another replica has our
     identity.
 
     `displaced`: the server ended our last dump for another one with our identity. The other one keeps its dump, because otherwise each
@@ -72,7 +72,7 @@ def sees_objects(facts: ServerFacts) -> bool:
 
 
 def _missing_object_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the privileges on everything that are missing. A partial revoke may hide any database, so then all are."""
+    """Returns the privileges on everything that are missing. A partial revoke may hide any database, so it makes all of them missing."""
     if any(grant.upper().startswith("REVOKE ") for grant in facts.grants):
         return list(OBJECT_PRIVILEGES)
     granted: set[str] = set()
@@ -111,7 +111,7 @@ def server_version(text: str) -> tuple[int, ...]:
 
 
 def missing_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the privileges that the account needs and lacks, under the names that the server's manual uses. None of them is SUPER."""
+    """Returns the privileges that the account lacks, under the names in the server's manual. Sluice never needs SUPER."""
     granted: set[str] = set()
     for grant in facts.grants:
         match = _GRANT.match(grant)
@@ -155,7 +155,7 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
 
 
 def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) -> list[str]:
-    """Returns what an operator should know of a server that can be captured, one sentence each."""
+    """Returns what an operator should know about a server that can be captured, one sentence each."""
     sentences = (
         untested_version_sentence(facts),
         mixed_format_sentence(facts),
@@ -183,7 +183,7 @@ def advice_of(facts: ServerFacts) -> Advice:
 
 
 def _image_warnings(facts: ServerFacts) -> list[str]:
-    """Returns warnings about row images without all columns, which are applied but do not contain everything."""
+    """Returns warnings about row images without all columns, which are applied but do not contain every value."""
     image = facts.variables.get("binlog_row_image", "FULL").upper()
     if image == "FULL":
         return []
@@ -197,7 +197,7 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
 
 
 def failover_sentence(facts: ServerFacts) -> str:
-    """Returns what becomes of the stream if the name in conf/ becomes another server, with this server's settings."""
+    """Returns a sentence about the stream's continuation if the name in conf/ comes to mean another server with the same settings."""
     if facts.gtid_enabled:
         return "with GTIDs the stream continues on another server that gets this name and has executed what was read"
     advice = advice_of(facts)

@@ -26,7 +26,7 @@ RESNAPSHOT = "re-snapshot the tables and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """The configured start of a destination without a cursor. Without any value: the latest position.
+    """The configured start of a destination without a cursor. Without any value it is the latest position.
 
     `executed`: everything that was executed before the position in `file`, if known.
     """
@@ -39,7 +39,7 @@ class StartChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DumpStart:
-    """The start of a dump. `position.file` may be empty if another server finds the position by GTID: the server names the file itself.
+    """The start of a dump. `position.file` may be empty if another server finds the position by GTID: that server then names the file.
 
     `executed_known`: `position.gtid_set` is everything that was executed before. `by_gtid`: request by GTID set, not by file and offset.
     `read_twice_seconds`: the position was found by the clock, so the changes of this time are read twice; 0: it is exact.
@@ -64,7 +64,7 @@ NO_EPOCHS = Epochs()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The answer if continuity cannot be proven. `options`: what an operator may safely do. `not_yet`: another server may still receive
+    """The decision that continuity cannot be proven. `options`: what an operator may safely do. `not_yet`: another server may still receive
     what it lacks.
 
     `only_time`: it is another server, and only the clock finds a position in it (`places.by_time`). `purged`: the server had what
@@ -118,7 +118,7 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start after a cursor: in the cursor's epoch if its files continue, in the next one if file names start again."""
+    """Returns the start after a cursor: in the cursor's epoch if its files continue, in the next epoch if file names start again."""
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""
     by_gtid = bool(cursor.gtid_set and facts.gtid_enabled)
@@ -186,8 +186,8 @@ def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _latest(facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start at the latest position, by GTID if MySQL keeps them: a transaction may be in the file and not yet in the set, and
-    then it must be read.
+    """Returns the start at the latest position, by GTID if MySQL keeps GTIDs: a transaction may be in the file and not yet in the executed
+    set, and must then be read.
     """
     if not facts.file:
         return Lost(
@@ -207,7 +207,7 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
 
 
 def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
-    """Returns why an offset of a file cannot be read from, or None if it can."""
+    """Returns why reading cannot start at an offset of a file; None if it can."""
     sizes = {log.file: log.size_bytes for log in facts.logs}
     if file in sizes:
         if offset <= sizes[file]:
@@ -227,7 +227,7 @@ def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
 
 
 def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
-    """Returns what the server has purged, or never had, of what must follow the set; None if nothing is missing."""
+    """Returns what must follow the set and the server has purged or never had; None if nothing is missing."""
     taken = _parsed(gtid_set, facts)
     executed = _parsed(facts.executed, facts)
     if isinstance(taken, MariadbPosition) or isinstance(executed, MariadbPosition):
@@ -249,9 +249,7 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
 
 
 def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> Lost | None:
-    """Returns what GTIDs cannot prove on the server that the cursor was made on, or None.
-    `renumbering`: why its files are different now, or empty.
-    """
+    """Returns what GTIDs cannot prove on the cursor's own server, or None. `renumbering`: why its files are different now, or empty."""
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not renumbering:
         why = cut_off(cursor, facts) or refilled(cursor, taken, purged, facts)

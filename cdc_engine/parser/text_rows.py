@@ -23,15 +23,15 @@ from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Bytes, Int64s
 from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
 
-HEAD_BYTES = 4  # three bytes of length, one of number
+HEAD_BYTES = 4  # Three bytes of length, one of number.
 BUFFER_BYTES = 4 << 20
 ROWS_MAX = 65_536  # per block
 OK, ERROR, END = 0x00, 0xFF, 0xFE
-END_BYTES_MAX = 9  # a row may begin with 0xFE too, but is longer then
+END_BYTES_MAX = 9  # A row may begin with 0xFE too, but is longer then.
 RECEIVE_SECONDS = 1.0
-SILENCE_SECONDS_MAX = 600.0  # a server may read a whole table before it finds the first row
+SILENCE_SECONDS_MAX = 600.0  # A server may read a whole table before it finds the first row.
 MALFORMED = -1
-Texts = list[Any]  # one pa.Array of binary per column, with NULLs
+Texts = list[Any]  # One pa.Array of binary per column, with NULLs.
 
 
 class Wire(Protocol):
@@ -45,8 +45,9 @@ class Wire(Protocol):
 
 @kernel
 def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: Any, out: Int64s) -> None:
-    """Finds the whole rows in [begin, end). `starts` (columns, rows; -1 for NULL) and `sizes` receive their values; `out` the number of
-    rows, and where the next packet begins or MALFORMED. It stops at a packet that is no row, and at one that continues in the next.
+    """Finds the whole rows in [begin, end). Writes their values into `starts` (columns, rows; -1 for NULL) and `sizes`; writes into `out`
+    the number of rows, and where the next packet begins or MALFORMED. It stops at a packet that is not a row, and at one that continues in
+    the next.
     """
     at, row, rows_max = np.int64(begin), np.int64(0), starts.shape[1]
     while row < rows_max and end - at >= 4:
@@ -108,7 +109,7 @@ def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
 
 
 class _Answer:
-    """The bytes of one answer: [begin, end) of the buffer was received and is not consumed yet."""
+    """The bytes of one answer. [begin, end) of the buffer was received and is not consumed yet."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -123,7 +124,7 @@ class _Answer:
         if first[0] == OK:
             raise BinlogFormatError("the server answered a query without a result")
         while not _is_end(self._packet()):
-            pass  # a column's name and type, which the caller knows
+            pass  # This packet has a column's name and type, which the caller knows.
         return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")
 
     def rows(self, columns: int) -> Texts | None:
@@ -183,7 +184,7 @@ class _Answer:
         return int.from_bytes(self._buffer[place : place + 3].tobytes(), "little")
 
     def _receive(self) -> None:
-        if self._begin:  # what was returned was copied
+        if self._begin:  # The rows that were returned are copies.
             left = self._end - self._begin
             self._buffer[:left] = self._buffer[self._begin : self._end].copy()
             self._begin, self._end = 0, left

@@ -1,1 +1,1 @@
-"""The record store: small records that several hosts share, written by compare-and-set, in a SQL database, ZooKeeper or memory."""
+"""Stores small records that several hosts share and write by compare-and-set, in files, a SQL database, ZooKeeper or memory."""

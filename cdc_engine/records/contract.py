@@ -1,9 +1,8 @@
-"""The record store: records by name, replaced by compare-and-set. `files`, `sql`, `zookeeper` and `memory` implement it; `meta` stores the
-ledger in it, `ha` its leases, and other packages their notes and requests.
+"""Defines the record store: records by name, replaced by compare-and-set. `files`, `sql`, `zookeeper` and `memory` implement it. `meta`
+stores the ledger in it, `ha` its leases, and other packages their notes and requests.
 
 A record has a version. A writer passes the version that it read; if the stored version is another one, nothing is written. So two writers
-can never both follow the same version.
-"""
+can never both follow the same version."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ TRIES_MAX = 100
 
 @dataclasses.dataclass(frozen=True)
 class StoredRecord:
-    """A record as it was read. `version`: changes with each write of another text. `token`: of the writer's lease; 0 for a writer without
-    one, and in files.
+    """A record as it was read. `version`: changes with each write of another text. `token`: that of the writer's lease; 0 for a writer
+    without a lease, and in files.
     """
 
     text: str
@@ -32,7 +31,7 @@ class StoredRecord:
 
 
 def in_folder(name: str, prefix: str) -> bool:
-    """Returns whether a name is `prefix` and further characters without a slash."""
+    """Returns whether a name consists of `prefix` and further characters without a slash."""
     return name.startswith(prefix) and "/" not in name[len(prefix) :]
 
 
@@ -53,7 +52,8 @@ class RecordStore(abc.ABC):
 
     @abc.abstractmethod
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
-        """Replaces version `version` (0: the record does not exist yet) and returns the new version. The record is durable then.
+        """Replaces version `version` of the record (0: it does not exist yet) and returns the new version. The record is durable when this
+        returns.
 
         `also`: values for readers other than Sluice, written without a version in the same step; names as ZooKeeper spells them. Raises
         StaleWriteError if the version is another one or was written under a higher token; then nothing has changed. After any other
@@ -83,12 +83,12 @@ class RecordStore(abc.ABC):
         return {name: each.text for name, each in sorted(self.read_all(f"{folder}/").items())}
 
     def put(self, name: str, text: str) -> None:
-        """Writes or replaces the record, whatever it was. It is durable when this returns."""
+        """Writes or replaces the record, whatever it contained. It is durable when this returns."""
         self.change(name, lambda _: text)
 
     def claim(self, name: str, token: int) -> StoredRecord | None:
-        """Writes the record unchanged under the token of a lease and returns it; None if it does not exist. After that, no write of an
-        earlier holder of the lease succeeds, however late it arrives. Raises StaleWriteError if a later holder has written the record.
+        """Writes the record unchanged under a lease's token and returns it; None if it does not exist. After that, no late write of an
+        earlier holder succeeds. Raises StaleWriteError if a later holder has written the record.
         """
         for _ in range(TRIES_MAX):
             there = self.read(name)
@@ -96,13 +96,13 @@ class RecordStore(abc.ABC):
                 return None
             if there.token > token:
                 break
-            with contextlib.suppress(StaleWriteError):  # the previous holder may still write, a few times at most
+            with contextlib.suppress(StaleWriteError):  # The previous holder may still write, a few times at most.
                 version = self.write(name, there.text, version=there.version, token=token)
                 return StoredRecord(there.text, version, token)
         raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
 
     def change(self, name: str, change: Callable[[str | None], str]) -> str:
-        """Applies a change to the present text (None: the record does not exist) and returns the text that is stored then.
+        """Applies `change` to the record's text (None: it does not exist) and returns the text that is stored then.
 
         `change` is called again if another process writes meanwhile. What it raises is passed on. An unchanged text is not written.
         """

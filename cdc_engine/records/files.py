@@ -1,8 +1,7 @@
-"""A record store in a folder: the file NAME contains the text of the record NAME and nothing else, so that a person can read and restore
-it. Copies and temporary files of editors in the folder are no records.
+"""Stores records in a folder. The file NAME contains the text of the record NAME and nothing else, so that a person can read and restore
+it. Copies and temporary files of editors in the folder are not records.
 
-The version of a record is a digest of its text. A lock on `records.lock` makes compare and set one step for the processes of this host.
-"""
+The version of a record is a digest of its text. A lock on `records.lock` makes compare and set one step for the processes of this host."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LOCK_FILE = "records.lock"
-# Excludes `.tmp` and `.lock` of this program, and what editors and people leave: `NAME.json.bak`, `NAME.json~`, `.NAME.json.swp`.
+# This excludes `.tmp` and `.lock` of this program, and what editors and people leave: `NAME.json.bak`, `NAME.json~`,
+# `.NAME.json.swp`.
 FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 
@@ -31,7 +31,7 @@ class FileRecordStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
-        self._seen: dict[str, dict[str, tuple[FileStamp, StoredRecord]]] = {}  # prefix → name → what `read_all` found
+        self._seen: dict[str, dict[str, tuple[FileStamp, StoredRecord]]] = {}  # Prefix → name → what `read_all` found.
 
     def read(self, name: str) -> StoredRecord | None:
         path = self._folder / name
@@ -41,11 +41,13 @@ class FileRecordStore(RecordStore):
             return None
         except OSError as error:
             raise MetaError(f"{path} cannot be read ({error.strerror}): give permission there") from error
-        # what is not UTF-8 is refused by the caller, which knows what belongs there
+        # The caller, which knows what the record should contain, refuses text that is not UTF-8.
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """As in the contract. A file is read again only after it was replaced: most of many records are as they were."""
+        """Reads all records as the contract defines. A file is read again only after it was replaced, because most of many records stay
+        unchanged.
+        """
         folder, _, begin = prefix.rpartition("/")
         where = self._folder / folder
         try:
@@ -59,7 +61,7 @@ class FileRecordStore(RecordStore):
         stamped = dict[str, StoredRecord]()
         for file in filter(FILE_NAME.fullmatch, files):
             name = f"{folder}/{file}" if folder else file
-            stamp = stamp_of(where / file)  # before the content, which may be newer and never older
+            stamp = stamp_of(where / file)  # The stamp is read before the content, which is therefore never older.
             if stamp is not None and name in seen and seen[name][0] == stamp:
                 stamped[name] = seen[name][1]
             elif (read := self.read(name)) is not None:
@@ -99,11 +101,11 @@ class FileRecordStore(RecordStore):
 
     @contextlib.contextmanager
     def _changing(self, name: str) -> Iterator[Path]:
-        """Holds the lock within the block. Raises OSError as MetaError, which says what to do."""
+        """Holds the lock within the block. Raises an OSError as MetaError, which says what to do."""
         path, lock = self._folder / name, FileLock(self._folder / LOCK_FILE)
         deadline = time.monotonic() + LOCK_SECONDS_MAX
         try:
-            make_folder(self._folder)  # durably; the lock would create it otherwise
+            make_folder(self._folder)  # The folder is created durably; the lock would create it otherwise.
             while not lock.try_acquire():
                 if time.monotonic() >= deadline:
                     raise MetaError(

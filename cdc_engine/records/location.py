@@ -1,4 +1,4 @@
-"""Opens the record store of a destination, where its `LedgerLocation` says. Used by all packages that have records."""
+"""Opens the record store of a destination at its `LedgerLocation`. Used by all packages that have records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.memory import MemoryRecordStore
 from sluice.extras import Extra, require
 
-Location = Path | LedgerLocation  # a directory knows its place (`contracts.DestinationDir`) or contains the ledger
+# A directory knows its location (`contracts.DestinationDir`) or contains the ledger itself.
+Location = Path | LedgerLocation
 
 _in_memory: dict[str, MemoryRecordStore] = {}
 _lock = threading.Lock()
 
 
 def as_location(place: Location) -> LedgerLocation:
-    """Returns `place` itself, the `LedgerLocation` of a `DestinationDir`, or one for a plain directory."""
+    """Returns the `LedgerLocation` of a place: itself, that of a `DestinationDir`, or one for a plain directory."""
     if isinstance(place, LedgerLocation):
         return place
     known = place.place if isinstance(place, DestinationDir) else None
@@ -33,7 +34,7 @@ def record_store(place: Location) -> RecordStore:
     return _opened(as_location(place), os.getpid())
 
 
-@functools.cache  # one per destination of conf/
+@functools.cache  # There is one per destination of conf/.
 def _opened(place: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  connections belong to one process
     if place.kind == "memory":
         with _lock:

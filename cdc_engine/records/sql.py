@@ -1,7 +1,7 @@
-"""A record store in a table of any SQL database that SQLAlchemy supports. Every write is one statement that names the version it follows.
+"""Stores records in a table of any SQL database that SQLAlchemy supports. Every write is one statement that names the version that it
+replaces.
 
-An SQLAlchemy engine, and so its connections, belongs to one process: a forked run opens its own.
-"""
+An SQLAlchemy engine, and so its connections, belongs to one process: a forked run opens its own."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sluice.extras import Extra, require
 from sluice.secret_values import is_reference
 
 TABLE = "sluice_meta"
-ANSWER_SECONDS_MAX = 10  # a database that does not answer must not delay the holder of a lease
+ANSWER_SECONDS_MAX = 10  # A database that does not answer must not delay the holder of a lease.
 SETTING = "meta.url"
 OPENED = "opened"
 # The drivers that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
-LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB
+LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB.
 _metadata = sqlalchemy.MetaData()
 _records = sqlalchemy.Table(
     TABLE,
@@ -38,7 +38,7 @@ _records = sqlalchemy.Table(
     sqlalchemy.Column("token", sqlalchemy.BigInteger, nullable=False),
     sqlalchemy.Column("record", LONG_TEXT, nullable=False),
 )
-# Each driver's name for the time it waits for the server.
+# The option by which each driver limits its wait for the server.
 TIMEOUTS: dict[str, dict[str, int | str]] = {
     "mysql": {"connect_timeout": ANSWER_SECONDS_MAX, "read_timeout": ANSWER_SECONDS_MAX, "write_timeout": ANSWER_SECONDS_MAX},
     "postgresql": {
@@ -51,8 +51,8 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlRecordStore(RecordStore):
-    """A record store in a SQL database. `url`: SQLAlchemy's. `password`, or the password in `url`, says where the password is, which is
-    read at each connect.
+    """Stores records in a SQL database. `url`: in SQLAlchemy's form. `password`, or the password in `url`, says where the password is; it
+    is read at each connect.
     """
 
     def __init__(self, url: str, destination: str, password: str = "") -> None:
@@ -86,7 +86,7 @@ class SqlRecordStore(RecordStore):
         )
         with self._translated("read"), self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        # SQLite's LIKE ignores case
+        # SQLite's LIKE ignores case.
         found = (row for row in rows if in_folder(row.name, prefix))
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
@@ -103,7 +103,7 @@ class SqlRecordStore(RecordStore):
                 if connection.execute(sqlalchemy.update(_records).where(*is_read).values(**values)).rowcount == 1:
                     return version + 1
         except IntegrityError:
-            pass  # another process created it first
+            pass  # Another process created it first.
         raise StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
 
     def remove(self, name: str) -> bool:
@@ -137,7 +137,7 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
     """
     try:
         parsed = sqlalchemy.make_url(url)
-    except (ArgumentError, ValueError):  # the library's message may contain a part of the password
+    except (ArgumentError, ValueError):  # The library's message may contain a part of the password.
         raise ConfigurationError(
             f"{SETTING} is no URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
             "write characters like / and @ of a password as %2F and %40"
@@ -152,8 +152,8 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
 @functools.lru_cache(maxsize=16)
 def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
     arguments = TIMEOUTS.get(url.get_backend_name(), {})
-    # Each write is one statement that commits by itself: a process that stopped before a separate commit would keep the row locked for
-    # all others.
+    # Each write is one statement that commits by itself. A process that is stopped before a separate commit would lock
+    # the row for all others.
     engine = sqlalchemy.create_engine(
         url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments)
     )

@@ -1,9 +1,7 @@
-"""A record store in ZooKeeper, under <destination>/sluice/<name>, next to Canal's own nodes. The version of a node is the version of the
-record.
+"""Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. A node's version is the record's version.
 
 A node contains a line with the token, then the text. Reads are synchronized with the leader, so that a run never decides by an old
-ledger.
-"""
+ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 class ZooKeeperRecordStore(RecordStore):
-    """A record store in ZooKeeper. `also` names paths under the destination's node."""
+    """Stores records in ZooKeeper. `also`: values by path under the destination's node."""
 
     def __init__(self, servers: ZooKeeperServers, destination: str, session_seconds: float) -> None:
         self._servers, self._destination, self._session_seconds = servers, destination, session_seconds
@@ -106,7 +104,7 @@ class ZooKeeperRecordStore(RecordStore):
         return True
 
     def tell(self, also: Mapping[str, str]) -> None:
-        """Writes values for other readers, by path under the destination's node, whatever was there before. Raises MetaError."""
+        """Writes values for other readers, by path under the destination's node, whatever they were before. Raises MetaError."""
         with told(f"what others read in {self} cannot be written"):
             client = self._client()
             for inside, text in also.items():

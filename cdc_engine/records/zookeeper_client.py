@@ -1,8 +1,7 @@
-"""Connections to ZooKeeper, and the paths in it. Only this module and the lease that holds a session use kazoo.
+"""Connects to ZooKeeper and names the paths in it. Only this module and the lease that holds a session use kazoo.
 
 A connection belongs to one process: a forked run opens its own. Every request has a time-out: kazoo itself would wait as long as there is
-no server.
-"""
+no server."""
 
 from __future__ import annotations
 
@@ -29,25 +28,25 @@ from sluice.extras import Extra, require
 
 DESTINATIONS = "/otter/canal/destinations"  # Canal's names, so that its own tools find the nodes
 CLUSTER = "/otter/canal/cluster"
-OWN = "sluice"  # the node under a destination for what Canal has no node for
+OWN = "sluice"  # The node under a destination for values that Canal has no node for.
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 KERBEROS = "kerberos"  # the module that pure-sasl imports for GSSAPI
-NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, 1 MiB unless changed
+NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, which is 1 MiB unless changed.
 
-logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the caller reports errors
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # The caller reports errors.
 
 
 @dataclasses.dataclass
 class _Shared:
-    """A client that the threads of one process share. `lock`: is held while it connects, which may take half a minute."""
+    """A client that the threads of one process share. `lock`: held while it connects, which may take half a minute."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     client: Any = None
 
 
-# By servers and process. An entry stays, because a thread may wait for it.
+# Shared clients by servers and process. An entry is never removed, because a thread may wait for it.
 _shared: dict[tuple[ZooKeeperServers, int], _Shared] = {}
 _lock = threading.Lock()
 
@@ -110,10 +109,12 @@ def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
-    """Returns the client of this process for requests that need no session of their own. One that is over is replaced."""
+    """Returns the client that this process shares, for requests that need no session of their own. Replaces a client whose connection is
+    over.
+    """
     with _lock:
         shared = _shared.setdefault((servers, os.getpid()), _Shared())
-    with shared.lock:  # not `_lock`: servers that do not answer may not delay requests to others
+    with shared.lock:  # This is not `_lock`: servers that do not answer must not delay requests to others.
         if is_over(shared.client):
             over, shared.client = shared.client, None
             end(over)
@@ -123,7 +124,9 @@ def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
 
 
 def is_over(client: Any) -> bool:
-    """Returns whether a client never connects again: its login was refused, or it was closed. A new client reads the secret again."""
+    """Returns whether a client never connects again, because its login was refused or it was closed. A new client reads the secret
+    again.
+    """
     return client is not None and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
 
@@ -152,7 +155,9 @@ def answer(request: Any) -> Any:
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """Raises kazoo's errors as NotSharedError. `what`: such as "the ledger of shop in ZooKeeper cannot be read"."""
+    """Raises kazoo's errors as NotSharedError. `what`: how the sentence begins, such as "the ledger of shop in ZooKeeper cannot be
+    read".
+    """
     try:
         yield
     except (KazooException, KazooTimeoutError) as error:

@@ -1,1 +1,1 @@
-"""Canal's service over the store and the ledger: subscribe, get, ack, rollback. No sockets here."""
+"""Implements Canal's service over the store and the ledger: subscribe, get, ack, rollback. It has no sockets."""

@@ -1,13 +1,12 @@
-"""One consumer of a destination other than the lake: what was handed out to it, what it has acked, and what it gets next. Pure but for
-its locks.
+"""Tracks one consumer of a destination other than the lake: what was handed out to it, what it has acked, and what it gets next. Pure
+except for its locks.
 
     get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the last whole transaction in it
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
 A delivery may end inside a transaction. Its ack is then remembered by row events (`Place`), so that a rollback goes back no further than
 necessary, while the cursor, with which a restart begins, stays at the end of the last transaction (canal.md §4). This module does not
-know how the consumer uses a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger.
-"""
+know how the consumer uses a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Delivery(Generic[PositionT]):
 @dataclasses.dataclass(frozen=True)
 class DeliveryQueue(Generic[PositionT]):
     """The deliveries that wait for an ack, in order. `acked`: the position up to which everything is acked. `taken`: the position up to
-    which everything was handed out or had nothing for this consumer.
+    which everything was handed out or contains nothing for this consumer.
     """
 
     acked: PositionT
@@ -47,7 +46,7 @@ class DeliveryQueue(Generic[PositionT]):
         return dataclasses.replace(self, taken=end, waiting=(*self.waiting, delivery), next_id=self.next_id + 1)
 
     def passed(self, end: PositionT) -> DeliveryQueue[PositionT]:
-        """Moves to `end`, up to which nothing is for this consumer. If no delivery waits, this counts as acked."""
+        """Moves to `end`, up to which there is nothing for this consumer. If no delivery waits, everything up to it counts as acked."""
         return dataclasses.replace(self, taken=end, acked=self.acked if self.waiting else end)
 
     def acked_up_to(self, batch_id: int, who: str) -> DeliveryQueue[PositionT]:
@@ -57,8 +56,8 @@ class DeliveryQueue(Generic[PositionT]):
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
 
     def rolled_back(self, batch_id: int | None, who: str) -> DeliveryQueue[PositionT]:
-        """Removes all waiting deliveries: they are handed out again. With an id only if it is the first one's; raises as `acked_up_to`
-        does.
+        """Removes all waiting deliveries, which are then handed out again. With an id only if it is the first one's; raises as
+        `acked_up_to` does.
         """
         if batch_id is not None:
             self._first(batch_id, f"rollback error, {who} batchId:{batch_id} is not exist , please check")
@@ -73,11 +72,11 @@ class DeliveryQueue(Generic[PositionT]):
 
 
 class ConsumerStream(Protocol[PositionT, Content_co]):
-    """The stream as one consumer sees it: filtered for it, from any position."""
+    """The stream for one consumer: filtered, from any position."""
 
     @property
     def reads_alone(self) -> bool:
-        """Whether it has its own connection to the source."""
+        """Whether the stream has its own connection to the source."""
 
     def take(
         self, place: PositionT, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
@@ -87,25 +86,25 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         """
 
     def wake(self) -> None:
-        """Makes a waiting `take` call `given_up`."""
+        """Wakes a waiting `take`, which then calls `given_up`."""
 
     def close(self) -> None:
         """Releases the stream; `take` is not called any more."""
 
 
 class ConsumerService(Generic[PositionT, Content_co]):
-    """The service for one consumer. All methods may be called from any thread; a rollback ends a waiting get."""
+    """Serves one consumer. All methods may be called from any thread; a rollback ends a waiting get."""
 
     def __init__(self, client_id: int, feed: ConsumerStream[PositionT, Content_co], begin: PositionT) -> None:
         self.client_id = client_id
         self._feed = feed
         self._line: DeliveryQueue[PositionT] = DeliveryQueue(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
-        self._stops = 0  # rises when waiting gets must return
+        self._stops = 0  # A number that rises when waiting gets must return.
         self._closed = False
-        self.trouble = ""  # why the last get failed
-        self.undelivered = ""  # for a broker's consumer: why what it got cannot be sent
-        self.waiting_since = 0.0  # when the oldest waiting delivery was handed out, seconds since 1970
+        self.trouble = ""  # Why the last get failed.
+        self.undelivered = ""  # Why a broker could not be sent what its consumer got.
+        self.waiting_since = 0.0  # When the oldest waiting delivery was handed out, in seconds since 1970.
 
     @property
     def line(self) -> DeliveryQueue[PositionT]:
@@ -113,7 +112,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
 
     @property
     def reads_alone(self) -> bool:
-        """Whether it reads the source with its own connection."""
+        """Whether the consumer reads the source with its own connection."""
         return self._feed.reads_alone
 
     @property
@@ -124,7 +123,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
     def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Content_co | None]:
         """Returns the next delivery and its id; (-1, None) if nothing arrived in time. Raises SluiceError."""
         deadline = time.monotonic() + timeout_seconds
-        stops = self._stops  # read before waiting for another get: what ends that one ends this one too
+        stops = self._stops  # It is read before the wait for another get: what ends that get ends this one too.
         with self._taking:
             while not self._closed:
                 left = max(0.0, deadline - time.monotonic())
@@ -148,19 +147,19 @@ class ConsumerService(Generic[PositionT, Content_co]):
             self.waiting_since = time.time() if self._line.waiting else 0.0
 
     def rollback(self, batch_id: int | None = None) -> None:
-        """Hands out all waiting deliveries again. Raises as `ack` does if an id is given."""
+        """Hands out all waiting deliveries again. With an id, raises as `ack` does."""
         self.stop_waiting()
         with self._taking, self._settling:
             self._line = self._line.rolled_back(batch_id, self._who)
             self.waiting_since = 0.0
 
     def stop_waiting(self) -> None:
-        """Makes a waiting get return with nothing."""
+        """Makes a waiting get return without a delivery."""
         self._stops += 1
         self._feed.wake()
 
     def close(self) -> None:
-        """Ends a waiting get and closes the feed; later gets return nothing."""
+        """Ends a waiting get and closes the stream. Later gets return nothing."""
         self._closed = True
         self.stop_waiting()
         with self._taking:

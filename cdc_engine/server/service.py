@@ -1,9 +1,9 @@
-"""`CanalService`: the requests that a reader of a destination may make, with Canal's meaning (canal.md §6.1) for whole transactions.
+"""Implements `CanalService`: the requests that a reader of a destination may make, with Canal's meaning (canal.md §6.1) for whole
+transactions.
 
 `instance` starts it and takes batches from it. Every method may be called from any thread. The order of steps that makes this safe is
 always the same: first the ledger is written, then the store moves. After a crash between the two, the store, which is memory, is rebuilt
-from the ledger.
-"""
+from the ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FilterChanged = Callable[[str], None]
 
 @dataclasses.dataclass(eq=False)
 class ServedDestination:
-    """A started destination. get and rollback hold `taking`, ack and rollback hold `settling`: an ack never waits for a get.
+    """A started destination. get and rollback hold `taking`, ack and rollback hold `settling`, so that an ack never waits for a get.
 
     `rewind` must empty the store and start parser and store again at the given position. It is called when a rollback goes back further
     than the store, and when the store is not at the ledger's position (`was_elsewhere`: the last get found that). `owed`: a call of it
@@ -49,7 +49,7 @@ class ServedDestination:
     settling: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def start_again(self) -> None:
-        """Starts the reader again at the ledger's end. A failed start is marked as `owed` and repeated before the next get."""
+        """Starts the reader again at the ledger's end. A start that failed is marked as `owed`, and is repeated before the next get."""
         if self.rewind is None:
             raise NotStartedError(
                 f"what follows {self.meta.ledger.resume_position} cannot be read again: start the destination again"
@@ -60,7 +60,7 @@ class ServedDestination:
 
     def went_elsewhere(self, error: NotContinuousError) -> None:
         """Starts reading again at the ledger's end, because the store does not continue there. Raises `error` as well if the previous get
-        did the same.
+        failed in the same way.
         """
         if self.rewind is None:
             raise error
@@ -71,7 +71,7 @@ class ServedDestination:
 
 
 class CanalService:
-    """Started destinations by name. `known`: names that are configured and may be started later.
+    """The started destinations by name. `known`: names that are configured and may be started later.
 
     A destination has one reader. All its clients would share one cursor, so a second one is refused: otherwise each would miss what the
     other one gets.
@@ -102,7 +102,7 @@ class CanalService:
                 filter_changed(client.filter)
 
     def stop(self, destination: str) -> None:
-        """Removes the destination: further calls for it raise NotStartedError. Its ledger stays as it is."""
+        """Stops serving the destination: further calls for it raise NotStartedError. Its ledger stays unchanged."""
         self._started.pop(destination, None)
 
     def subscribe(self, client: ClientIdentity) -> None:
@@ -113,7 +113,7 @@ class CanalService:
             destination.filter_changed(client.filter)
 
     def unsubscribe(self, client: ClientIdentity) -> None:
-        """Removes the reader; its batches are rolled back for the next one. Does nothing if the client is not subscribed."""
+        """Removes the reader and rolls back its batches for the next one. Does nothing if the client is not subscribed."""
         destination = self._destination(client)
         if client not in destination.meta.ledger.clients:
             return
@@ -129,7 +129,7 @@ class CanalService:
     def get_without_ack(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """Returns the next batch, which then waits for its ack; several may wait. batch_id -1: nothing arrived in time.
+        """Returns the next batch, which then waits for its ack; several may wait. batch_id is -1 if nothing arrived in time.
 
         A batch without slices has no captured changes; its ack moves the cursor past it. If the store does not continue at the ledger's
         position (after a failed rewind), the reader is started again there and nothing is returned. Raises NotContinuousError if that did
@@ -158,7 +158,8 @@ class CanalService:
         *,
         kept: bool = False,
     ) -> Batch:
-        """Returns what follows `taken`, the last batch or its last part, as one more part of the same batch; batch_id -1: nothing follows.
+        """Returns what follows `taken`, the last batch or its last part, as one more part of the same batch. batch_id is -1 if nothing
+        follows.
 
         For a reader that has written `taken` to files: its memory is freed unless it is `kept`, so a batch can be larger than the ring. A
         rollback then goes back further than the store does, and the source is read again.
@@ -186,8 +187,8 @@ class CanalService:
         event_count_max: int,
         keep: Callable[[Batch], bool],
     ) -> None:
-        """Calls `keep` with what follows `taken`, the last batch, so that `keep` records both in the ledger as one batch. Does not wait,
-        and does not call it if nothing follows.
+        """Calls `keep` with what follows `taken`, the last batch, so that `keep` records both in the ledger as one batch. It does not wait,
+        and calls nothing if nothing follows.
 
         If `keep` returns False or raises, what follows counts as never taken.
         """
@@ -224,8 +225,8 @@ class CanalService:
             return batch
 
     def ack(self, client: ClientIdentity, batch_id: int, delivery: int | None = None) -> None:
-        """Acks a batch: writes its end as the cursor to the ledger, then frees it in the store. Batch -1 has no effect. With `delivery`
-        only if it is that delivery of the batch.
+        """Acks a batch: writes its end to the ledger as the cursor, then frees it in the store. Batch -1 has no effect. With `delivery`
+        only if the batch has that delivery number.
 
         Raises BatchNotFoundError, BatchNotFirstError if an earlier batch waits, or MetaError if the ledger cannot be written; the batch
         then still waits.
@@ -239,7 +240,7 @@ class CanalService:
                 destination.store.ack(ledger.cursor)
 
     def rollback(self, client: ClientIdentity, batch_id: int | None = None, delivery: int | None = None) -> None:
-        """Returns all batches in flight. Their changes are handed out again under new ids, possibly in batches of other sizes.
+        """Rolls back all batches in flight. Their changes are handed out again under new ids, possibly in batches of other sizes.
 
         With `batch_id`, and `delivery`, only if that batch is the first one (BatchNotFoundError, BatchNotFirstError); the later ones are
         rolled back with it. Waits for a get that is under way. If the batches are from before a restart, the store does not have them:
@@ -270,7 +271,7 @@ class CanalService:
     def _entered(
         self, destination: ServedDestination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]
     ) -> Batch:
-        """Returns the batch under its id in the ledger. If the ledger cannot be written, the batch counts as never handed out."""
+        """Returns the batch with its id in the ledger. If the ledger cannot be written, the batch counts as never handed out."""
         end = batch.end
         if batch.empty or end is None:
             return batch

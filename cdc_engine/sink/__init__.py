@@ -1,1 +1,1 @@
-"""Passes the parser's blocks to the store and removes what is not captured, per block and never per row."""
+"""Passes the parser's blocks to the store and removes what is not captured. The work is per block, never per row."""

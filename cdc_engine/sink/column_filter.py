@@ -36,7 +36,7 @@ class ColumnFilter:
         return np.flatnonzero(keep).astype(np.int32)
 
     def names_of(self, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """Returns the columns of "database.table" that are included, None where no item names them, and those that are excluded."""
+        """Returns the columns of "database.table" that are included (None if no item names the table), and those that are excluded."""
         return self._include.get(name.upper()), self._exclude.get(name.upper(), frozenset())
 
     @property

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 
-EVENT_TIME_US_MAX = 5_000_000  # of the source's clock between two that are passed on
-SKIPPED_TRANSACTIONS_MAX = 8192  # after so many the next one is passed on, however close
+EVENT_TIME_US_MAX = 5_000_000  # The least time of the source's clock between two empty transactions that are passed on.
+SKIPPED_TRANSACTIONS_MAX = 8192  # After so many, the next one is passed on regardless of its time.
 
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
     """The state of the decision. `last_time_us`: commit time of the last transaction that was passed on, 0 before the first one; `file`:
-    its binlog file. `skipped`: transactions left out since then.
+    its binlog file. `skipped`: how many were left out since then.
     """
 
     last_time_us: int = 0

@@ -1,9 +1,8 @@
-"""The `BlockSink` after the parser: removes row events of tables that are not captured, thins out transactions that became empty, and
-puts the rest into the store.
+"""Implements the `BlockSink` after the parser: removes row events of tables that are not captured, thins out transactions that became
+empty, and puts the rest into the store.
 
 The parser's thread calls `accept` and `idle`; `interrupt` is called to stop it. The store does the waiting: while it is full, `accept`
-waits in `put`, the parser stops reading, and the back-pressure reaches the server through the socket.
-"""
+waits in `put`, the parser stops reading, and the back-pressure reaches the server through the socket."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns bools, one per table reference. A table whose rows change those of other tables is also kept.
+        """Returns one bool per table reference. It also keeps a table whose row changes cause changes in other tables.
 
         The parser passes the same growing sequence, so usually nothing needs to be computed.
         """
@@ -52,14 +51,14 @@ class CapturedTables:
 
 
 class FollowedTables:
-    """The tables of a block of which the lake gets rows, as a mask by table index: all but the stopped ones."""
+    """The tables of a block whose rows go to the lake, as a mask by table index: all but the stopped ones."""
 
     def __init__(self) -> None:
         self._tables: Sequence[TableVersion] = ()
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns bools, one per table reference; computed once for the same growing sequence."""
+        """Returns one bool per table reference. It is computed once for the same growing sequence of tables."""
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
             self._mask = np.array([not each.stopped for each in tables], np.bool_)
@@ -73,12 +72,13 @@ def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) ->
         kept = mask[block.event_table]
         if not kept.all():
             block = keep_events(block, kept)
-    # Control events and dropped rows stay in the buffer until most of it is unused; then a copy costs less than keeping it.
+    # Control events and dropped rows stay in the buffer until most of it is unused. Then a copy costs less than keeping
+    # the buffer.
     return compact(block) if 2 * block.byte_count < held_bytes(block) else block
 
 
 class OtherReaders(Protocol):
-    """Receives the blocks for readers other than the store's."""
+    """Receives the blocks for readers that do not read the store."""
 
     def put(self, block: Block) -> None: ...
     def drop_open(self) -> None: ...
@@ -107,12 +107,12 @@ class EventSink:
         self._server_filter = server_filter
         self._captured = CapturedTables([server_filter])
         self._thinning = Thinning()
-        self._open = False  # whether events were put whose transaction has not ended
-        self.accepting_since = 0.0  # of the current block; 0: none
-        self._held_back: Block | None = None  # the last empty transaction that was thinned out
+        self._open = False  # Whether events of a transaction were put that has not ended yet.
+        self.accepting_since = 0.0  # When the current block arrived; 0 without one.
+        self._held_back: Block | None = None  # The last empty transaction that was left out.
 
     def narrow(self, client_filter: str) -> None:
-        """Keeps only tables that also match the client's patterns, from the next block on. An empty text removes nothing."""
+        """Keeps, from the next block on, only tables that also match the client's patterns. An empty text removes nothing."""
         self._captured = CapturedTables([self._server_filter, TableFilter(client_filter)])
 
     def accept(self, block: Block) -> None:
@@ -126,7 +126,7 @@ class EventSink:
 
     @property
     def held_up(self) -> bool:
-        """Whether a block has been waiting for space in the store for a while, so that other readers get nothing new."""
+        """Whether a block has waited for space in the store for a while, so that other readers get nothing new."""
         since = self.accepting_since
         return since > 0 and time.monotonic() - since > HELD_UP_SECONDS
 
@@ -138,17 +138,20 @@ class EventSink:
         if kept.event_count or kept.changes:
             self._put(kept)
         elif kept.transaction_count and self._open:
-            self._put(without_events(kept))  # the end of a transaction whose events are in the store: never thinned out
+            # A transaction whose events are in the store ends here; its end is never left out.
+            self._put(without_events(kept))
         elif kept.transaction_count:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """Passes on the last thinned-out transaction, so the cursor reaches the end of a stream that has caught up and is silent."""
+        """Passes on the last transaction that was left out, so that the cursor reaches the end of a stream that has caught up and is
+        silent.
+        """
         if self._held_back is not None:
             self._put(self._held_back)
 
     def interrupt(self) -> None:
-        """Drops the open transaction, because the connection is lost and it will be put again. Ends waits."""
+        """Drops the open transaction and ends waits. The connection is lost, and the transaction arrives again."""
         self._open, self._held_back = False, None
         if self._others is not None:
             self._others.drop_open()

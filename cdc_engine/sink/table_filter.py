@@ -62,7 +62,7 @@ class TableFilter:
         self._exclude = compile_patterns(exclude)
 
     def keeps(self, database: str, table: str) -> bool:
-        """Returns whether the row events of this table are captured. A statement without a table (empty names) always is."""
+        """Returns whether the row events of this table are captured. A statement without a table (empty names) is always captured."""
         name = f"{database}.{table}".lower() if database or table else ""
         return _matches(self._include, name, if_empty=True) and not _matches(self._exclude, name, if_empty=False)
 

@@ -1,5 +1,5 @@
-"""Keeps the chunks of one generation: a Parquet file of rows and a record per chunk. A chunk counts once its record exists. Used by
-`work`.
+"""Keeps the chunks of one generation of a snapshot: a Parquet file of rows and a record per chunk. A chunk counts once its record exists.
+Used by `work`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.object_stores.stored_files import StoredFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptChunk:
-    """A chunk that was read completely. `file`: the file with its rows."""
+    """A chunk that was read completely. `file`: contains its rows."""
 
     chunk: Chunk
     facts: ChunkFacts
@@ -35,8 +35,8 @@ class ChunkFiles(Protocol):
     """The chunks of one generation, written by one process at a time. Every method raises MetaError."""
 
     def prepare(self) -> tuple[KeptChunk, ...]:
-        """Returns the complete chunks without a gap from the first one on. Other files of a killed process are removed: the bounds of the
-        next chunk are searched again, and no row may be in two chunks.
+        """Returns the complete chunks without a gap, from the first one on. Removes other files of a killed process: the bounds of the next
+        chunk are searched again, and no row may be in two chunks.
         """
 
     def clear(self) -> None:
@@ -46,7 +46,7 @@ class ChunkFiles(Protocol):
         """Returns the path to which the chunk's rows are written."""
 
     def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
-        """Keeps a chunk whose file is complete and on disk."""
+        """Records a chunk whose file is complete and on disk."""
 
 
 class ChunksInFolder:
@@ -130,7 +130,7 @@ class ChunksInStore:
 
 
 def chunks_in(placed: StoredFiles) -> ChunkFiles:
-    """Returns the chunks of a generation for their reader, of one process at a time."""
+    """Returns the chunks of a generation for the one process that reads them."""
     return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
 
 
@@ -163,7 +163,7 @@ def _rows_name(chunk: Chunk) -> str:
 
 
 def _record_name(chunk: Chunk) -> str:
-    return f"_{chunk.number:06d}.json"  # Spark ignores names that begin like this
+    return f"_{chunk.number:06d}.json"  # Spark ignores names that begin like this.
 
 
 def _record(chunk: Chunk, facts: ChunkFacts) -> dict[str, object]:

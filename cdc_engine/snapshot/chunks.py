@@ -20,8 +20,8 @@ PRIMARY = "PRIMARY"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A key range. `number`: from 1 on. `after`: SQL literals of the key columns, an exclusive lower bound, () for the table's beginning.
-    `up_to`: an inclusive upper bound, () for the open end of the last chunk.
+    """A key range. `number`: from 1 on. `after`: the exclusive lower bound as SQL literals of the key columns, () for the table's
+    beginning. `up_to`: the inclusive upper bound, () for the last chunk, which is open.
     """
 
     number: int
@@ -57,7 +57,7 @@ def chunks(
 
 
 def chunk_key(connection: Asks, table: TableVersion) -> Key | None:
-    """Returns the key with the index that has its order: the primary key, if it is the table's key and has whole columns."""
+    """Returns the key and the index that has its order: the primary key, if it is the table's key and has whole columns."""
     key = key_of(table)
     if key is None:
         return None

@@ -1,12 +1,11 @@
-"""Reads the rows of a table without a key at an exactly known position of the stream, because nothing shows whether a change is contained
-in them.
+"""Reads the rows of a table without a key at an exactly known position of the stream. Without a key, nothing shows whether the rows contain
+a change.
 
 MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not: LOCK TABLES … READ keeps writers out of the
 table for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
 
 Before MySQL 8.0 the lock of a table does not keep out foreign keys, which change a child inside InnoDB. There the tables above the child
-are locked with it.
-"""
+are locked with it."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.statements import quoted
 
 CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
-LOCK_SECONDS_MAX = 10  # how long the lock waits for active writers; others wait behind it
+LOCK_SECONDS_MAX = 10  # How long the lock waits for active writers; other writers wait behind it.
 TRANSACTIONAL = {"INNODB", "ROCKSDB"}
-LOCKS_WITH_PARENTS = 8  # MySQL's first version whose table lock holds back the changes of foreign keys
+LOCKS_WITH_PARENTS = 8  # MySQL's first version whose table lock also blocks changes by foreign keys.
 
 
 @contextlib.contextmanager
@@ -47,7 +46,7 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
         try:
             rows = reader.texts(statement)
-        except SluiceError as error:  # the statement of another version
+        except SluiceError as error:  # The server is of another version and does not know the statement.
             refused = refused or error
             continue
         if rows:
@@ -57,7 +56,8 @@ def binlog_end(reader: RowReader) -> tuple[str, int]:
 
 def require_lock(reader: RowReader, table: TableVersion) -> None:
     """Locks the table for a moment if `rows_at_a_position` needs the lock. Raises ConfigurationError with the GRANT that the account
-    lacks."""
+    lacks.
+    """
     if reader.mariadb and _is_transactional(reader, table):
         return
     _lock(reader, table, 1)
@@ -65,8 +65,9 @@ def require_lock(reader: RowReader, table: TableVersion) -> None:
 
 
 def lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Keeps writers and foreign keys from changing the table, once all that did so have committed. `seconds_max`: longest wait; new
-    writers wait behind it. Raises SourceConnectionError after that, ConfigurationError if the account may not lock tables.
+    """Keeps writers and foreign keys from changing the table, after all transactions that changed it have committed. `seconds_max`: the
+    longest wait; new writers wait behind it. Raises SourceConnectionError after that, ConfigurationError if the account may not lock
+    tables.
     """
     reader.texts(f"SET lock_wait_timeout = {seconds_max}")
     locked = ((table.database, table.table), *_tables_above(reader, (table.database, table.table)))
@@ -80,7 +81,7 @@ def unlock(reader: RowReader) -> None:
 
 
 def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the (database, name) of all tables whose changes foreign keys pass on to this one, if the server does not lock them with
+    """Returns the (database, name) of all tables from which foreign keys pass changes on to this one, if the server does not lock them with
     it.
     """
     ((version,),) = reader.texts("SELECT VERSION()")

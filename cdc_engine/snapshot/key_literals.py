@@ -16,8 +16,8 @@ from sluice.cdc_engine.binlog.column_types.transcoding import is_text
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-ALIAS_FREE = {"utf8": "utf8mb3"}  # the server decides what `utf8` means
-# up to this number of members a set is compared exactly by the server's double numbers
+ALIAS_FREE = {"utf8": "utf8mb3"}  # The server decides what `utf8` means.
+# The server compares sets with up to this many members exactly, as double numbers.
 EXACT_BITS = 53
 _DIGITS = re.compile(r"-?\d+(\.\d+)?")
 _DOUBLE = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -25,7 +25,8 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# MariaDB up to 10.11.5 compares UUIDs of version 6 or later in another order than it sorts them. There the query returns 0, elsewhere 1.
+# MariaDB up to 10.11.5 compares UUIDs of version 6 or later in another order than it sorts them. This query returns 0
+# on such a server and 1 on others.
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )
@@ -33,8 +34,8 @@ UUID_PROBE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyColumn:
-    """How a key column is printed and compared. `printed`, `compared`: SQL with {} for the quoted name. `literal`: raises ValueError for
-    a text that the server does not print.
+    """How a key column is printed and compared. `printed`, `compared`: SQL with {} for the quoted name. `literal`: raises ValueError for a
+    text that the server does not print.
     """
 
     printed: str
@@ -47,12 +48,12 @@ def is_uuid(column: Column) -> bool:
 
 
 def as_text(found: KeyColumn) -> KeyColumn:
-    """Returns a column that is compared by its printed text: any order without gaps is sufficient, although no index has this one."""
+    """Returns a column that is compared by its printed text. Any order without gaps is sufficient, although no index has this one."""
     return dataclasses.replace(found, compared=found.printed)
 
 
 def key_column(column: Column) -> KeyColumn | None:
-    """Returns how a column is printed and compared, or None for a type that the server cannot order or whose order has no literals."""
+    """Returns how a column is printed and compared; None for a type that the server cannot order, or whose order has no literals."""
     if _PRINTED.match(column.mysql_type):
         return KeyColumn(printed="CAST({} AS CHAR)", literal=lambda text: f"'{_checked(_ADDRESS, text.lower())}'")
     code = TypeCode(column.type_code)

@@ -10,9 +10,9 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0  # time until the next query of the source, doubled each time
-ASKED_AGAIN_SECONDS = 1.0  # within a chunk the source is queried at most this often
-BURST_SECONDS = 1.0  # how much delay may be made up for
+BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0  # The wait until the next query of the source; it doubles each time.
+ASKED_AGAIN_SECONDS = 1.0  # Within a chunk the source is queried at most this often.
+BURST_SECONDS = 1.0  # How much of a delay may be made up for.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class PaceLimits:
 
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
-    """Returns when the rows that were just read were due, after those that were due at `due`."""
+    """Returns when the rows that were just read are due. `due`: when the rows before them were due."""
     if limits.rows_per_second <= 0:
         return now
     return max(due, now - BURST_SECONDS) + rows / limits.rows_per_second
@@ -36,7 +36,7 @@ def is_busy(limits: PaceLimits, threads_running: int) -> bool:
 
 
 class ReadPace:
-    """Waits according to the limits. `threads_running` queries the source over its own connection."""
+    """Waits as the limits require. `threads_running`: queries the source over a connection of its own."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ReadPace:
         self._due = self._asked_at = clock()
 
     def before_chunk(self) -> None:
-        """Waits while the source is busy."""
+        """-"""
         seconds = BUSY_SECONDS_MIN
         while self.limits.threads_running_max and is_busy(self.limits, self._threads_running()):
             self._wait(seconds)
@@ -59,7 +59,7 @@ class ReadPace:
         self._asked_at = self._clock()
 
     def after_rows(self, rows: int) -> None:
-        """Waits until that many more rows are due, and while the source is busy."""
+        """Waits until this many more rows are due, and while the source is busy."""
         now = self._clock()
         self._due = due_seconds(self.limits, self._due, now, rows)
         if self._due > now:

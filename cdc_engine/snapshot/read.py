@@ -26,12 +26,14 @@ from sluice.cdc_engine.snapshot.pace import ReadPace
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.statements import quoted, rows_statement
 
-READ = "snapshot"  # the operation of a row that was read
+READ = "snapshot"  # The operation of a row that a snapshot read.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Marks:
-    """The lake's columns for each row that was read: the order key up to which it has all changes, and a commit time, µs since 1970."""
+    """The lake's own columns for each row that was read: the order key up to which the row has all changes, and a commit time in µs since
+    1970.
+    """
 
     order_key: int
     commit_time_us: int
@@ -47,8 +49,8 @@ class Marks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkFacts:
-    """Figures of a chunk. `bytes`: of the file. `received`: bytes that the source sent. `refused`: values that could not be decoded; they
-    are NULL in the file if the table's policy is to put them into quarantine.
+    """Figures of a chunk. `bytes`: the file's. `received`: the bytes that the source sent. `refused`: values that could not be decoded; if
+    the table's policy is quarantine, they are NULL in the file.
     """
 
     rows: int
@@ -60,7 +62,7 @@ class ChunkFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReadRules:
-    """How the rows of a table are read. `where`: an SQL condition that selects them. `kept`, `policy`: as for `rows.decoder.RowDecoder`."""
+    """How the rows of a table are read. `where`: an SQL condition that selects rows. `kept`, `policy`: as for `rows.decoder.RowDecoder`."""
 
     where: str = ""
     pace: ReadPace | None = None
@@ -80,8 +82,8 @@ def read_chunk(
     *,
     marks: Marks | None = None,
 ) -> ChunkFacts:
-    """Writes the file, also if there are no rows; it is complete and on disk when this returns. It has the table's captured columns in
-    their order, and those of `marks`.
+    """Reads a chunk's rows into a file, also if there are none. The file is complete and on disk when this returns. It has the table's
+    captured columns in their order, and the columns of `marks`.
 
     Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, and OSError of the file. Then there is no
     file, and the connection is closed unless nothing was queried yet.
@@ -103,8 +105,8 @@ def read_chunk(
 
 
 def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
-    """Returns the columns of `marks`, or none if the table itself has a column of such a name: the code that makes a table of the file
-    refuses it.
+    """Returns the columns of `marks`. Returns none if the table itself has a column of such a name; the code that makes a table from the
+    file then refuses it.
     """
     ours = marks.columns() if marks else {}
     clash = {name.lower() for name in decoder.schema.names} & ours.keys()
@@ -119,7 +121,7 @@ def _read(  # noqa: PLR0917  one caller
     pace: ReadPace | None,
     constants: dict[str, Any],
 ) -> tuple[int, int]:
-    """Returns the number of rows and of bytes received."""
+    """Reads a chunk's rows into a file. Returns the number of rows and of received bytes."""
     rows = 0
     schema = pa.schema([*decoder.schema, *(pa.field(name, value.type) for name, value in constants.items())])
     with lake_writer(path, schema, [*constants]) as writer, connection.selecting(statement) as result:
@@ -136,10 +138,10 @@ def _read(  # noqa: PLR0917  one caller
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yields tables with enough rows for a row group."""
+    """Yields tables that have enough rows for a row group."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        if not batch.num_rows:  # no row meets the table's condition (`rows`)
+        if not batch.num_rows:  # No row meets the table's condition (`rows`).
             continue
         pending.append(batch)
         rows, size = sum(each.num_rows for each in pending), sum(each.nbytes for each in pending)

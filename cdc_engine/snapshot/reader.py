@@ -1,8 +1,7 @@
-"""A session that reads rows: plain queries as text, and one SELECT at a time in the binary protocol. Opened by `open_reader`.
+"""Reads rows over a session: plain queries as text, and one SELECT at a time in the binary protocol. `open_reader` opens it.
 
 Its time zone is UTC, texts, bytes and invalid dates arrive as they are stored, and the server ends no SELECT that takes long. Each SELECT
-is a read-only transaction of its own.
-"""
+is a read-only transaction of its own."""
 
 from __future__ import annotations
 
@@ -20,20 +19,21 @@ from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConn
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
-STATEMENT_AT, COLUMNS_AT = 1, 5  # in the answer to a PREPARE: status, statement (4), columns (2)
+STATEMENT_AT, COLUMNS_AT = 1, 5  # The answer to a PREPARE has status, statement (4), columns (2).
 NO_CURSOR, ONCE = 0, 1
 SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
-    # A server may set these for every session; rows would be left out, or a large table refused.
+    # A server may set these limits for every session; then rows would be missing, or a large table would be refused.
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
 )
-NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}  # by whether it is MariaDB
+# The statement, by whether the server is a MariaDB.
+NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}
 RAW_TEXT = "SET character_set_results = NULL"
-# no such table, column, index or database; a definition that changed
+# The server has no such table, column, index or database, or its definition has changed.
 TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
 NOT_GRANTED = frozenset({1142, 1143, 1370})
-NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # the given condition is not valid SQL
+NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The given condition is not valid SQL.
 ROW_TOO_LARGE = 1153
 
 
@@ -65,7 +65,7 @@ class RowReader:
             return [tuple(_text(value) for value in row) for row in cursor.fetchall()]
 
     def threads_running(self) -> int:
-        """Returns the source's Threads_running, including this query. A `Pace` calls it on a reader of its own."""
+        """Returns the source's Threads_running, which counts this query. `ReadPace` calls it on a reader of its own."""
         ((_, count),) = self.texts("SHOW GLOBAL STATUS LIKE 'Threads_running'")
         return int(count or 0)
 
@@ -76,7 +76,7 @@ class RowReader:
             with self._translated():
                 statement = self._prepare(sql)
                 self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
-                # PyMySQL leaves the timeout of a write there
+                # PyMySQL leaves the timeout of a write there.
                 self._session.silent_for(limits.SNAPSHOT_SILENCE_SECONDS_MAX)
                 yield ResultReader(self._session.take_socket().recv_into)
                 self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
@@ -85,7 +85,7 @@ class RowReader:
             raise
 
     def close(self) -> None:
-        """Closes at once, also within a result: the server stops sending when it finds the connection closed."""
+        """Closes the connection at once, also within a result: the server stops sending when it finds the connection closed."""
         self.closed = True
         with contextlib.suppress(Exception):
             self._session.drop()
@@ -95,7 +95,8 @@ class RowReader:
         answer = self._session.answer()
         (statement,) = struct.unpack_from("<I", answer, STATEMENT_AT)
         (columns,) = struct.unpack_from("<H", answer, COLUMNS_AT)
-        for _ in range(columns + 1 if columns else 0):  # repeated at the execution, which is authoritative
+        # The execution repeats these packets, and only its descriptions count.
+        for _ in range(columns + 1 if columns else 0):
             self._session.answer()
         return int(statement)
 

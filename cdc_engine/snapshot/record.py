@@ -1,4 +1,4 @@
-"""The state of the snapshot of one table, and its transitions. Pure; `records` keeps it, `work` and runs advance it.
+"""Defines the state of the snapshot of one table, and its transitions. Pure; `records` stores it, `work` and runs advance it.
 
 While a snapshot is open the changes of its table are *buffered*: a run links their staged files into the snapshot's folder and does not
 merge them. Meanwhile the existing rows are read chunk by chunk. In the end one commit makes the lake table from both: for a key with
@@ -7,8 +7,7 @@ reading: what was changed before the first buffered change was visible before th
 buffered. A row that was deleted while it was read is among the buffered changes too, so it cannot reappear.
 
     WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read again
-       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open
-"""
+       ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open"""
 
 from __future__ import annotations
 
@@ -31,14 +30,14 @@ RESTARTS_MAX = 8  # for one cause
 class RestartCause(enum.StrEnum):
     """Why the rows are read again, for the causes that are bounded."""
 
-    CASCADES = "cascades"  #: changes of foreign keys cannot be derived
-    IMAGES = "images"  #: images lack columns of rows that changed their keys
-    COLUMNS = "columns"  #: rows and buffered changes do not fit
+    CASCADES = "cascades"  #: Changes by foreign keys cannot be derived.
+    IMAGES = "images"  #: Images lack columns of rows whose keys changed.
+    COLUMNS = "columns"  #: Rows and buffered changes do not fit together.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceEnd:
-    """The end of a server's binlog: `executed` is the GTID set up to there, empty if the server has none."""
+    """The end of a server's binlog. `executed`: the GTID set up to there, empty if the server has none."""
 
     file: str
     offset: int
@@ -96,7 +95,7 @@ class SnapshotRecord:
 
     @property
     def read_at_us(self) -> int:
-        """The commit time of rows that were read, µs since 1970: when reading them began."""
+        """The commit time of rows that were read, in µs since 1970: the time when the reading began."""
         return round(self.reading_at * 1e6)
 
     @property
@@ -106,7 +105,7 @@ class SnapshotRecord:
 
     @property
     def lake_is_older(self) -> str:
-        """Returns how old a table is that the lake has and whose snapshot is open, as a sentence without its name."""
+        """Returns a sentence, without the table's name, about how old the lake's table is while its snapshot is open."""
         since = f"as of {self.since}" if self.since is not None else "as of when that was requested"
         return (
             f"its rows are being re-read ({self.state}), and until they are published the lake has it {since}, older than the cursor: its "
@@ -115,7 +114,7 @@ class SnapshotRecord:
 
     @property
     def has_work(self) -> bool:
-        """Whether a run can advance it."""
+        """Whether a run can advance the snapshot."""
         return self.is_open and not self.paused and self.state != SnapshotState.FAILED
 
     def _to(self, state: SnapshotState, **changed: Any) -> SnapshotRecord:
@@ -133,7 +132,7 @@ class SnapshotRecord:
         rows_expected: int,
         now: float,
     ) -> SnapshotRecord:
-        """Returns the record in the state READING. All changes up to `position` are staged, no run merges, and a run reads the chunks next.
+        """Returns the record in the state READING. Everything up to `position` is staged, no run merges, and a run reads the chunks next.
 
         The rows contain all changes up to `position`, so changes that were buffered earlier no longer count.
         """
@@ -168,8 +167,8 @@ class SnapshotRecord:
         return self.causes.get(cause, 0)
 
     def again(self, reason: str, *, held_after: int | None = None, cause: RestartCause | None = None) -> SnapshotRecord:
-        """Returns the record in WANTED: all chunks are read again. `held_after`: the order key of a statement that changed the table;
-        None if all changes count. `cause`: the bounded cause, if it is one.
+        """Returns the record in WANTED: all chunks are read again. `held_after`: the order key of a statement that changed the table; None
+        if all buffered changes count. `cause`: the limited cause, if it is one.
 
         Before anything was read this does not count as a restart, so the snapshot may wait through any number of changes.
         """
@@ -187,8 +186,9 @@ class SnapshotRecord:
     def cascades_unseen(
         self, why: str, *, held_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
-        """Returns the record in WANTED: foreign keys changed rows without row events, and the changes cannot be derived. FAILED if that
-        happened too often, or if the record has failed before. `why`: a clause that names the foreign keys. `through`: as `waits_for`.
+        """Returns the record in WANTED, because foreign keys changed rows without row events, and the changes cannot be derived. Returns it
+        in FAILED if that happened too often, or if the record has failed before. `why`: a clause that names the foreign keys. `through`: as
+        in `waits_for`.
         """
         again = dataclasses.replace(
             self.again(why, held_after=held_after, cause=RestartCause.CASCADES),
@@ -205,7 +205,7 @@ class SnapshotRecord:
         return again
 
     def failed(self, reason: str) -> SnapshotRecord:
-        """Returns the record in FAILED: it does not continue by itself, and changes remain buffered."""
+        """Returns the record in FAILED. It does not continue by itself, and changes stay buffered."""
         return self._to(SnapshotState.FAILED, reason=reason)
 
     def with_pause(self, *, paused: bool) -> SnapshotRecord:
@@ -213,11 +213,11 @@ class SnapshotRecord:
         return dataclasses.replace(self, paused=paused)
 
     def noted(self, reason: str) -> SnapshotRecord:
-        """Returns the record with the reason why it cannot continue for now; it is tried again."""
+        """Returns the record with the reason why it cannot continue for now; it is tried again later."""
         return dataclasses.replace(self, reason=reason, tries=self.tries + 1 if reason == self.reason else 1)
 
     def retried(self) -> SnapshotRecord:
-        """Returns the record that an operator continued. Complete chunks are kept if reading continues; after a failure everything is
+        """Returns the record after an operator continued it. Complete chunks are kept if reading continues; after a failure everything is
         read again.
         """
         if self.state == SnapshotState.FAILED:
@@ -232,7 +232,7 @@ class SnapshotRecord:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> SnapshotRecord:
-        """Returns the record of a JSON value: the inverse of `to_json`. Raises KeyError, TypeError or ValueError for another shape."""
+        """Parses the JSON of `to_json` into a record. Raises KeyError, TypeError or ValueError for another shape."""
         since, began, high = record["since"], record["began_at"], record["high"]
         changed = {
             "state": SnapshotState(record["state"]),
@@ -274,21 +274,23 @@ def wanted(name: str, since: Position | None, now: float, where: str = "") -> Sn
 
 
 def is_past(cursor: Position, record: SnapshotRecord) -> bool:
-    """Returns whether everything that the rows of a READ snapshot may contain was merged or buffered. `cursor`: the position that the
-    stream has reached.
+    """Returns whether everything that the rows of a READ snapshot may contain is merged or buffered. `cursor`: the position that the stream
+    has reached.
     """
     return record.high is not None and same_stream(cursor, record) and has_come_past(cursor, record.high)
 
 
 def has_come_past(cursor: Position, high: SourceEnd) -> bool:
-    """Returns whether a cursor of the same stream has everything up to a binlog end of its source."""
+    """Returns whether a cursor of the same stream has everything up to `high`, an end of its source's binlog."""
     if high.file and cursor.order_key >= order_key(cursor.epoch, number_of(high.file), high.offset):
         return True
     return bool(high.executed) and has_executed(cursor.gtid_set, high.executed)
 
 
 def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
-    """Returns whether the stream is the one in which reading began: positions of another server, or after a reset, cannot be compared."""
+    """Returns whether the stream is still the one in which reading began. Positions of another server, or from after a reset, cannot be
+    compared.
+    """
     return record.began_at is not None and cursor.epoch == record.began_at.epoch
 
 

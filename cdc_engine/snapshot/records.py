@@ -1,9 +1,8 @@
-"""The snapshots of a destination: a record each (`snapshots/<digest of the table>.json`), the buffered files and the chunks. The files are
-in `snapshots/<digest>/`, or in an object store if staged batches are there and the ledger is shared.
+"""Stores the snapshots of a destination: a record each (`snapshots/<digest of the table>.json`), the buffered files and the chunks. The
+files are in `snapshots/<digest>/`, or in an object store if staged batches are there and the ledger is shared.
 
 The console begins, pauses and cancels; a run of the snapshot job reads and publishes; a run that merges buffers changes. Each change of a
-record is computed from its current state. Only the holder of the run lock makes a change that leaves out buffered files.
-"""
+record is computed from its current state. Only the holder of the run lock makes a change that leaves out buffered files."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from sluice.object_stores.options import resolved
 from sluice.object_stores.stored_files import StoredFiles
 
 FOLDER = "snapshots"
-PARSED_MAX = 10_000  # records that a process keeps as they were parsed, some 2 kB each
+PARSED_MAX = 10_000  # A process keeps so many records in parsed form, some 2 kB each.
 
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
@@ -83,13 +82,13 @@ class SnapshotRecords:
         return self._change(name, changed)
 
     def changes(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of the buffered files. It stays the same when chunks are read again, but not after a statement that
+        """Returns the location of the buffered files. It stays the same when chunks are read again, and changes after a statement that
         changed the table.
         """
         return self._placed(record.name, f"{record.snapshot_id}-changes-{record.held_after}")
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of the buffered changes of parent rows, which foreign keys pass on. It changes when `changes` does."""
+        """Returns the location of the buffered changes of parent rows that foreign keys pass on. It changes when that of `changes` does."""
         return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.held_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
@@ -108,11 +107,11 @@ class SnapshotRecords:
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
     def reading(self) -> Lock:
-        """Returns the lock of the one run that reads and publishes. It is free if no run does, whatever Dagster's state is."""
+        """Returns the lock of the run that reads and publishes. It is free if no run does, whatever Dagster's state is."""
         return open_reading_lock(self._place)
 
     def take_reading(self) -> Lock | None:
-        """Acquires and returns that lock, or returns None if another run has it. Waits for the lock of a run that was killed on another
+        """Acquires and returns that lock; returns None if another run has it. Waits for the lock of a run that was killed on another
         host.
         """
         reading = self.reading()
@@ -124,8 +123,8 @@ class SnapshotRecords:
         return reading_lock_held(self._place)
 
     def still_seconds(self, now: float) -> dict[str, float]:
-        """Returns "database.table" → for how long a snapshot with work has made no progress, while nothing reads; otherwise nothing. `now`:
-        wall-clock time.
+        """Returns "database.table" → for how many seconds a snapshot with work has made no progress, while no run reads; otherwise nothing.
+        `now`: wall-clock time.
         """
         if self.are_read():
             return {}
@@ -133,8 +132,8 @@ class SnapshotRecords:
         return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
     def sweep_buffered(self, name: str) -> None:
-        """Removes what was buffered before the last restart. The caller holds the run lock. Chunks stay, because a run may write them now.
-        Raises MetaError.
+        """Removes what was buffered before the last restart. The caller holds the run lock. Chunks stay, because a run may be writing
+        them.
         """
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 
@@ -143,7 +142,7 @@ class SnapshotRecords:
         self._sweep(name, lambda _: True)
 
     def _sweep(self, name: str, may_go: Callable[[str], bool]) -> None:
-        # List the folders before reading the record, so what another process begins in between is kept.
+        # The folders are listed before the record is read, so that what another process begins in between stays.
         home, stored = self._folder / digest_of(name), self._store(name)
         here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
         with _translated():
@@ -161,7 +160,7 @@ class SnapshotRecords:
                 self._store(name, each).remove()  # type: ignore[union-attr]
 
     def _change(self, name: str, change: Callable[[SnapshotRecord | None], SnapshotRecord]) -> SnapshotRecord:
-        """Applies a change to the present record and returns the stored result. A change without effect writes nothing."""
+        """Applies a change to the current record and returns the stored result. A change without effect writes nothing."""
         key = _key(name)
 
         def changed(text: str | None) -> str:
@@ -174,7 +173,7 @@ class SnapshotRecords:
         return self._parsed(key, self._records.change(key, changed))[1]
 
     def _parsed(self, key: str, text: str) -> tuple[float, SnapshotRecord]:
-        """Returns when a record was stored, in seconds since 1970, and the record. Raises MetaError."""
+        """Returns when a record was stored (seconds since 1970), and the record. Raises MetaError."""
         try:
             return _record_of(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -201,7 +200,7 @@ class SnapshotRecords:
 
 @functools.lru_cache(maxsize=PARSED_MAX)
 def _record_of(text: str) -> tuple[float, SnapshotRecord]:
-    """Parses a record. Ticks and runs look at all of them again and again, and few have changed."""
+    """Parses a record, with a cache: ticks and runs look at all records repeatedly, and few have changed."""
     stored = json.loads(text)
     return float(stored["kept_at"]), SnapshotRecord.from_json(stored["record"])
 

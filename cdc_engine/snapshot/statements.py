@@ -16,8 +16,8 @@ from sluice.cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_colu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
-    """A table's key as it is used for chunks. `quoted`: its columns' names. `uuids`: which of them are UUIDs. `index`: the index with its
-    order, requested by name, or empty.
+    """A table's key for chunks. `quoted`: its columns' names. `uuids`: which of them are UUIDs. `index`: the index that has its order and
+    is requested by name, or empty.
     """
 
     quoted: tuple[str, ...]
@@ -37,7 +37,7 @@ def quoted(name: str) -> str:
 
 
 def key_of(table: TableVersion, index: str = "") -> Key | None:
-    """Returns a table's key, or None if it has none or one without an order: such a table is read in one chunk."""
+    """Returns a table's key; None if it has no key or a key without an order. Such a table is read in one chunk."""
     by_name = {column.name.lower(): column for column in table.columns}
     columns: list[Column] = [by_name[name.lower()] for name in table.key]
     found = [key_column(column) for column in columns]
@@ -64,8 +64,8 @@ def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where
 def rows_statement(
     table: TableVersion, expressions: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
 ) -> str:
-    """Returns the SELECT for all rows of a chunk, between its two bounds. Rows with NULL in the key are in the first chunk, so they are
-    noticed.
+    """Returns the SELECT for all rows of a chunk, between its two bounds. The first chunk includes rows with NULL in the key, so that they
+    are detected.
     """
     after, up_to = bounds
     conditions: list[str] = []
@@ -80,12 +80,12 @@ def rows_statement(
 
 
 def beyond(names: Sequence[str], bound: Sequence[str]) -> list[str]:
-    """Returns the conditions that a key is greater than a bound; none without a bound."""
+    """Returns the conditions under which a key is greater than a bound; none without a bound."""
     return _beside(names, bound, ">", last=">")
 
 
 def up_to_bound(names: Sequence[str], bound: Sequence[str]) -> list[str]:
-    """Returns the conditions that a key is less than or equal to a bound; none without a bound."""
+    """Returns the conditions under which a key is at most a bound; none without a bound."""
     return _beside(names, bound, "<", last="<=")
 
 
@@ -106,7 +106,7 @@ def _table(table: TableVersion, index: str) -> str:
 
 
 def _given(where: str) -> list[str]:
-    """Returns the given condition on lines of its own, so that a comment at its end hides nothing."""
+    """Returns the given condition on lines of its own, so that a comment at its end hides nothing after it."""
     return [f"(\n{where}\n)"] if where.strip() else []
 
 

@@ -13,19 +13,19 @@ from sluice.cdc_engine.states import SnapshotState
 
 
 class SnapshotStep(enum.Enum):
-    NOTHING = "nothing"  #: it ended, failed, or is paused
-    WAIT = "wait"  #: for the engine or for the stream
-    BEGIN = "begin"  #: reading, once no run is at work
-    READ = "read"  #: the chunks that are not complete yet
+    NOTHING = "nothing"  #: It ended, failed, or is paused.
+    WAIT = "wait"  #: It waits for the engine or for the stream.
+    BEGIN = "begin"  #: A run begins the reading once no other run is working.
+    READ = "read"  #: The chunks that are not complete yet are read.
     PUBLISH = "publish"
-    AGAIN = "again"  #: what was read is no longer valid
+    AGAIN = "again"  #: The rows that were read are no longer valid.
     FAIL = "fail"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotSituation:
-    """The state of a destination at one moment. `begin`: the position up to which the stream was staged; `cursor`: up to which it is
-    merged or buffered.
+    """The state of a destination at one moment. `begin`: the position up to which the stream was staged. `cursor`: the position up to which
+    it is merged or buffered.
 
     `version`: the table's schema version at the current position of the stream; empty if it is not captured. `stop`: of the table.
     """
@@ -45,7 +45,7 @@ class StepDecision:
 def next_step(
     record: SnapshotRecord, there: SnapshotSituation, others: Collection[SnapshotRecord] = ()
 ) -> StepDecision:
-    """Returns the next step and, unless it is work, its reason as a sentence. `others`: the destination's snapshots."""
+    """Returns the next step, and its reason as a sentence unless the step is work. `others`: the destination's other snapshots."""
     if not record.has_work:
         return StepDecision(SnapshotStep.NOTHING, record.reason)
     if there.stop is not None:
@@ -75,7 +75,7 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
 
 
 def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> str:
-    """Returns the reason why other snapshots are published first, or an empty text. Of tables that wait for each other one goes on."""
+    """Returns why other snapshots must be published first, or an empty text. If tables wait for each other, one of them continues."""
     if not record.waits_for:
         return ""
     by_name = {each.name: each for each in others if each.is_open}
@@ -98,17 +98,17 @@ def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> st
 
 
 def _stands(other: SnapshotRecord) -> str:
-    """Returns why another snapshot does not go on by itself, or an empty text."""
+    """Returns why another snapshot does not continue by itself, or an empty text."""
     if other.state == SnapshotState.FAILED:
         return f"; that of {other.name} has failed: correct its cause, then use `sluice snapshot resume`"
     return f"; that of {other.name} is paused: `sluice snapshot resume` continues it" if other.paused else ""
 
 
 def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Position) -> StepDecision:
-    """Returns the step of a snapshot whose rows are being read, or were read."""
+    """Returns the step of a snapshot whose rows are being read or were read."""
     if not there.version:
         why = "the table was dropped or renamed, or is not captured any more; `sluice snapshot cancel` ends it"
-        return StepDecision(SnapshotStep.WAIT, why)  # it may reappear, and is read again then
+        return StepDecision(SnapshotStep.WAIT, why)  # The table may reappear, and is then read again.
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return StepDecision(
             SnapshotStep.AGAIN, "the source has changed since, so positions in its binlog cannot be compared"

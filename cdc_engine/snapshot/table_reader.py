@@ -1,4 +1,6 @@
-"""Reads one table from the source or its replica: `work.TableReader` over real connections, one per thread. Made by `instance`."""
+"""Reads one table from the source or its replica: implements `work.TableReader` over real connections, one per thread. Made by
+`instance`.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
 
-# MySQL without GTIDs does not report what its reads contain. A binlogged transaction is committed within milliseconds, or waits for a
-# replica.
+# MySQL without GTIDs does not report what its reads contain. A transaction in its binlog is committed within
+# milliseconds, or waits for a replica.
 UNTOLD_SECONDS = 2.0
 
 
 class SourceTable:
-    """Reads one table. `source`: the server whose binlog is read, if it is another one."""
+    """Reads one table. `source`: the server whose binlog is read, if that is another one."""
 
     def __init__(
         self,
@@ -42,11 +44,11 @@ class SourceTable:
         self._opened: list[RowReader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._place: SourceEnd | None = None  # for a table without a key: the position at which `read` saw its rows
-        self._server = ""  # the server that the stream is read from, once known
+        self._place: SourceEnd | None = None  # For a table without a key: the position at which `read` saw its rows.
+        self._server = ""  # The server whose binlog the stream reads, once it is known.
 
     def rows_expected(self) -> int:
-        """See `work.TableReader`. Returns 0 if the server has no estimate."""
+        """Returns the server's estimate of rows; 0 if it has none. See `work.TableReader`."""
         database, table = (_text_literal(name) for name in (self._table.database, self._table.table))
         sql = (
             f"SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = {database} AND TABLE_NAME = {table}"
@@ -55,7 +57,7 @@ class SourceTable:
         return int(rows[0][0] or 0) if rows else 0
 
     def shows(self, position: Position) -> bool:
-        """Returns whether a read that begins now contains every commit up to a position. A position in the binlog proves nothing: with
+        """Returns whether a read that begins now contains every commit up to a position. A position in the binlog does not prove it: with
         semi-sync AFTER_SYNC the dump sends a transaction that the storage engine has not committed yet.
 
         From now on each server that is read must be the position's. Raises SourceConnectionError if it is another one.
@@ -65,7 +67,7 @@ class SourceTable:
         if self._source is None:
             self._require_same(reader)
             _require_executed(reader, position)
-        if not reader.mariadb and position.gtid_set:  # MySQL adds a GTID to this set after the engine's commit
+        if not reader.mariadb and position.gtid_set:  # MySQL adds a GTID to this set after the storage engine's commit.
             return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
         if self._source is not None:
             return False
@@ -91,8 +93,8 @@ class SourceTable:
         return read_chunk(reader, self._table, chunk, path, self._rules, marks=marks)
 
     def end(self) -> SourceEnd:
-        """Returns the end of the binlog of the server whose binlog is read: everything that a replica shows is before it. For a table
-        without a key, returns the position at which its rows were read.
+        """Returns the end of the binlog that is read. Everything that a replica shows is before it. For a table without a key, returns the
+        position at which its rows were read.
         """
         if self._place is not None:
             return self._place
@@ -103,7 +105,7 @@ class SourceTable:
             return _end(reader)
 
     def close(self) -> None:
-        """Closes all connections; called from the thread that made this object."""
+        """Closes all connections. Call it from the thread that made this object."""
         with self._lock:
             opened, self._opened = self._opened, []
         for reader in opened:
@@ -125,8 +127,8 @@ class SourceTable:
         return reader
 
     def _require_same(self, reader: RowReader) -> None:
-        """Raises SourceConnectionError if the reader's server is another one than the stream's, after a switch of the source or because
-        the address moved during the reading: positions of one server mean nothing on another.
+        """Raises SourceConnectionError if the reader's server is not the stream's server, because the source was switched or the address
+        moved during the reading. Positions of one server mean nothing on another.
         """
         if self._server and (found := reader.server()) != self._server:
             reader.close()
@@ -137,8 +139,8 @@ class SourceTable:
 
 
 def _require_executed(reader: RowReader, position: Position) -> None:
-    """Raises SourceConnectionError unless a MariaDB server has executed everything that was read, in each domain. Its only identity is
-    its server id, which a rebuilt server has too.
+    """Raises SourceConnectionError unless a MariaDB server has executed everything that was read, in each domain. Its server id alone does
+    not identify it, because a rebuilt server has the same.
     """
     if not reader.mariadb or not position.gtid_set:
         return

@@ -13,12 +13,12 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-LOCK_TRY_SECONDS = 1  # the server's minimum; new writers wait behind a pending table lock for as long
+LOCK_TRY_SECONDS = 1  # The server's minimum. New writers wait this long behind a pending table lock.
 LOCK_WAIT_TIMEOUT = "(error 1205)"
 
 
 def view_contains(reader: RowReader, position: Position) -> bool:
-    """Returns whether a consistent read of MariaDB contains a position. The reader is in that read afterwards.
+    """Returns whether a consistent read of MariaDB contains a position. The reader stays in that read afterwards.
 
     Control events move the stream's position without a commit, so the GTIDs decide if the offset is not reached.
     """
@@ -40,7 +40,7 @@ def waits_for_replicas(reader: RowReader) -> bool:
 
 
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether every transaction that had written to the table is committed, by a table lock that is released at once.
+    """Returns whether every transaction that had written to the table is committed. It locks the table and releases the lock at once.
 
     A writer keeps its locks until its commit is complete. Also returns False if the account may not lock tables.
     """

@@ -1,7 +1,7 @@
-"""Advances the snapshot of a table: reads its chunks while the stream continues, and has it published. Called by a run of the snapshot job.
+"""Advances the snapshot of a table: reads its chunks while the stream continues, and has the rows published. Called by a run of the
+snapshot job.
 
-Every step can be repeated after a crash at any point: a chunk counts once its record exists, and publishing twice has the same result.
-"""
+Every step can be repeated after a crash at any point: a chunk counts once its record exists, and publishing twice has the same result."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ from sluice.cdc_engine.states import SnapshotState
 
 logger = logging.getLogger(__name__)
 
-CHANGED_TRIES_MAX = 30  # one per run: minutes in which the stream reaches what the server has already
-RAISED_TRIES_MAX = 4  # of a table for which nobody knows why it raises, as of one that cannot be merged
-# raised by our own code or by a library that it called wrongly; the others name what a source, a disk, a store or Spark refused
+CHANGED_TRIES_MAX = 30  # One attempt per run: in so many minutes the stream reaches what the server already has.
+# The attempts for a table whose error nobody expected; a table that cannot be merged has the same number.
+RAISED_TRIES_MAX = 4
+# Our own code raises these, or a library that it called wrongly. Other errors say what a source, a disk, a store or
+# Spark refused.
 MISTAKES = (
     ArithmeticError,
     AssertionError,
@@ -48,15 +50,15 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-VISIBLE_SECONDS_MAX = 60.0  # until the server's reads contain what was read from its binlog
+VISIBLE_SECONDS_MAX = 60.0  # The longest wait until the server's reads contain what was read from its binlog.
 
 
 class SnapshotRaisedError(SluiceError):
-    """Raised for a table whose snapshot raises what nobody expected. The message names the table."""
+    """The snapshot of a table raised an error that nobody expected. The message names the table."""
 
 
 class TableReader(Protocol):
-    """Reads one table from one server. Several threads may call `read`; only one may call the other methods."""
+    """Reads one table from one server. Several threads may call `read`; one thread calls the other methods."""
 
     def rows_expected(self) -> int:
         """Returns the server's estimate of rows."""
@@ -65,13 +67,13 @@ class TableReader(Protocol):
         """Returns whether a read that begins now sees everything up to a position of the stream."""
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
-        """Yields the chunks after a chunk, in the key's order; they are searched one by one."""
+        """Yields the chunks after a chunk in the key's order. Their bounds are searched one by one."""
 
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         """Reads the rows of a chunk into a file, each with these marks. The file is complete and on disk when this returns."""
 
     def end(self) -> SourceEnd:
-        """Returns the current end of the binlog. For a table without a key, returns the end of the binlog at the time of its read."""
+        """Returns the current end of the binlog. For a table without a key, returns the binlog's end at the time of its read."""
 
     def close(self) -> None: ...
 
@@ -102,7 +104,7 @@ class SnapshotDependencies:
 
 
 def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
-    """Does what can be done now for one table. Returns the final decision: NOTHING, WAIT, or PUBLISH after the publication."""
+    """Does what can be done now for one table. Returns the last decision: NOTHING, WAIT, or PUBLISH after the publication."""
     while True:
         record = dependencies.records.get(name)
         if record is None:
@@ -129,7 +131,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
 
 
 def _begin(record: SnapshotRecord, dependencies: SnapshotDependencies) -> None:
-    """Begins the reading under the run lock: everything merged so far was merged up to this position, and later changes are buffered."""
+    """Begins the reading under the run lock: everything up to this position is merged, and later changes are buffered."""
     table = dependencies.table(record.name)
     if table is None:
         return
@@ -158,13 +160,13 @@ def _begin(record: SnapshotRecord, dependencies: SnapshotDependencies) -> None:
 
 
 def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
-    """Reads the chunks that are not complete. Returns whether all of them are now."""
+    """Reads the chunks that are not complete. Returns whether all of them are complete then."""
     table = dependencies.table(record.name)
     if table is None or record.began_at is None:
         return False
     files = chunks_in(dependencies.records.chunks(record))
     if not record.key:
-        files.clear()  # the position of its one read was not stored
+        files.clear()  # The position of the table's only read was not stored.
     whole = files.prepare()
     reader = dependencies.reader(table, record.where)
     try:
@@ -172,7 +174,7 @@ def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
         try:
             if not is_complete(whole):
                 _read_chunks(record, dependencies, files, reader, list(whole))
-        except TableChangedError as error:  # the stream reaches it too and restarts the reading
+        except TableChangedError as error:  # The stream will reach this statement too, and restarts the reading.
             dependencies.say(f"{record.name}: {error}")
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
@@ -192,7 +194,7 @@ def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
 
 
 def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[float], object]) -> None:
-    """Waits until reads contain a position. A row that is read before that would lack a change that was already merged. Raises
+    """Waits until reads contain a position. A row that was read before that would lack a change that is already merged. Raises
     SourceConnectionError after VISIBLE_SECONDS_MAX.
     """
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
@@ -212,7 +214,7 @@ def _read_chunks(
     reader: TableReader,
     whole: list[KeptChunk],
 ) -> None:
-    """Reads as many chunks at a time as there are readers. Ends early if the record requires it. Raises SluiceError of the first chunk
+    """Reads as many chunks at a time as there are readers. Ends early if the record requires it. Raises the SluiceError of the first chunk
     that fails.
     """
     reading: dict[Future[ChunkFacts], Chunk] = {}
@@ -243,7 +245,9 @@ def _read_chunks(
 
 
 def _marks(record: SnapshotRecord) -> Marks | None:
-    """Returns the marks of all chunks of a generation. None for a table without a key: its position is known only when it is read."""
+    """Returns the marks of all chunks of a generation. Returns None for a table without a key, whose position is known only after its
+    read.
+    """
     if not record.key or record.began_at is None:
         return None
     return Marks(order_key=record.began_at.order_key, commit_time_us=record.read_at_us)
@@ -259,8 +263,8 @@ def _refusal(facts: ChunkFacts) -> str:
 
 
 def _changed_on_the_server(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that notes the change: the stream soon reaches the statement. After CHANGED_TRIES_MAX tries it fails, because
-    the rows cannot be queried like this (an invalid condition).
+    """Returns a transition that records a change of the table on the server; the stream soon reaches the statement. After CHANGED_TRIES_MAX
+    attempts the snapshot fails, because the rows cannot be queried in this way (an invalid condition).
     """
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
@@ -275,8 +279,8 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 
 def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that reads the rows again, or fails after RESTARTS_MAX times: a source with binlog_row_image MINIMAL and
-    incomplete rows never fits.
+    """Returns a transition that reads the rows again. After RESTARTS_MAX times it fails: with binlog_row_image MINIMAL, incomplete rows
+    never fit.
     """
     cause = RestartCause.COLUMNS
     return lambda now: now.failed(why) if now.restarts_for(cause) >= RESTARTS_MAX else now.again(why, cause=cause)
@@ -304,13 +308,13 @@ def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
 
 
 def _publish(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
-    """Publishes under the run lock, so that no change is buffered or merged meanwhile. Returns whether it was published."""
+    """Publishes under the run lock, so that no change is buffered or merged meanwhile. Returns whether it published."""
     with dependencies.run_lock():
         now = dependencies.records.get(record.name)
         table = dependencies.table(record.name)
         if now is None or table is None or next_step(now, dependencies.look(record.name)).step != SnapshotStep.PUBLISH:
             return False
-        if dependencies.conf_changed():  # it may have changed while waiting for the lock
+        if dependencies.conf_changed():  # The record may have changed while this waited for the lock.
             return False
         try:
             label = dependencies.publish(now, table)
@@ -331,7 +335,9 @@ def _publish(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool
 def _if_still(
     seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
 ) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a change of this snapshot only: while this host stalled, another one may have begun the table's next snapshot."""
+    """Returns a change that applies to this snapshot only: while this host was stopped, another one may have begun the table's next
+    snapshot.
+    """
 
     def changed(now: SnapshotRecord) -> SnapshotRecord:
         same = (now.snapshot_id, now.generation, now.state) == (seen.snapshot_id, seen.generation, seen.state)
@@ -341,7 +347,7 @@ def _if_still(
 
 
 def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
-    """Works on all snapshots of the destination, the smallest tables first, until none can be advanced or the time is over.
+    """Works on all snapshots of the destination, smallest tables first, until none can be advanced or the time is over.
 
     The reason that keeps a table from continuing is in its record, and the other tables are processed. Raises the first error after that.
     """
@@ -354,7 +360,7 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
         for each in sorted(open_now, key=lambda one: (one.state != SnapshotState.READ, one.rows_expected, one.name)):
             try:
                 decisions[each.name] = advance(each.name, dependencies)
-            except Exception as error:  # a table that cannot be read or published delays no other
+            except Exception as error:  # A table that cannot be read or published does not delay the others.
                 errors.append(_named(each, error))
                 _note(each.name, errors[-1], dependencies)
         if errors:
@@ -366,7 +372,7 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
 
 
 def _named(record: SnapshotRecord, error: Exception) -> Exception:
-    """Returns what nobody expected of one table as a sentence with its name; other errors as they are."""
+    """Returns an unexpected error of one table as a sentence with its name, and other errors unchanged."""
     if not isinstance(error, MISTAKES):
         return error
     logger.error("snapshot raised", extra={"table": record.name}, exc_info=error)
@@ -377,8 +383,8 @@ def _named(record: SnapshotRecord, error: Exception) -> Exception:
 
 
 def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
-    """Records an error for `status`: it is tried again, or an operator must fix it. What nobody expected fails after RAISED_TRIES_MAX
-    tries.
+    """Records an error for `status`. It is tried again, or an operator must fix it. An unexpected error makes the snapshot fail after
+    RAISED_TRIES_MAX attempts.
     """
     for_good = isinstance(error, TableStoppedError | ConfigurationError)
 

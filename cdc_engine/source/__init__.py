@@ -1,1 +1,1 @@
-"""The server to read from, and sessions on it. Used by `parser` for the dump and by `snapshot` for existing rows."""
+"""Knows the server to read from, and opens sessions on it. `parser` uses it for the dump, `snapshot` for existing rows."""

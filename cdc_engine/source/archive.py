@@ -30,11 +30,15 @@ class Archive:
         self._paths: dict[str, str] = {}
 
     def files(self) -> tuple[str, ...]:
-        """Returns the names of the binlog files that are there now, in any order. Raises SourceConnectionError, ConfigurationError."""
+        """Returns the names of the binlog files that the archive has now, in any order. Raises SourceConnectionError,
+        ConfigurationError.
+        """
         return tuple(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Returns the sizes in bytes of the binlog files that are there now, as stored (compressed or not), by name. Raises as `files`."""
+        """Returns name → size in bytes of the binlog files that the archive has now, as stored (compressed or not). Raises as `files`
+        does.
+        """
         with self._translated():
             store, root = self._store()
             found = store.get_file_info(pafs.FileSelector(root))
@@ -77,7 +81,7 @@ class Archive:
 
 
 def _member(stream: Any, file: str, path: str) -> IO[bytes]:
-    """Returns the file of that name in a tar, which is read from its beginning."""
+    """Returns the file of that name in a tar. The tar is read from its beginning."""
     packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  it lives as long as the stream
     for each in packed:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None

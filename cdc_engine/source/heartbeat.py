@@ -11,14 +11,14 @@ from sluice.cdc_engine.source.session import SourceSession, error_code, open_ses
 
 
 class Heartbeat:
-    """Checks one source. `sql`: any query that the account may run. For one thread."""
+    """Checks one source. `sql`: any query that the account may run. Use it from one thread."""
 
     def __init__(self, source: Source, sql: str) -> None:
         self._source, self._sql = source, sql
         self._session: SourceSession | None = None
 
     def failure(self) -> str:
-        """Returns why the source did not answer now, without secrets; empty if it did. After a failure the next call reconnects.
+        """Returns why the source did not answer now, without secrets; empty if it answered. After a failure the next call reconnects.
 
         Raises ConfigurationError if this host cannot ask: its password, its TLS files or a package cannot be read, or the source refuses
         the account. A source that refuses is there: another one would have the same rotated password.
@@ -34,7 +34,8 @@ class Heartbeat:
                 self.close()
                 raise told from error
             failure = str(told)
-        except ConfigurationError:  # says nothing about the source, so it may not count as its failure
+        # This error says nothing about the source, so it must not count as the source's failure.
+        except ConfigurationError:
             self.close()
             raise
         except (OSError, SluiceError) as error:

@@ -1,7 +1,6 @@
-"""Makes the token with which an account of RDS or Aurora logs in instead of a password (`auth: aws-iam`). The only file that knows boto3.
+"""Makes the token with which an account of RDS or Aurora logs in instead of with a password (`auth: aws-iam`). Only this file uses boto3.
 
-A token is valid for 15 minutes and is needed only while a connection opens, so each connection gets its own.
-"""
+A token is valid for 15 minutes and is needed only while a connection opens, so each connection gets its own."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class Login(Protocol):
 
 
 def iam_token(login: Login) -> str:
-    """Returns a token. Raises ConfigurationError if boto3 is missing, SecretUnavailableError if AWS's credentials or region are."""
+    """Returns a token. Raises ConfigurationError if boto3 is missing, SecretUnavailableError if AWS's credentials or region are missing."""
     try:
         boto3: Any = importlib.import_module("boto3")
     except ImportError:
@@ -34,7 +33,7 @@ def iam_token(login: Login) -> str:
     try:
         client = boto3.client("rds", region_name=login.aws_region or None)
         return str(client.generate_db_auth_token(DBHostname=login.host, Port=login.port, DBUsername=login.user))
-    except Exception as error:  # botocore's own errors, such as NoCredentialsError and NoRegionError
+    except Exception as error:  # botocore raises errors of its own, such as NoCredentialsError and NoRegionError.
         raise SecretUnavailableError(
             f"AWS gave no token for {login.user}@{login.host}:{login.port} ({type(error).__name__}): check the credentials and the region "
             "that boto3 finds, or set aws_region"

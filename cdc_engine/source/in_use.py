@@ -19,8 +19,8 @@ SOURCE_FILE = "source.json"
 
 
 def address_in_use(directory: Path) -> str:
-    """Returns host:port, or an empty text if none was chosen, which means the first source. Raises ConfigurationError if the file cannot
-    be parsed.
+    """Returns host:port of the chosen source; empty if none was chosen, which means the first one. Raises ConfigurationError if the file
+    cannot be parsed.
     """
     path = directory / SOURCE_FILE
     try:
@@ -42,10 +42,10 @@ def use(directory: Path, address: str, why: str) -> None:
 
 
 def address_chosen(directory: Path) -> str:
-    """Returns as `address_in_use`, but the choice for all hosts, and updates the local file with it. Raises ConfigurationError,
-    MetaError.
+    """Returns the address that was chosen for all hosts, like `address_in_use`, and updates the local file with it. Raises
+    ConfigurationError, MetaError.
     """
-    if not as_location(directory).is_shared:  # the file is the record
+    if not as_location(directory).is_shared:  # The file is the record.
         return address_in_use(directory)
     text, path = record_store(directory).get(SOURCE_FILE), directory / SOURCE_FILE
     if text is None:
@@ -56,6 +56,6 @@ def address_chosen(directory: Path) -> str:
 
 
 def _copy(path: Path, text: str) -> None:
-    """Updates the local file if it is outdated."""
+    """Updates the local file if it is out of date."""
     if not path.is_file() or path.read_text() != text:
         keep_file(path, text)

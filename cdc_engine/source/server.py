@@ -1,4 +1,4 @@
-"""The server to read from, and this replica's identity on it, as plain values. Made by `instance` from the configuration."""
+"""Describes the server to read from, and this replica's identity on it, as plain values. `instance` makes them from the configuration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sluice.cdc_engine.source.tunnel import Bastion
 TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
-INSTALLATION_CHARS = 8  # characters of its id, in the host name
-HOST_CHARS = 60  # the longest name that every server accepts
-SERVER_ID_FIRST = 1 << 30  # derived ids are above those that people configure, and below 2³¹
+INSTALLATION_CHARS = 8  # How many characters of the installation's id are in the host name.
+HOST_CHARS = 60  # The length of the longest name that every server accepts.
+SERVER_ID_FIRST = 1 << 30  # Derived ids are above those that people configure, and below 2³¹.
 
 
 def no_password() -> str:

@@ -1,8 +1,7 @@
-"""Opens a session on the source: PyMySQL's connection with the features that it lacks, TLS, and its errors translated to Sluice's.
+"""Opens a session on the source: PyMySQL's connection with additional features, TLS, and errors translated to Sluice's.
 
 `parser.connection` dumps the binlog over a session, `snapshot.reader` selects rows over one. Both read the socket directly for large
-amounts of data.
-"""
+amounts of data."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, Slui
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.tunnel import Tunnel, explained
 
-# Errors that another attempt does not resolve.
+# Another attempt does not resolve these errors.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 
 
@@ -37,14 +36,14 @@ class SourceSession(pymysql.connections.Connection):
         self._tunnel = tunnel
 
     def _force_close(self) -> None:
-        """PyMySQL calls it at every end of a connection."""
+        """Closes the tunnel too. PyMySQL calls this at every end of a connection."""
         super()._force_close()  # type: ignore[misc]
         if self._tunnel is not None:
             self._tunnel.close()
 
     def _create_ssl_ctx(self, asked: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
-        """Returns the TLS context. PyMySQL's own, without options, reads all authorities of the system and verifies against none: 27 ms
-        per session.
+        """Returns the TLS context. PyMySQL's own one reads all authorities of the system, even if it verifies nothing: 27 ms per
+        session.
         """
         return asked if isinstance(asked, ssl.SSLContext) else _unverified()
 
@@ -57,13 +56,13 @@ class SourceSession(pymysql.connections.Connection):
         return bytes(packet.get_all_data())
 
     def take_socket(self) -> Any:
-        """Returns the socket, for reading without PyMySQL, which reads nothing ahead between an answer and the next command."""
+        """Returns the socket, for reading without PyMySQL, which buffers nothing between an answer and the next command."""
         return self._sock
 
     def silent_for(self, seconds: float) -> None:
         """Sets how long the next read may wait for its first byte. TCP keep-alive detects a lost peer earlier."""
         self._sock.settimeout(seconds)
-        if self._tunnel is not None:  # ssh asks the bastion whether it is there
+        if self._tunnel is not None:  # ssh itself checks whether the bastion still answers.
             return
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_SECONDS)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
@@ -87,7 +86,7 @@ def open_session(
         host=source.host,
         port=source.port,
         user=source.user,
-        password=source.password().encode(),  # PyMySQL would write text as latin-1
+        password=source.password().encode(),  # PyMySQL would encode a text as latin-1.
         charset="utf8mb4",
         autocommit=True,
         connect_timeout=connect_timeout,
@@ -145,13 +144,13 @@ def _verified(source: Source) -> ssl.SSLContext:
     unusable file.
     """
     context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates have no key usage
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates have no key usage.
     context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
     return context
 
 
 def _unverified() -> ssl.SSLContext:
-    """Returns a context that encrypts without verifying the server, so it does not read any authorities."""
+    """Returns a context that encrypts without verifying the server; it reads no authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Settings of a destination's servers: addresses, TLS, heartbeat, and where the stream starts. Part of `cdc_engine.config`."""
+"""Defines the settings of a destination's servers: addresses, TLS, heartbeat, and where the stream starts. Part of `cdc_engine.config`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.secret_values import SecretLocation, is_reference
 
 
 def root_of(info: ValidationInfo) -> Path | None:
-    """Returns the folder that holds conf/, or None for a configuration that was not read from files."""
+    """Returns the folder that contains conf/; None for a configuration that was not read from files."""
     return info.context["root"] if info.context else None
 
 
@@ -91,8 +91,8 @@ class SecretConfig(Strict):
 
 
 def _reference(given: Any, info: ValidationInfo) -> Any:
-    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text that names the same location, and refuses a text with `$` that
-    names none.
+    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text that names the same location. Refuses a text with `$` that names
+    none.
     """
     if isinstance(given, str) and is_reference(given):
         return SecretLocation.of(given).reference
@@ -101,7 +101,7 @@ def _reference(given: Any, info: ValidationInfo) -> Any:
     return SecretConfig.model_validate(given, context=info.context).location.reference
 
 
-# A text that may name a secret: `$NAME`, `{file: PATH}` or `{command: [PROGRAM, ARGUMENT]}`
+# A text that may name a secret: `$NAME`, `{file: PATH}` or `{command: [PROGRAM, ARGUMENT]}`.
 SecretText = Annotated[str, BeforeValidator(_reference)]
 
 
@@ -202,7 +202,7 @@ class SourceConfig(Strict):
         return secret_at(self.password_location, f"the password of {self.user}@{self.address}")
 
 
-FIRST_OFFSET = 4  # the first event of a binlog file; the bytes before it are the magic number
+FIRST_OFFSET = 4  # The offset of the first event in a binlog file; the magic number precedes it.
 
 
 class StartConfig(Strict):

@@ -1,8 +1,7 @@
-"""Reaches a server through a bastion: one process of the system's `ssh` for each connection, whose input and output are the connection.
+"""Reaches a server through a bastion. Each connection is a process of the system's `ssh`, whose input and output carry its bytes.
 
 The system's ssh is used because it knows every kind of key, certificate and agent, and needs no package. `ssh -W` opens no local port, so
-nobody else on this host can use the tunnel, and no port can be taken. It ends when either side closes.
-"""
+nobody else on this host can use the tunnel, and no port can be taken. It ends when either side closes."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from typing import IO
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
 
-# ssh asks the bastion after so many seconds of silence, and gives up after so many missed answers
+# ssh asks the bastion after so many seconds of silence, and ends after so many missed answers.
 ALIVE_SECONDS, ALIVE_COUNT_MAX = 15, 3
 END_SECONDS_MAX = 5.0
-SSH_FAILED = 255  # the exit code of ssh for an error of its own
+SSH_FAILED = 255  # The exit code of ssh for an error of its own.
 TOLD_CHARS_MAX = 500
 _HOST_KEY = ("host key verification failed", "host key is known")
 _KEY = ("permission denied", "identity file", "invalid format", "error in libcrypto")
@@ -29,8 +28,8 @@ _KEY = ("permission denied", "identity file", "invalid format", "error in libcry
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bastion:
-    """A host with an SSH server, from which the source can be reached. Without `key_file` ssh's agent and default keys are used, without
-    `known_hosts_file` the user's and the system's known hosts.
+    """A host with an SSH server, from which the source can be reached. Without `key_file` ssh uses its agent and default keys; without
+    `known_hosts_file` it uses the user's and the system's known hosts.
     """
 
     host: str
@@ -45,10 +44,10 @@ class Bastion:
 
 
 class Tunnel:
-    """One connection through a bastion. `socket`: its end, which behaves as one that is connected to the server."""
+    """One connection through a bastion. `socket`: our end, which behaves like a socket that is connected to the server."""
 
     def __init__(self, bastion: Bastion, host: str, port: int) -> None:
-        """Starts ssh. Raises ConfigurationError if there is none. What keeps it from connecting shows in `failure`."""
+        """Starts ssh. Raises ConfigurationError if there is no ssh. `failure` reports why it cannot connect."""
         self._bastion, self._told = bastion, tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
         self.socket, theirs = socket.socketpair()
         try:
@@ -69,14 +68,14 @@ class Tunnel:
             theirs.close()
 
     def failure(self) -> SluiceError | None:
-        """Returns why ssh has failed; None if it has not within a moment, so the reason is elsewhere."""
+        """Returns why ssh has failed. Returns None if it has not failed within a moment; the cause is then elsewhere."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(END_SECONDS_MAX) == SSH_FAILED:
                 return failure_of(self._bastion, _text(self._told))
         return None
 
     def close(self) -> None:
-        """Ends ssh. May be called again."""
+        """Ends ssh. A second call has no effect."""
         self.socket.close()
         if self._process.poll() is None:
             self._process.terminate()
@@ -90,7 +89,7 @@ class Tunnel:
 
 @contextlib.contextmanager
 def explained(tunnel: Tunnel | None) -> Iterator[None]:
-    """Raises the bastion's failure instead of what it made of the connection, and closes the tunnel after any error."""
+    """Raises the bastion's failure instead of the connection's error that it caused, and closes the tunnel after any error."""
     try:
         yield
     except BaseException as error:
@@ -103,7 +102,7 @@ def explained(tunnel: Tunnel | None) -> Iterator[None]:
 
 
 def command(bastion: Bastion, host: str, port: int) -> list[str]:
-    """Returns the call of ssh. It reads no configuration of its own, so conf/ alone decides, and never asks a person."""
+    """Returns the command line of ssh. ssh reads no configuration of its own, so conf/ alone decides, and it never asks a person."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     options = {
         "BatchMode": "yes",
@@ -123,7 +122,7 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
 
 
 def failure_of(bastion: Bastion, told: str) -> SluiceError:
-    """Returns the error for what ssh wrote before it ended."""
+    """Returns the error for the text that ssh wrote before it ended."""
     words = told.lower()
     if any(each in words for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"
@@ -149,5 +148,5 @@ def _text(told: IO[bytes]) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Returns a path as ssh's options take one: in quotes, and without the meaning of `%`."""
+    """Returns a path in the form of ssh's options: in quotes, and with `%` escaped."""
     return '"' + str(path).replace("%", "%%") + '"'

@@ -1,8 +1,7 @@
-"""Writes row groups in a thread while the next rows are decoded. One per staged batch; used by `segment_writer`.
+"""Writes row groups in a thread while the next rows are decoded. Each staged batch has one; used by `segment_writer`.
 
 pyarrow releases the GIL while it writes, so on two cores a batch takes as long as the slower of decoding and writing. The queue is
-bounded: a caller with more work waits for a free slot.
-"""
+bounded: a caller with more work waits for a free slot."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-WRITES_MAX = 2  # row groups that are being written or are queued; each holds its rows in memory
+WRITES_MAX = 2  # How many row groups are being written or queued; each holds its rows in memory.
 
 
 class BackgroundWriter:
@@ -21,7 +20,7 @@ class BackgroundWriter:
         self._room = threading.BoundedSemaphore(WRITES_MAX)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Queues work and returns as soon as there is a free slot. An exception in `work` is raised by the returned future's `result`."""
+        """Queues work and returns when there is a free slot. The returned future's `result` raises an exception of `work`."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._room.acquire()

@@ -1,9 +1,8 @@
-"""The staged batches of a destination: in its folder, and in an object store if conf/ configures one.
+"""Keeps the staged batches of a destination: in its folder, and in an object store if conf/ configures one.
 
 `instance` publishes each batch here once it is staged, before the ledger knows it. The copy in the store is the authoritative one; the
 local files are kept so that runs on this host need no download. A crash between two writes leaves a folder that no record of the ledger
-names; the next start removes it.
-"""
+names; the next start removes it."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """Publishes, checks and removes staged batches. `directory`: the destination's; with a plain path, batches are only in local
-    files. Every method except `remove` raises StagingError if the store does not answer.
+    """Publishes, checks and removes staged batches. `directory`: the destination's; a plain path has batches only in local files. Every
+    method except `remove` raises StagingError if the store does not answer.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -75,7 +74,7 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """Returns the location of staged batches of this destination, of any ledger; empty if there are none."""
+        """Returns the location of staged batches of this destination, by whatever ledger; empty if there are none."""
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local

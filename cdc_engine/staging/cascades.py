@@ -1,4 +1,4 @@
-"""Records, per batch, what a run needs to derive changes by foreign keys: the events that trigger them, and their order among the rows of
+"""Records what a run needs to derive changes by foreign keys: a batch's events that trigger them, and the order of these among the rows of
 the child tables.
 
 Called by `staging`; the run derives the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
@@ -8,8 +8,7 @@ Called by `staging`; the run derives the changes (spark_jobs/cascades/derive.py)
 - per child table, the sequence number of each of its staged rows (int64, little-endian, one per row, in the order of its segments).
 
 A sequence number (`_sluice_place`) orders the rows of all tables of a batch. It consists of the number of the row event, the row in the
-event, and a bit that is set for after images.
-"""
+event, and a bit that is set for after images."""
 
 from __future__ import annotations
 
@@ -34,11 +33,11 @@ from sluice.cdc_engine.states import TableState
 logger = logging.getLogger(__name__)
 
 PLACE = "_sluice_place"
-EVENT_BITS = 32  # bits of a sequence number for row and image within one event
-FLAGS_AT = 19 + 6  # offset in a row event, after its header and the table ID
-NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing cascaded
-BITMAPS_AT = 19 + 8  # offset in a row event; from version 2 on, extra data with its length comes first
-SHORT_COUNT_MAX = 250  # a column count up to this is one byte
+EVENT_BITS = 32  # How many bits of a sequence number identify row and image within one event.
+FLAGS_AT = 19 + 6  # The offset in a row event, after its header and the table ID.
+NO_FOREIGN_KEY_CHECKS = 0x02  # The session had foreign_key_checks=0, so nothing cascaded.
+BITMAPS_AT = 19 + 8  # The offset in a row event. From version 2 on, extra data with its length precedes the bitmaps.
+SHORT_COUNT_MAX = 250  # A column count up to this takes one byte.
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 # A zero date can refer to a parent row; the NULL that replaces it in the lake cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
@@ -57,7 +56,7 @@ class RowPositions:
         image's operation.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
-        done = np.cumsum(after) - after  # rows that are complete before each image
+        done = np.cumsum(after) - after  # How many rows are complete before each image.
         first = np.searchsorted(events, events, side="left")
         row = done - done[first]
         if len(events) and events[0] == self._last_event:
@@ -69,7 +68,7 @@ class RowPositions:
 
 
 class PositionFile:
-    """The file with the sequence numbers of one table's staged rows."""
+    """Writes the sequence numbers of one table's staged rows to a file."""
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
         self.path, self._places = path, RowPositions()
@@ -125,7 +124,7 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records the triggering events of a batch. `stop`: called with (table, state, reason) for a table with row changes that cannot be
+    """Records the triggering events of a batch. `stop`: called with (table, state, reason) for a table whose row changes cannot be
     derived.
     """
 
@@ -154,7 +153,7 @@ class CascadeRecorder:
             self._unseen(version, error)
         except (SluiceError, OSError, MemoryError):
             raise
-        except Exception as error:  # of any kind: the tables below stop, the others go on
+        except Exception as error:  # The error may be of any kind: the tables below this one stop, others continue.
             self._unseen(version, _unexpected(version, error))
 
     def _take(
@@ -168,7 +167,7 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. Call it before `set_off`: the tables below a file that cannot be completed stop."""
+        """Closes the files. Call it before `set_off`: if a file cannot be completed, the tables below it stop."""
         for key, writer in tuple(self._writers.items()):
             try:
                 self._events.append(writer.finish())
@@ -237,7 +236,7 @@ class CascadeRecorder:
 
 
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
-    """Returns what nobody expected of a table as an error of this table. The trace is in the log."""
+    """Returns an unexpected exception as an error of this table. The log has the stack trace."""
     logger.error("cascades could not be recorded", extra={"table": version.name}, exc_info=error)
     reason = f"a defect of Sluice whose trace is in the log: {type(error).__name__}: {error}"
     return TableStoppedError(version.database, version.table, TableState.MERGE_FAILED, reason)
@@ -251,7 +250,7 @@ def _acting(block: Block, chosen: Int64s) -> Any:
 
 def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
     """Returns a mask of the events that may have removed referenced values. An update whose after images lack all referenced columns
-    (MINIMAL) cannot.
+    (MINIMAL) cannot have removed any.
     """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:
@@ -279,8 +278,8 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns captured table that a table's events may change → whether the path to it includes a table whose row changes the lake does
-    not follow (`live` is false).
+    """Returns, for each captured table that the events of a table may change, whether the path to it includes a table whose row changes the
+    lake does not follow (`live` is false).
 
     `cascades`: as in TableVersion, the table's own first. `referenced`: the columns that were recorded.
     """
@@ -306,7 +305,7 @@ def reached(
 
 
 def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
-    """Returns (whether rows of the child are deleted, which of its columns change)."""
+    """Returns (whether rows of the child are deleted, which of the child's columns change)."""
     columns = frozenset(each.columns)
     if each.doubt:
         return True, columns

@@ -1,4 +1,4 @@
-"""Follows rows that lack columns through changes of their key within a segment, so that the lake can add the missing columns to each.
+"""Follows rows that lack columns through changes of their keys within a segment, so that the lake can add the missing columns to each row.
 Called by `segment_writer`, for segments with partial images.
 
 The lake has the missing columns under the key that the row had before the segment, however often the key changed since, and even if
@@ -7,8 +7,7 @@ that identify its row:
 
     `_sluice_birth` (int64, NULL for all other images, whose key identifies their row): 0 if the row was in the lake before the segment,
     otherwise the number of the image with which the row begins;
-    `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or in that first image.
-"""
+    `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or in that first image."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def lacks_columns(batch: pa.RecordBatch) -> bool:
 
 
 class Moves:
-    """Identifies the rows of one segment's images. `moves`: number of images so far that changed their key and lack columns."""
+    """Identifies the rows to which a segment's images belong. `moves`: how many images so far lack columns and changed their key."""
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._names = [field.name for field in key_fields(schema, key)]
@@ -44,7 +43,7 @@ class Moves:
         self.moves = 0
 
     def told(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the next batch with the columns that identify rows. `first_row`: number of its first row in the table's batch."""
+        """Returns the next batch with columns that identify rows. `first_row`: the number of its first row in the table's batch."""
         moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
         self.moves += int(moved.sum())
         life = self._followed(batch, moved, first_row) if self.moves else np.full(len(moved), lives.AT_HOME, np.int64)
@@ -87,8 +86,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns column of presence bits → value with all its bits set. The table's columns are between three of Sluice's columns and the
-    presence bits.
+    """Returns, for each column of presence bits, the value with all its bits set. The table's columns are between Sluice's three columns
+    and the presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3
@@ -107,7 +106,7 @@ class _Values:
             self._heaps[-2:] = [pa.concat_arrays(self._heaps[-2:])]
 
     def of(self, numbers: Int64s, of_type: pa.DataType) -> Any:
-        """Returns an array of the values with these numbers; NULL for a negative number."""
+        """Returns an array of the values with these numbers; a negative number gives NULL."""
         parts: list[Any] = []
         places = np.full(len(numbers), -1, np.int64)
         begin = found = 0

@@ -1,8 +1,7 @@
-"""Stages values that could not be decoded, in `quarantine.parquet` next to a batch's other files.
+"""Stages values that could not be decoded in `quarantine.parquet`, next to a batch's other files.
 
 Written by `staging` only if there are any. The run appends the file to the destination's quarantine (spark_jobs/quarantine/append.py),
-which `sluice quarantine` lists. A row has all that is needed to decode the value again: its bytes, and the column as the engine knew it.
-"""
+which `sluice quarantine` lists. A row has all that is needed to decode the value again: its bytes, and the column as the engine knew it."""
 
 from __future__ import annotations
 
@@ -27,23 +26,24 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("column", pa.string(), False),
     pa.field("mysql_type", pa.string(), False),
     pa.field("charset", pa.string(), False),
-    pa.field("key", pa.string(), False),  # a JSON object: the row's key columns, or all columns if it has no key
+    # This is a JSON object with the row's key columns, or with all columns if it has no key.
+    pa.field("key", pa.string(), False),
     pa.field("raw", pa.binary(), False),
     pa.field("reason", pa.string(), False),
     pa.field("file", pa.string(), False),
     pa.field("offset", pa.int64(), False),
     pa.field("order_key", pa.int64(), False),
-    pa.field("image", pa.int64(), False),  # distinguishes the images of a transaction; ascending
+    pa.field("image", pa.int64(), False),  # An ascending number that distinguishes the images of a transaction.
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),
-    pa.field("layout", pa.string(), False),  # a JSON object: the column as `contracts.Column`
+    pa.field("layout", pa.string(), False),  # This is a JSON object: the column as a `contracts.Column`.
 ]
 SCHEMA = pa.schema(FIELDS)
 
 
 def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
-    """Writes (database, table, value) of each into the directory and syncs the file to disk. Returns None, without a file, if there
-    are none.
+    """Writes each value's (database, table, value) into the directory and syncs the file to disk. Returns None, without a file, if there
+    are no values.
     """
     if not refused:
         return None

@@ -18,7 +18,7 @@ def refuse_rows(
     lacking: Collection[str],
     policies: Mapping[str, ValuePolicy],
 ) -> None:
-    """Raises TableStoppedError if the lake does not have all rows of the renamed table, or has them under another key or other rules.
+    """Raises TableStoppedError if the lake lacks rows of the renamed table, or has them under another key or other rules.
 
     `keys`: by "database.table", the key in conf/. `lacking`: tables of which the lake lacks changes from before this position.
     `policies`: by "database.table", with the rules of conf/ for rows.

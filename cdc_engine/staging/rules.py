@@ -1,4 +1,4 @@
-"""How the tables of a batch are staged, as conf/ and the ledger define it. `stage` takes it from its callers in `instance`."""
+"""Describes how conf/ and the ledger require the tables of a batch to be staged. Callers in `instance` pass it to `stage`."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class StagingRules:
         return self.policies.get(name, DEFAULT_POLICY)
 
     def lacking_before(self, order_key: int) -> frozenset[str]:
-        """Returns the tables of which the lake lacks changes from before this order key."""
+        """Returns the tables for which the lake lacks changes from before this order key."""
         return frozenset(name for name, since in self.left_out.items() if since < order_key)

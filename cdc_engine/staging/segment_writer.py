@@ -1,8 +1,7 @@
-"""Writes one segment of a table: takes record batches, and writes one Parquet file and its manifest entry. Called by `staging`.
+"""Writes one segment of a table: takes record batches, and produces one Parquet file and its entry for the manifest. Called by `staging`.
 
 Rows are held in memory until there are enough for a row group; the file is opened for the first row group. So a batch of many small
-tables has no open files, and a batch of a huge table holds at most one row group of it in memory.
-"""
+tables has no open files, and a batch of a huge table holds at most one row group of it in memory."""
 
 from __future__ import annotations
 
@@ -31,12 +30,13 @@ from sluice.cdc_engine.staging.background_writer import BackgroundWriter
 from sluice.cdc_engine.staging.moves import Moves, lacks_columns
 from sluice.cdc_engine.staging.staged_columns import staged_columns
 
-ROW = "_sluice_row"  # number of the image in its table's batch, from 1: the order within a transaction
-UNIQUE_KEYS_MAX = 1 << 20  # keys held to check whether they differ; longer segments are always folded
+# The number of the image in its table's batch, from 1 on, which gives the order within a transaction.
+ROW = "_sluice_row"
+UNIQUE_KEYS_MAX = 1 << 20  # So many keys are kept to check whether they differ. Longer segments are always folded.
 
 
 class _KeyFacts:
-    """Minimum and maximum of each key column, and whether a single integer column never repeats."""
+    """The minimum and maximum of each key column, and whether a single integer column never repeats."""
 
     def __init__(self, decoder: RowDecoder) -> None:
         names = {name.lower(): index + 3 for index, name in enumerate(column.name for column in decoder.columns)}
@@ -66,7 +66,7 @@ class _KeyFacts:
     def unique(self) -> bool:
         if not self.seen:
             return False
-        keys = np.sort(np.concatenate(self.seen))  # several times faster than np.unique, which hashes
+        keys = np.sort(np.concatenate(self.seen))  # This is several times faster than np.unique, which hashes.
         return bool((np.diff(keys) != 0).all())
 
 
@@ -86,7 +86,9 @@ def _wider(bounds: tuple[Any, Any], found: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _bound(value: Any) -> Bound:
-    """Returns a bound as in the manifest. Decimals without fraction (an unsigned bigint) become integers; other decimals have no bound."""
+    """Returns a bound in the manifest's form. Decimals without a fraction (an unsigned bigint) become integers; other decimals have no
+    bound.
+    """
     if isinstance(value, decimal.Decimal):
         return int(value) if value.as_tuple().exponent == 0 else None
     return value if isinstance(value, int | str) else None
@@ -120,9 +122,9 @@ class SegmentWriter:
     ) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
         self._beside = beside
-        self._writes: list[Future[None]] = []  # in progress, in the order of the file
+        self._writes: list[Future[None]] = []  # The writes in progress, in the order of the file.
         self._follows_moves = follows_moves
-        self._moves: Moves | _NoMoves | None = None  # set for a partial segment
+        self._moves: Moves | _NoMoves | None = None  # It is set for a partial segment.
         self.pending_bytes = 0
         self.rows = 0
         self._pending: list[pa.RecordBatch] = []
@@ -178,8 +180,8 @@ class SegmentWriter:
         self.pending_bytes += batch.nbytes
 
     def _become_partial(self) -> None:
-        """Rewrites the rows so far, which have all columns, in the format of a partial segment. So a row that lacks columns does not
-        end a segment.
+        """Rewrites the rows so far, which have all columns, in the format of a partial segment. A row that lacks columns therefore does not
+        end the segment.
         """
         key = self.decoder.key
         self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()
@@ -192,7 +194,7 @@ class SegmentWriter:
                 self.flush()
 
     def _written(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the file so far, and deletes the file."""
+        """Yields the rows that the file has so far, and deletes the file."""
         self._await_writes()
         if self._writer is None:
             return
@@ -222,12 +224,12 @@ class SegmentWriter:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def _await_writes(self) -> None:
-        """Waits for row groups that are being written. Raises OSError if one could not be written."""
+        """Waits until no row group is being written. Raises OSError if one could not be written."""
         while self._writes:
             self._writes.pop(0).result()
 
     def _write_rest(self) -> None:
-        """Writes the remaining rows in this thread: handing over a few rows takes longer than writing them."""
+        """Writes the remaining rows in this thread, because handing over a few rows takes longer than writing them."""
         self._await_writes()
         self._beside = None
         self.flush()

@@ -1,8 +1,7 @@
-"""Writes a batch as files that a run merges. `stage` is the package's entry point. Called by `instance` when a batch is handed out.
+"""Writes a batch as files that a run merges. `stage` is the package's entry point; `instance` calls it when a batch is handed out.
 
 One block is processed at a time, so a spilled transaction of gigabytes is never in memory as a whole. Everything is written into a
-directory whose name ends in `.partial`. It is renamed when all files, the manifest last, are on disk.
-"""
+directory whose name ends in `.partial`. It is renamed when all files, the manifest last, are on disk."""
 
 from __future__ import annotations
 
@@ -56,14 +55,17 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-PENDING_BYTES_MAX = 48 << 20  # rows of all tables that are not yet in a row group
+PENDING_BYTES_MAX = 48 << 20  # The rows of all tables that are not yet in a row group take at most so much.
 DEFAULT_RULES = StagingRules()
-NAME_CHARS_MAX = 60  # length of a database or table name in a file name: two of them and a number fit into 255 bytes
+# The length of a database or table name in a file name: two of them and a number fit into 255 bytes.
+NAME_CHARS_MAX = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagingResult:
-    """A staged batch: the manifest, its directory, and the tables that were stopped. Their earlier segments are in the batch."""
+    """A staged batch: its manifest, its directory, and the tables that were stopped. The batch contains the segments of these tables from
+    before their stop.
+    """
 
     path: Path
     manifest: Manifest
@@ -86,7 +88,7 @@ def stage(
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
     again_up_to: int = 0,
 ) -> StagingResult:
-    """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
+    """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: the id of the ledger that hands it out as `delivery`.
 
     - `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last.
     - `again_up_to`: as in the manifest.
@@ -116,7 +118,7 @@ def stage(
             "permissions, and the batch is staged again"
         ) from error
     finally:
-        staging.abandon()  # has no effect after success
+        staging.abandon()  # After success this has no effect.
         shutil.rmtree(partial, ignore_errors=True)
     return StagingResult(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
 
@@ -126,7 +128,7 @@ class _Staging:
 
     def __init__(self, directory: Path, start: Position, rules: StagingRules) -> None:
         self.directory, self.start, self.rules = directory, start, rules
-        self.end, self.byte_count = start, 0  # of the parts taken so far
+        self.end, self.byte_count = start, 0  # The end and the size of the parts so far.
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.places, self.beside = ValueLocations(), BackgroundWriter()
@@ -134,13 +136,13 @@ class _Staging:
         self.cascades = CascadeRecorder(directory, self._stop_whole)
 
     def take_batch(self, batch: Batch) -> None:
-        """Takes a whole batch, or one part of it."""
+        """Stages a whole batch, or one part of it."""
         for part in batch.slices:
             self.take(part)
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Takes a slice: its table changes or its rows. Rows of a table that had stopped when they were read are for consumers only."""
+        """Stages a slice: its table changes or its rows. Rows of a table that was stopped when they were read are only for consumers."""
         for change in part.changes:
             with self._table(change.database, change.table) as table:
                 if table is not None:
@@ -157,7 +159,7 @@ class _Staging:
         self._make_room()
 
     def finish(self) -> tuple[StagedTable, ...]:
-        """Closes every segment. Returns the tables that have segments or that cascades reach, in order of first appearance."""
+        """Closes every segment. Returns the tables that have segments, and those that cascades reach, in order of first appearance."""
         for each in tuple(self.tables.values()):
             with self._table(each.database, each.table) as table:
                 if table is not None:
@@ -215,8 +217,8 @@ class _Staging:
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:
-        """Returns the tables that cascades of this batch may change. Tables whose changes cannot be derived, or must not be by their
-        policy, are stopped.
+        """Returns the tables that cascades of this batch may change. Stops tables whose changes cannot be derived, or whose policy forbids
+        it.
 
         A stopped table lacks the rows that the tables below it need, so this is repeated until no other table stops.
         """
@@ -235,8 +237,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether the lake's rows of the table `name` are those that affected the table `below`: the lake follows all of its
-        changes, and has them up to no later position than those of `below`.
+        """Returns whether the lake's rows of table `name` are those whose changes affect table `below`: the lake follows all changes of
+        `name`, and has them up to no later position than those of `below`.
         """
         whole = not self.rules.policy(".".join(name)).rules.condition
         return (
@@ -261,8 +263,8 @@ class _Staging:
             self._stop_whole(name, TableState.CASCADE, f"{of}; its policy is cascades: stop")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
-        """Stops the table at the batch's start, without any changes of the batch: rows from after the cascade must not be in the lake
-        before it.
+        """Stops the table at the batch's start, without any change of the batch: rows from after the cascade must not be in the lake before
+        the cascade's effects.
         """
         full_name = ".".join(name)
         if full_name in self.rules.left_out:
@@ -275,7 +277,7 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values that could not be decoded in the finished segments; returns None if there are none."""
+        """Writes the values of the finished segments that could not be decoded. Returns None if there are none."""
         refused = [
             (each.database, each.table, value)
             for each in self.tables.values()
@@ -284,7 +286,7 @@ class _Staging:
         return write_quarantine(self.directory, refused)
 
     def abandon(self) -> None:
-        """Closes and drops open files."""
+        """Closes open files and removes them."""
         self.cascades.abandon()
         for table in self.tables.values():
             table.discard()
@@ -292,8 +294,8 @@ class _Staging:
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
-        """Yields the table to work on, or None if it is stopped. A TableStoppedError or an unexpected exception in the work stops this
-        table. A full disk and bytes that are not row images affect all tables and are raised.
+        """Yields the table to work on, or None if it is stopped. A TableStoppedError or an unexpected exception of the work stops this
+        table only. A full disk, or bytes that are not row images, affect all tables and are raised.
         """
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.rules.left_out:
@@ -355,8 +357,8 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the sequence numbers of the table's rows. Rows from before the foreign key was created get 0: they precede all its
-        effects.
+        """Records the sequence numbers of the table's rows. Rows from before the foreign key was created get 0, because they precede all
+        its effects.
         """
         if table.positions is None:
             table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)
@@ -401,7 +403,7 @@ class _Staging:
         return RowDecoder(keyed, kept, self.places, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
-        """Writes the largest sets of pending rows until the rest is small enough."""
+        """Writes the largest sets of pending rows until the others are small enough."""
         writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer, _ in writers)
         for writer, each in sorted(writers, key=lambda pair: -pair[0].pending_bytes):
@@ -423,7 +425,7 @@ def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
 
 
 def _file_part(name: str) -> str:
-    """Returns a database or table name for use in a file name on any file system. A number after it makes the file name unique."""
+    """Converts a database or table name for use in a file name on any file system. A number that follows makes the file name unique."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 

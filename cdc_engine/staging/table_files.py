@@ -1,8 +1,7 @@
-"""The files of one table of a batch while they are written: its finished segments and the open one. `staging` uses it.
+"""Groups the files of one table of a batch while they are written: its finished segments and the open one. Used by `staging`.
 
 A table with a change log has a second file per segment, with all before images: a merge needs few of them, the log needs all. Both files
-end together, so that a row of the log belongs to the same segment as in the table.
-"""
+end together, so that a row of the log belongs to the same segment as in the table."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 
 @dataclasses.dataclass
 class TableFiles:
-    """A table of the batch: its finished segments and the open one, if any. `log`: the writer of its change log file."""
+    """One table of the batch: its finished segments and the open one, if any. `log`: the writer of its change log file."""
 
     database: str
     table: str
@@ -28,21 +27,21 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    # The table version of the open segment, as in the history: with all columns and the primary key.
+    # The table version of the open segment as the history has it: with all columns and the primary key.
     source: TableVersion | None = None
     rows: int = 0  # of all segments
     positions: PositionFile | None = None
 
     @property
     def begun(self) -> SegmentWriter:
-        """The writer of the open segment. Raises ValueError if there is none."""
+        """Returns the writer of the open segment. Raises ValueError if there is none."""
         if self.writer is None:
             raise ValueError(f"no segment of {self.database}.{self.table} is being written")
         return self.writer
 
     @property
     def writers(self) -> tuple[SegmentWriter, ...]:
-        """The open writers."""
+        """Returns the open writers."""
         return tuple(writer for writer in (self.writer, self.log) if writer is not None)
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -55,10 +54,10 @@ class TableFiles:
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)
-            self.log.decoder.take_refused()  # reported by the other file's decoder
+            self.log.decoder.take_refused()  # The other file's decoder reports them.
 
     def turn_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
-        """Continues with the decoders of a version that is staged in the same way."""
+        """Replaces the decoders by those of a version that is staged in the same way."""
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder
         if self.log is not None:

@@ -1,8 +1,7 @@
-"""A store whose newest blocks may be in files only. Its ring in memory is filled from an `EventLog`, block by block, as it has space.
+"""Stores blocks in files and, as space allows, in a ring in memory, which is filled from an `EventLog` block by block.
 
 `FileEventStore` and `MixedEventStore` decide what goes into the log; get, ack and rollback are those of the memory store. Everything runs
-under its lock. If no block waits in the log, a block that is put goes straight into the ring and is never read back.
-"""
+under its lock. If no block waits in the log, a block that is put goes straight into the ring and is never read back."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class StoreSizes:
 
 
 class BackedEventStore(MemoryEventStore):
-    """The base of the stores with files. `log` is begun or opened; `reader` reads it from `start` on."""
+    """The base of the stores with files. `log` is new or opened. `reader` reads it from `start` on."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class BackedEventStore(MemoryEventStore):
         return super()._is_ready()
 
     def _drop(self) -> None:
-        """Drops the open transaction. The part that the ring does not have yet is dropped when the reader reaches the log's record of the
+        """Drops the open transaction. The part that is not in the ring yet is dropped when the reader reaches the log's record of the
         drop.
         """
         at_end = self._reader.at_end
@@ -97,7 +96,7 @@ class BackedEventStore(MemoryEventStore):
             self._take(found, self._reader.stored)
 
     def _store(self, block: Block) -> None:
-        """Appends a block to the log, and to the ring if it is the next one there. After a StoreFullError nothing has changed."""
+        """Appends a block to the log, and to the ring if the ring needs it next. If this raises StoreFullError, nothing has changed."""
         straight = self._reader.at_end and self._ring_has_room
         dropped = self._log.has_dropped
         stored = self._log.append(block)

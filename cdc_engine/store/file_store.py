@@ -1,8 +1,8 @@
-"""The `EventStore` in files: each block is in a segment file before it can be handed out, and a restarted engine continues from there.
+"""Implements `EventStore` in files: each block is in a segment file before it can be handed out, and a restarted engine continues from
+there.
 
 Acked blocks stay in the files while `files_bytes_max` allows it, for consumers that are behind and for batches that must be split again.
-Blocks that are not acked are never removed: a put waits.
-"""
+Blocks that are not acked are never removed: a put waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `settled`: the ledger's cursor, up to which nothing is requested again after any crash."""
+    """Implements `ports.EventStore`. `settled`: the ledger's cursor; what precedes it is not requested again after any crash."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class FileEventStore(BackedEventStore):
             return self._log.end
 
     def put(self, block: Block) -> None:
-        """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StoreFullError. After either the store is
+        """Implements `ports.EventStore`. Raises InterruptedError when the stream was dropped, StoreFullError. In both cases the store is
         unchanged.
         """
-        self._log.sync_if_due()  # before: an error after it would have the block put twice
+        self._log.sync_if_due()  # This is done first: after an error later on, the block would be put twice.
         super().put(block)
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """See `ports.EventStore`. Raises StoreDamagedError if the next block cannot be read back, StoreFullError."""
-        self._log.sync_if_due()  # also if the stream is silent now
+        """Implements `ports.EventStore`. Raises StoreDamagedError if the next block cannot be read back, StoreFullError."""
+        self._log.sync_if_due()  # This syncs even if the stream is silent now.
         return super().get(byte_count_max, event_count_max, timeout_seconds)
 
     def ack(self, end: Position) -> None:
@@ -72,7 +72,7 @@ class FileEventStore(BackedEventStore):
             self._changed.notify_all()
 
     def go_back(self, position: Position) -> bool:
-        """Goes back to a position as `ports.EventStore` does, also to one before the last ack, as far as the files reach."""
+        """Goes back to a position like `ports.EventStore`. It can also go back to one before the last ack, as far as the files reach."""
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
                 return True
@@ -81,12 +81,12 @@ class FileEventStore(BackedEventStore):
                 return False
             forgotten = self._ring.forgotten_events
             self._empty()
-            self._ring = dataclasses.replace(self._ring, forgotten_events=forgotten)  # nothing is put again
+            self._ring = dataclasses.replace(self._ring, forgotten_events=forgotten)  # Nothing is put again.
             self._reader, self._acked = found[0], position
             return True
 
     def clear(self) -> None:
-        """See `ports.EventStore`. Also removes the files. Raises StoreFullError."""
+        """Implements `ports.EventStore`. Also removes the files. Raises StoreFullError."""
         with self._changed:
             self._begin_at(self._acked or self._log.start)
 
@@ -111,7 +111,7 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether every whole transaction is settled, so that waiting for an ack would never end."""
+        """Returns whether every whole transaction is settled; a wait for an ack would then never end."""
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)
 

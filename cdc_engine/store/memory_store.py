@@ -1,8 +1,7 @@
-"""The `EventStore` in memory: blocks in order, with one lock and one condition around the arithmetic of `ring`.
+"""Implements `EventStore` in memory: blocks in order, with a lock and a condition around the arithmetic of `ring`.
 
 The parser's thread puts; the service gets, acks and rolls back from other threads. A block is never copied: a batch is a tuple of slices,
-split between transactions by a binary search. Only an open transaction that fills the ring by itself goes to disk (`spill`).
-"""
+split between transactions by a binary search. Only an open transaction that fills the ring by itself goes to disk (`spill`)."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class HandedOut:
 
 
 class MemoryEventStore:
-    """Implements `ports.EventStore`. `start`: the position that the parser starts from, which is the first batch's start.
+    """Implements `ports.EventStore`. `start`: the position at which the parser starts, which is the first batch's start.
 
     `ddl_isolation`: a statement that changes tables is a batch of its own.
 
@@ -73,13 +72,13 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position where the content begins: the last ack, or the start. A rollback does not go back further."""
+        """The position where the content begins: the last ack, or the start. A rollback goes back no further."""
         with self._changed:
             return self._acked
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last whole transaction that was put, from which a new connection continues without loss."""
+        """The end of the last whole transaction that was put. A new connection continues there without loss."""
         with self._changed:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
             last = next(ending, None)
@@ -97,7 +96,7 @@ class MemoryEventStore:
             first = bisect.bisect_right(self._entries, acked, key=lambda entry: entry.complete.transactions)
             for entry in self._entries[first:]:
                 block = entry.content
-                if isinstance(block, Block) and block.transaction_count:  # only blocks in memory end a transaction
+                if isinstance(block, Block) and block.transaction_count:  # Only blocks in memory end a transaction.
                     time_us = int(block.transaction_time_us[max(0, acked - entry.start.transactions)])
                     if not entry.empty or time_us > acked_us:
                         return time_us
@@ -121,7 +120,7 @@ class MemoryEventStore:
         )
 
     def put(self, block: Block) -> None:
-        """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StagingError when spilling failed.
+        """Implements `ports.EventStore`. Raises InterruptedError when the stream was dropped, StagingError when spilling failed.
 
         After either the store is unchanged.
         """
@@ -136,7 +135,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """See `ports.EventStore`. A batch whose transactions have no row events has no slices: only its end matters."""
+        """Implements `ports.EventStore`. A batch whose transactions have no row events has no slices: only its end matters."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
@@ -152,7 +151,7 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """See `ports.EventStore`. An ack from before this store was made is accepted again without effect.
+        """Implements `ports.EventStore`. An ack from before this store was made is accepted again without effect.
 
         Raises BatchNotFoundError if no batch that was handed out ends there.
         """
@@ -175,7 +174,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def take_back(self) -> None:
-        """Undoes the last get that is not acked; the batches before it stay handed out."""
+        """Undoes the last get that is not acked. Earlier batches stay handed out."""
         with self._changed:
             self._handed_out.pop()
             self._ring = self._ring.get_at(self._handed_out[-1].mark if self._handed_out else self._ring.ack)
@@ -200,7 +199,7 @@ class MemoryEventStore:
             self._acked = position
 
     def go_back(self, position: Position) -> bool:
-        """See `ports.EventStore`. Acked content is no longer in memory."""
+        """Implements `ports.EventStore`. Acked content is no longer in memory."""
         with self._changed:
             return self._acked is not None and self._acked.order_key <= position.order_key
 
@@ -214,7 +213,7 @@ class MemoryEventStore:
         self._take(block)
 
     def _take(self, block: Block, stored: StoredBlock | None = None) -> None:
-        """Appends a block to the ring, in memory or on disk. `stored`: where the block is on disk already."""
+        """Appends a block to the ring, in memory or on disk. `stored`: its location if it is on disk already."""
         if self._ring.full and not block.transaction_count and not block.changes:
             self._append_spilled(block, self._spill.spilled(block, stored))
         else:
@@ -255,7 +254,8 @@ class MemoryEventStore:
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)
         if entry.empty and self._last_is_replaceable():
-            # No reader took the last position yet and nothing is between: an idle source must not fill the ring with positions.
+            # No reader took the last position yet, and no event follows it: an idle source must not fill the ring with
+            # positions.
             replaced = self._entries.pop()
             entry = entry_in_memory(block, replaced.start, replaced.start)
         self._entries.append(entry)

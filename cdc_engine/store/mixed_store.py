@@ -1,8 +1,8 @@
-"""The `EventStore` in memory and files: blocks that do not fit into the ring go to files, in order, and move into the ring as it empties.
+"""Implements `EventStore` in memory and files: blocks that do not fit into the ring go to files, in order, and move into the ring as it
+empties.
 
 So a disk bounds the backlog instead of memory, and the source is read further while batches wait. Nothing in the files survives the
-process.
-"""
+process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.backed_store import BackedEventStore
 
-ANYWHERE = Position(epoch=0, file="", offset=0)  # the overflow is not read by position
+ANYWHERE = Position(epoch=0, file="", offset=0)  # The overflow is not read by position.
 
 
 class MixedEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `log`: begun, and empty."""
+    """Implements `ports.EventStore`. `log`: must be new and empty."""
 
     @property
     def put_position(self) -> Position | None:
@@ -24,7 +24,7 @@ class MixedEventStore(BackedEventStore):
         return super().put_position if end == ANYWHERE else end
 
     def clear(self) -> None:
-        """See `ports.EventStore`. Raises StoreFullError."""
+        """Implements `ports.EventStore`. Raises StoreFullError."""
         with self._changed:
             self._restart()
 
@@ -38,8 +38,8 @@ class MixedEventStore(BackedEventStore):
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # The ring did not have the whole open transaction when it was dropped. The log would record the drop with its next block,
-                # but this block does not go there.
+                # The ring did not have the whole open transaction when it was dropped. The log would record the drop
+                # with its next block, but this block does not go there.
                 self._forget_open()
             self._clear_log()
             self._take(block)

@@ -26,15 +26,15 @@ from sluice.cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from sluice.cdc_engine.store.window.positions import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
-SEGMENTS_MIN = 8  # files of a full store: only whole files are removed
+SEGMENTS_MIN = 8  # The number of files of a full store; only whole files are removed.
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """The configuration of a store. `directory`: of the destination. `files_bytes_max`: of event files; `bytes_max` and `events_max`: of
-    the ring.
+    """The configuration of a store. `directory`: the destination's. `files_bytes_max`: the limit of its event files. `bytes_max`,
+    `events_max`: the limits of its ring.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class StorePlan:
         return StoreSizes(files_bytes_max=self.files_bytes_max, bytes_max=self.bytes_max, events_max=self.events_max)
 
     def log(self, going_on: GoingOn) -> EventLog:
-        """Returns the log of its event files, neither begun nor opened."""
+        """Returns the log of its event files, which is neither begun nor opened."""
         return EventLog(
             self.directory / (OVERFLOW_DIRECTORY if self.kind == "mixed" else EVENTS_DIRECTORY),
             ledger_id=going_on.ledger_id,
@@ -108,7 +108,7 @@ def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Positio
 
 
 def misfit(events: EventLog, going_on: GoingOn) -> str:
-    """Returns why an opened log does not continue at the ledger's position, or an empty text if it does. Raises StoreDamagedError."""
+    """Returns why an opened log does not continue at the ledger's position; an empty text if it does. Raises StoreDamagedError."""
     ledger_id, filters = events.identity
     begin = going_on.begin
     if ledger_id != going_on.ledger_id:
@@ -140,7 +140,9 @@ def another_file(there: Position, begin: Position) -> bool:
 
 
 def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
-    """Returns a reader of the stored events from the ledger's position on, or of a new log that begins there if they do not fit."""
+    """Returns a reader of the stored events from the ledger's position on. If they do not fit, returns one of a new log that begins
+    there.
+    """
     try:
         if not events.open():
             events.begin(going_on.begin)
@@ -176,8 +178,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """Removes the files of a store that conf/ named before. Raises StoreUnfitError if they are needed and the source no longer has their
-    events.
+    """Removes the files of a kind of store that conf/ named before. Raises StoreUnfitError if they are needed and the source no longer has
+    their events.
     """
     events = before.log(going_on)
     if events.open() and key_of(events.end) > key_of(going_on.begin):

@@ -1,8 +1,8 @@
-"""XA transactions of a second stream of a destination: those that it read itself, and those that the destination recorded before.
+"""Keeps the XA transactions of a second stream of a destination: those that the stream read itself, and those that the destination recorded
+before.
 
 For consumers with their own stream (`instance.consumers.own_start`). Nothing is written: the records are the destination's, which keeps
-them until no consumer is before their commit.
-"""
+them until no consumer is before their commit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OwnPrepared(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the stream. Transactions that are prepared by now were prepared before it, and no rewind removes them."""
+        """Marks the start of the stream. Transactions that are prepared by then stay: no rewind removes them."""
         self._before, self._begun = self.undecided(), True
 
     def commit(self, name: str, order_key: int) -> Content | None:

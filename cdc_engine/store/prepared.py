@@ -1,4 +1,4 @@
-"""Recorded events of XA transactions on disk, until they are committed or rolled back. Owns the files of a destination's `prepared/`
+"""Records the events of XA transactions on disk until they are committed or rolled back. Owns the files of a destination's `prepared/`
 directory.
 
 One file per transaction, named by a digest of its XA name and the order key of its prepare: `DIGEST.KEY.prepared` until it is decided,
@@ -11,8 +11,7 @@ written again, and those committed after it become prepared again, under whateve
 epoch). All records are removed when the stream continues elsewhere (`forget_prepared`).
 
 If several hosts share a ledger and an object store, the store has copies of the records (`prepared_copies`), and the copies are
-authoritative: the files here serve readers and are downloaded when they are missing.
-"""
+authoritative: the files here serve readers and are downloaded when they are missing."""
 
 from __future__ import annotations
 
@@ -34,12 +33,12 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-LOOKS_MAX = 10  # attempts for a record that is renamed each time
+LOOKS_MAX = 10  # The attempts to read a record that is renamed each time.
 
 
 class PreparedFiles:
-    """Implements `contracts.PreparedTransactions`. `acked`: up to where nothing is read again. `copies`: where other hosts find the
-    records.
+    """Implements `contracts.PreparedTransactions`. `acked`: the position before which nothing is read again. `copies`: where other hosts
+    find the records.
 
     Raises StagingError if the directory has files that it did not write or cannot be read, NotSharedError if the store of the copies does
     not answer.
@@ -56,7 +55,7 @@ class PreparedFiles:
         self._prepared: dict[str, CopyName] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
         for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
-            if (before := self._prepared.get(record.digest)) is not None:  # a crash kept it from being removed
+            if (before := self._prepared.get(record.digest)) is not None:  # A crash prevented its removal.
                 self._remove(before)
             self._prepared[record.digest] = record
 
@@ -77,7 +76,7 @@ class PreparedFiles:
             return RecordedFile(recording.path, recording.size)
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Keeps the record as that of a prepared transaction; it is on disk when this returns."""
+        """Keeps the recording as that of a prepared transaction. It is on disk when this returns."""
         with _sentence(self._directory):
             record = CopyName(_digest(name), order_key)
             self._writer().keep_as(self._directory / record.name)
@@ -90,8 +89,8 @@ class PreparedFiles:
             self._prepared[record.digest] = record
 
     def commit(self, name: str, order_key: int) -> RecordedFile | None:
-        """Returns the events of a transaction, or None if it is unknown. Returns the same events again for the same commit, until it was
-        acked.
+        """Returns the events of a transaction; None if it is unknown. Until the commit is acked, it returns the same events again for the
+        same commit.
 
         Raises BinlogFormatError if the record is not whole; none of it was used then.
         """
@@ -112,7 +111,7 @@ class PreparedFiles:
             return None if known is None else verified(self._local_copy(known))
 
     def recorded_before(self, name: str, begin: Position) -> RecordedFile | None:
-        """Returns the events of the last transaction of a name that was prepared before a position, for a stream that begins there.
+        """Returns the events of the last transaction with this name that was prepared before a position, for a stream that begins there.
 
         Any thread may call it while the stream that keeps the records continues. Raises as `commit`.
         """
@@ -122,7 +121,7 @@ class PreparedFiles:
             found = [each for each in known if each.digest == digest and each.prepared <= key]
             if not found:
                 return None
-            # A record that is committed meanwhile is renamed.
+            # A record that is committed meanwhile has another name.
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._local_copy(max(found, key=lambda each: each.prepared))).held()
         raise StagingError(
@@ -209,7 +208,7 @@ def forget_prepared(destination_dir: Path) -> None:
 
 
 def _agreed(directory: Path, copied: Iterable[CopyName]) -> list[CopyName]:
-    """Returns the authoritative records and renames the local files accordingly. Removes local files that have no copy."""
+    """Returns the records that count, and renames the local files accordingly. Removes local files that have no copy."""
     by_key = {record.key: record for record in copied}
     for record in _records(directory):
         counts, path = by_key.get(record.key), directory / record.name

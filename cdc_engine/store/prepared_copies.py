@@ -1,10 +1,9 @@
-"""Copies of the records of prepared XA transactions in an object store, where an engine on another host finds them. Used by `prepared`.
+"""Copies the records of prepared XA transactions to an object store, where an engine on another host finds them. Used by `prepared`.
 
 The store is authoritative: a record that is not there was never kept, or is decided. `DIGEST.KEY.TOKEN.prepared` contains the events,
 written under the lease with that token; a `DIGEST.KEY.COMMIT.committed` with the same digest and key marks them as committed. A former
 holder of the lease writes and removes names of its own token or a lower one only. So however late it acts, it removes nothing that a
-later holder wrote.
-"""
+later holder wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ PREPARED, COMMITTED = ".prepared", ".committed"
 
 @dataclasses.dataclass(frozen=True)
 class CopyName:
-    """The parts of a file's name. `committed`: order key of the commit, None until then."""
+    """The parts of a file's name. `committed`: order key of the commit; None before it."""
 
     digest: str
     prepared: int
@@ -49,14 +48,14 @@ class CopyName:
 
 
 class PreparedCopies:
-    """The copies of one destination. `token`: of the lease. Every method raises NotSharedError if the store does not answer."""
+    """The copies of one destination. `token`: the lease's. Every method raises NotSharedError if the store does not answer."""
 
     def __init__(self, place: LedgerLocation, token: int = 0) -> None:
         self._place, self._token = place, token
-        self._names: dict[tuple[str, int], set[str]] = {}  # known files of each record
+        self._names: dict[tuple[str, int], set[str]] = {}  # The known files of each record.
 
     def records(self) -> list[CopyName]:
-        """Returns all records that are whole. Also raises NotSharedError for a name that this version does not know."""
+        """Returns all complete records. Also raises NotSharedError for a name that this version does not know."""
         with self._translated():
             names = sorted(self._folder().sizes())
         committed: dict[tuple[str, int], int] = {}
@@ -97,7 +96,7 @@ class PreparedCopies:
         self._names.setdefault(record.key, set()).add(record.name)
 
     def unmark(self, record: CopyName) -> None:
-        """Removes the commit of a record, because it is read again."""
+        """Removes the mark of a record's commit, because the commit is read again."""
         self._remove(record, COMMITTED)
 
     def remove(self, record: CopyName) -> None:
@@ -115,8 +114,8 @@ class PreparedCopies:
         return self._place.sibling_url("prepared")
 
     def _remove(self, record: CopyName, kind: str) -> None:
-        """Removes the files of one kind of a record. The events are removed before the mark of their commit, so events of a committed
-        transaction are never taken for undecided ones.
+        """Removes the files of one kind of a record. Events are removed before the mark of their commit, so that events of a committed
+        transaction never count as undecided.
         """
         known = self._names.get(record.key, set())
         names = {name for name in known if name.endswith(kind)}
@@ -125,7 +124,7 @@ class PreparedCopies:
         known -= names
 
     def _newest(self, key: tuple[str, int]) -> str:
-        """Returns the file with the events that was written under the highest token, or an empty text if there is none."""
+        """Returns the file with the events that was written under the highest token; an empty text if there is none."""
         names = [name for name in self._names.get(key, ()) if name.endswith(PREPARED)]
         return max(names, key=lambda name: int(name.split(".")[2]), default="")
 

@@ -1,8 +1,8 @@
-"""One file of recorded events, which is whole or refused: events, then their length, their checksum and a mark. Used by `prepared`.
+"""Reads and writes one file of recorded events, which is valid as a whole or refused: events, then their length, their checksum and a mark.
+Used by `prepared`.
 
 Once the position of a prepared XA transaction in the binlog was acked, its rows are nowhere else. So a record is on disk before its
-prepare counts as read, and one that is torn, empty or changed is refused before any of its events is used.
-"""
+prepare counts as read, and one that is torn, empty or changed is refused before any of its events is used."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sluice.cdc_engine.durable_files import rename
 from sluice.cdc_engine.errors import BinlogFormatError
 
 BUFFER_BYTES = 1 << 16
-CHECK_BYTES = 1 << 20  # bytes per read while a record is verified
-TRAILER = struct.Struct("<QI4s")  # bytes of events, CRC32 of them, mark
+CHECK_BYTES = 1 << 20  # Bytes per read while a record is verified.
+TRAILER = struct.Struct("<QI4s")  # The bytes of events, their CRC32, and a mark.
 MARK = b"SLX1"
 WHAT_TO_DO = "the rows of that transaction are lost: re-snapshot the captured tables"
 
 
 class Recording:
-    """A record that is being written. Raises OSError."""
+    """A record that is being written. Its methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, 0
@@ -39,7 +39,7 @@ class Recording:
         self._file.close()
 
     def keep_as(self, path: Path) -> None:
-        """Completes the record and renames it; it is on disk as a whole when this returns."""
+        """Completes the record and renames it. All of it is on disk when this returns."""
         self._file.write(TRAILER.pack(self.size, self._checksum, MARK))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -48,7 +48,7 @@ class Recording:
 
 
 class RecordedFile:
-    """Implements `contracts.Content` for the first `size` bytes of a file. The file is closed after its last byte was read."""
+    """Implements `contracts.Content` with the first `size` bytes of a file. The file is closed after its last byte was read."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = self._left = size
@@ -56,7 +56,7 @@ class RecordedFile:
         self._file: FileIO | None = None
 
     def held(self) -> RecordedFile:
-        """Returns itself with the file open, so that it stays readable when the file is renamed or removed. Raises OSError."""
+        """Opens the file, so that it stays readable when it is renamed or removed. Returns itself. Raises OSError."""
         self._file = self._file or self._path.open("rb", buffering=0)
         return self
 

@@ -1,10 +1,9 @@
-"""The arithmetic of the ring: what was put, what is complete, what was handed out, what was acked. Pure; `memory_store` holds the lock.
+"""Computes the state of the ring: what was put, what is complete, what was handed out, what was acked. Pure; `memory_store` holds the lock.
 
     ack ≤ get ≤ complete ≤ put
 
 `put` counts everything appended. `complete` is the end of the last whole transaction: nothing after it may be handed out. Each transition
-returns a new `Ring`; a transition that would break the order is an error of the caller and raises ValueError.
-"""
+returns a new `Ring`; a transition that would break the order is an error of the caller and raises ValueError."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from sluice.cdc_engine.store.files.mark import NOTHING, Mark
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """The state of the ring. `spilled_events`, `spilled_bytes`: how much of what was put and not yet acked is on disk and takes no
-    memory. `forgotten_events`: row events that were put and then dropped before an ack.
+    """The state of the ring. `spilled_events`, `spilled_bytes`: the part of what was put and not acked that is on disk and takes no memory.
+    `forgotten_events`: how many row events were put and then dropped before an ack.
     """
 
     bytes_max: int
@@ -40,27 +39,27 @@ class Ring:
 
     @property
     def fill_bytes(self) -> int:
-        """Bytes of row events that wait in memory."""
+        """The bytes of row events that wait in memory."""
         return self.put.bytes - self.ack.bytes - self.spilled_bytes
 
     @property
     def fill_events(self) -> int:
-        """Row events that wait in memory."""
+        """The row events that wait in memory."""
         return self.put.events - self.ack.events - self.spilled_events
 
     @property
     def full(self) -> bool:
-        """Whether the ring is full. Checked before a block is added, so a block of any size fits into an empty ring."""
+        """Whether the ring is full. This is checked before a block is added, so that a block of any size fits into an empty ring."""
         return self.fill_bytes >= self.bytes_max or self.fill_events >= self.events_max
 
     @property
     def only_open_transaction(self) -> bool:
-        """Whether every whole transaction is acked, so that waiting for an ack would never end."""
+        """Whether every whole transaction is acked; a wait for an ack would then never end."""
         return self.complete.transactions == self.ack.transactions
 
     @property
     def waiting_transactions(self) -> int:
-        """Whole transactions that the next get may take."""
+        """The whole transactions that the next get may take."""
         return self.complete.transactions - self.get.transactions
 
     def added(self, put: Mark, complete: Mark) -> Ring:
@@ -78,7 +77,7 @@ class Ring:
         return dataclasses.replace(self, get=get)
 
     def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Returns the ring after an ack. `spilled_*`: how much of what is acked now was on disk."""
+        """Returns the ring after an ack. `spilled_*`: the part of the acked events that was on disk."""
         return dataclasses.replace(
             self,
             ack=ack,
@@ -90,7 +89,7 @@ class Ring:
         return dataclasses.replace(self, get=self.ack)
 
     def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Returns the ring without anything after the last whole transaction; `spilled_*` of that was on disk."""
+        """Returns the ring without anything after the last whole transaction. `spilled_*`: the part of it that was on disk."""
         return dataclasses.replace(
             self,
             put=self.complete,
@@ -100,7 +99,7 @@ class Ring:
         )
 
     def cleared(self) -> Ring:
-        """Returns the ring without anything that is not acked; that will be put again."""
+        """Returns the ring without anything that is not acked, which is put again."""
         return dataclasses.replace(
             self,
             put=self.ack,

@@ -1,10 +1,9 @@
-"""Blocks of one open transaction on disk, when it fills the ring by itself. Owns the files of a destination's `spill/` directory.
+"""Writes blocks of one open transaction to disk when it alone fills the ring. Owns the files of a destination's `spill/` directory.
 
 The blocks are records as in the event files, with checksums. A file exists as long as its transaction waits: it is unlinked on ack,
 rollback of the stream or clear, and a read in progress can finish (the descriptor stays open until the last slice is gone). Nothing in it
 survives the process: the transaction is read from the source again. A store with event files writes no second copy: its ring refers to
-the blocks there.
-"""
+the blocks there."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ SUFFIX = ".blocks"
 
 
 class Spill:
-    """The spilled blocks of one store. `directory`: made when first needed; files that an ended process left in it are removed."""
+    """The spilled blocks of one store. `directory`: made when it is first needed; files that an ended process left in it are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._number = directory, itertools.count(1)
@@ -37,12 +36,12 @@ class Spill:
     def _begin(self) -> None:
         self._file: SegmentFile | None = None
         self._size = self._seed = 0
-        # The last block is kept until another one is loaded, so reading it again costs nothing.
+        # The last block is kept until another one is loaded, so that reading it again costs nothing.
         self._load = functools.lru_cache(maxsize=1)(StoredBlock.load)
 
     def spilled(self, block: Block, stored: StoredBlock | None) -> SpilledBlock:
-        """Returns a block as one on disk. `stored`: where it is already; otherwise it is written. After a StagingError (disk full, I/O)
-        nothing has changed.
+        """Returns a block as one on disk. `stored`: its location if it is there already; otherwise it is written. If this raises
+        StagingError (disk full, I/O), nothing has changed.
         """
         try:
             return SpilledBlock(stored or self._write(block), self._load)
@@ -67,7 +66,7 @@ class Spill:
         return StoredBlock(self._file, at, self._size, Names(block.tables, block.gtid_sources))
 
     def remove(self) -> None:
-        """Unlinks the file, because its transaction is acked or dropped."""
+        """Removes the file, because its transaction is acked or dropped."""
         if self._file is not None:
             self._file.path.unlink(missing_ok=True)
         self._begin()
@@ -75,8 +74,8 @@ class Spill:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpilledBlock:
-    """A block without a transaction end that is on disk. At most one block of a store is in memory, so a huge transaction is read one
-    block at a time.
+    """A block on disk that ends no transaction. A store has at most one such block in memory, so a huge transaction is read one block at a
+    time.
     """
 
     stored: StoredBlock
@@ -88,10 +87,10 @@ class SpilledBlock:
 
 
 class SpilledSlice(BlockSlice):
-    """A `BlockSlice` whose block is read on access. Accessing the block of another slice of the store frees the memory."""
+    """A `BlockSlice` whose block is read when it is accessed. Access to another slice's block frees the memory."""
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:
-        # The frozen dataclass above would store a block; this stores only where to find it.
+        # The frozen dataclass above would store a block; this stores only its location.
         object.__setattr__(self, "spilled", spilled)
         object.__setattr__(self, "first_event", first_event)
         object.__setattr__(self, "last_event", last_event)

@@ -1,8 +1,7 @@
-"""The blocks of the store in order, each with its marks, and the searches over them. Pure; used by `memory_store` under its lock.
+"""Keeps the blocks of the store in order, each with its marks, and searches them. Pure; used by `memory_store` under its lock.
 
 All searches are binary, over blocks and then over a block's transactions, so the cost of a get depends only on the slices that it hands
-out.
-"""
+out."""
 
 from __future__ import annotations
 
@@ -18,14 +17,15 @@ from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-SMALL_BYTES_MAX = 1 << 20  # a smaller block costs its readers more (1 ms) than copying it does (100 µs)
-JOINED_BYTES_MAX = READ_BUFFER_BYTES  # joined blocks are no larger than those of one read
+SMALL_BYTES_MAX = 1 << 20  # A smaller block costs its readers more (1 ms) than copying it does (100 µs).
+JOINED_BYTES_MAX = READ_BUFFER_BYTES  # Joined blocks are no larger than the block of one read.
 NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A block in the store. `start`: before it; `complete`: after the last transaction that ended up to here; `end`: after its events.
+    """A block in the store. `start`: the mark before it. `complete`: the mark after the last transaction that ended up to its end. `end`:
+    the mark after its events.
 
     `ends_events`, `ends_bytes`: row events and bytes of this block up to each transaction end in it. A spilled block contains no
     transaction end.
@@ -40,12 +40,12 @@ class Entry:
     ends_bytes: Int64s = dataclasses.field(default_factory=lambda: NO_TRANSACTIONS)
 
     def mark(self, transaction: int) -> Mark:
-        """Returns the mark after the block's transaction of that index."""
+        """Returns the mark after the block's transaction with that index."""
         return self.start.plus(transaction + 1, int(self.ends_events[transaction]), int(self.ends_bytes[transaction]))
 
     @property
     def empty(self) -> bool:
-        """Whether it has neither row events nor table changes, so that only the end of its last transaction matters."""
+        """Whether the block has neither row events nor table changes, so that only the end of its last transaction matters."""
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
@@ -57,15 +57,15 @@ class Entry:
 
     @property
     def small(self) -> bool:
-        """Whether joining it with a neighbour is worthwhile. False if its open transaction was dropped, because its arrays still contain
-        that.
+        """Whether joining the block with a neighbour is worthwhile. False if its open transaction was dropped, because its arrays still
+        contain that transaction.
         """
         if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
             return False
         return self.end.events - self.start.events == self.content.event_count
 
     def slice(self, first: int, last: int) -> BlockSlice:
-        """Returns its row events [first, last), counted from the store's beginning."""
+        """Returns the block's row events [first, last), counted from the store's beginning."""
         first, last = first - self.start.events, last - self.start.events
         if isinstance(self.content, SpilledBlock):
             return SpilledSlice(self.content, first, last)
@@ -119,8 +119,7 @@ def _joined(run: Sequence[Entry]) -> Entry:
 def batch_end(
     entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int, *, isolated: bool = False
 ) -> tuple[int, int]:
-    """Returns the entry and the transaction in it with which the next batch ends: the last one within both limits, or otherwise the first
-    one.
+    """Returns the end of the next batch, as an entry and a transaction in it: the last one within both limits, or else the first one.
 
     At least one whole transaction waits after `get`. A batch belongs to one epoch, and a block that stands alone is a batch.
     """
@@ -149,7 +148,7 @@ def batch_end(
 
 
 def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[BlockSlice, ...]:
-    """Returns the content of (get, end], one slice per block. Blocks without row events and without table changes have none."""
+    """Returns the content between two marks (get, end], one slice per block. Blocks without row events and table changes have none."""
     slices = []
     for entry in entries[consumed(entries, get) :]:
         if (entry.start.transactions, entry.start.events) >= (end.transactions, end.events):
@@ -167,7 +166,7 @@ def consumed(entries: Sequence[Entry], mark: Mark) -> int:
 
 
 def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
-    """Returns the entries up to the last transaction end. The entry that contains that end is truncated there."""
+    """Returns the entries up to the last transaction end. The entry with that end is truncated there."""
     kept = list(entries)
     while kept and kept[-1].start >= complete:
         kept.pop()
@@ -177,7 +176,7 @@ def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
 
 
 def spilled_in(entries: Sequence[Entry]) -> tuple[int, int]:
-    """Returns the number of row events on disk, and of their bytes."""
+    """Returns the number of row events on disk, and the bytes of them."""
     spilled = [entry for entry in entries if isinstance(entry.content, SpilledBlock)]
     events = sum(entry.end.events - entry.start.events for entry in spilled)
     return events, sum(entry.end.bytes - entry.start.bytes for entry in spilled)

@@ -1,7 +1,7 @@
-"""A table's schema as stored in the schema history: declared types and charsets, which determine the layout of its row images. Pure values.
+"""Defines a table's schema as the schema history stores it: declared types and charsets, which determine the layout of row images. Pure
+values.
 
-Created by `snapshot` and `evolution`, compared with table maps by `fitting`, written and read by `repository`.
-"""
+Created by `snapshot` and `evolution`, compared with table maps by `fitting`, written and read by `repository`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_S
 from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 
-# Engines whose tables store no rows, or the rows of other tables or servers: their contents differ from their row events.
+# Engines whose tables store no rows, or rows of other tables or servers: their contents differ from their row events.
 ROWS_ELSEWHERE = frozenset(
     (
         "BLACKHOLE",
@@ -31,11 +31,11 @@ ROWS_ELSEWHERE = frozenset(
         "SEQUENCE",
     )
 )
-# aliases of engines; engines with foreign keys map to an empty name
+# Aliases of engines. Engines with foreign keys map to an empty name.
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
-VERSION_DIGITS = 16  # 64 bits of a digest: no table has so many versions that two collide
+VERSION_DIGITS = 16  # 64 bits of a digest: no table has so many versions that two of them collide.
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
 
@@ -46,7 +46,7 @@ def is_of_users(database: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredColumn:
-    """A column as declared. `type`: canonical text of `declared`. `charset`: of texts, enums and sets; `binary` for byte strings,
+    """A column as declared. `type`: the canonical text of `declared`. `charset`: that of a text, enum or set; `binary` for byte strings;
     otherwise empty.
 
     `generated`, `default`: as in contracts.Column. In both servers, row images contain generated and invisible columns at their
@@ -62,7 +62,7 @@ class DeclaredColumn:
     default: tuple[str | None, ...] = ()
 
     def column(self) -> Column:
-        """Returns the column as in row images."""
+        """Returns the column in the form that row images have."""
         declared = declared_type(self.type)
         charset = charset_of_name(self.charset)
         type_code, metadata = declared.layout(charset.bytes_max if charset else 1)
@@ -84,13 +84,13 @@ class DeclaredColumn:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> DeclaredColumn:
-        """Inverse of `to_json`. In a record from before defaults were stored, the default is unknown."""
+        """Parses the JSON of `to_json`. A record from before defaults were stored has an unknown default."""
         return cls(**{**record, "default": tuple(record.get("default", ()))})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKey:
-    """A foreign key of the table that has `columns`. `parent`: (database, table) of the `referenced` columns, which are empty for its
+    """A foreign key of the table with `columns`. `parent`: (database, table) of the `referenced` columns, which are empty if they are its
     primary key.
 
     `on_delete`, `on_update`: CASCADE, SET NULL, or empty for actions that change no row. `doubt`: why it may no longer exist, or empty.
@@ -109,7 +109,7 @@ class ForeignKey:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ForeignKey:
-        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError on a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError on a record of another structure."""
         database, table = record["parent"]
         return cls(
             **{
@@ -123,7 +123,8 @@ class ForeignKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """A table's schema. `charset`: default of new columns. `key`: the primary key's columns in key order. `foreign_keys`: ordered by name.
+    """A table's schema. `charset`: the default of new columns. `key`: the primary key's columns in key order. `foreign_keys`: ordered by
+    name.
 
     `engine`: in capitals; empty for engines with foreign keys, and if none was named, which is taken for InnoDB. `from_create`: the
     stream had the table's CREATE TABLE while it was captured, so every row of it came as a row event.
@@ -136,10 +137,10 @@ class TableSchema:
     key: tuple[str, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     engine: str = ""
-    from_create: bool = dataclasses.field(default=False, compare=False)  # equal schemas may differ in their origin
+    from_create: bool = dataclasses.field(default=False, compare=False)  # Equal schemas may have different origins.
 
     def version(self) -> TableVersion:
-        """Returns the version with these columns. The same object each time: a schema that does not change costs nothing."""
+        """The version with these columns. It is the same object each time, so that an unchanged schema costs nothing."""
         return self._version
 
     @functools.cached_property
@@ -158,7 +159,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> TableSchema:
-        """Inverse of `to_json`. Raises KeyError or TypeError on a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError or TypeError on a record of another structure."""
         columns = tuple(DeclaredColumn.from_json(column) for column in record["columns"])
         return cls(
             database=database,
@@ -172,8 +173,8 @@ class TableSchema:
         )
 
 
-# The columns with the times of rows, for a table WITH SYSTEM VERSIONING that names no columns for them. The server puts them after all
-# others.
+# The columns with the times of rows in a table WITH SYSTEM VERSIONING that does not name any. The server puts them
+# after all others.
 ROW_TIMES = (
     DeclaredColumn(name="row_start", type="timestamp(6)", nullable=False, generated=HIDDEN_START, visible=False),
     DeclaredColumn(name="row_end", type="timestamp(6)", nullable=False, generated=HIDDEN_END, visible=False),
@@ -181,20 +182,20 @@ ROW_TIMES = (
 
 
 def with_row_times(schema: TableSchema) -> TableSchema:
-    """Returns a system-versioned table with the columns that contain the times of its rows, and with its key as the user declared it."""
+    """Returns a system-versioned table with the columns of its rows' times, and with its key as the user declared it."""
     ends = {column.name for column in schema.columns if column.generated == ROW_END}
     key = tuple(name for name in schema.key if name not in ends)
     return dataclasses.replace(schema, key=key, columns=schema.columns if ends else (*schema.columns, *ROW_TIMES))
 
 
 def kept_engine(engine: str) -> str:
-    """Returns an engine's name as in `TableSchema.engine`."""
+    """Returns an engine's name in the form of `TableSchema.engine`."""
     name = engine.upper()
     return _ENGINE_NAMES.get(name, name)
 
 
 def rows_elsewhere(engine: str) -> str:
-    """Returns the engine, as in `TableSchema.engine`, if its tables do not store their rows; otherwise an empty string."""
+    """Returns the engine (as in `TableSchema.engine`) if its tables do not store their own rows; otherwise an empty string."""
     name = kept_engine(engine)
     return name if name in ROWS_ELSEWHERE else ""
 
@@ -217,7 +218,7 @@ class Stopped:
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> Stopped:
-        """Inverse of `to_json`. Raises KeyError or TypeError on a record of another structure."""
+        """Parses the JSON of `to_json`. Raises KeyError or TypeError on a record of another structure."""
         schema = record.get("schema")
         return cls(
             state=record["state"],
@@ -229,15 +230,15 @@ class Stopped:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DroppedTable:
-    """A table that does not exist any more. `schema`: its last schema, which the lake's table may still have."""
+    """A table that no longer exists. `schema`: its last schema, which the lake's table may still have."""
 
     schema: TableSchema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DdlServerFacts:
-    """Server properties that determine how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds
-    table names.
+    """Properties of a server that determine how its DDL is parsed: "mysql" or "mariadb", its default charset, and whether it folds table
+    names.
 
     - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it; None if unknown.
     - `system_time_zone`: the server's name of the zone SYSTEM, empty if unknown; `system_zone`: the same zone with rules.
@@ -257,10 +258,10 @@ class DdlServerFacts:
     logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
-        """Returns the session, completed from the server's settings."""
+        """Returns the session, completed with the server's settings."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
-        if zone == "SYSTEM":  # short names of zones are ambiguous, except UTC and GMT
+        if zone == "SYSTEM":  # Short names of zones are ambiguous, except UTC and GMT.
             named = "UTC" if self.system_time_zone in {"UTC", "GMT"} else self.system_zone
             zone = named or f"SYSTEM, {self.system_time_zone}"
         return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)

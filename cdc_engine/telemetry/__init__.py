@@ -1,1 +1,1 @@
-"""Traces of batches for OpenTelemetry: off unless conf/ or the environment names a collector (docs/guides/monitor.md)."""
+"""Traces batches for OpenTelemetry. It is off unless conf/ or the environment names a collector (docs/guides/monitor.md)."""

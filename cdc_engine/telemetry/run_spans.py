@@ -20,7 +20,7 @@ PATTERN = "spans-{delivery}-*.json"
 
 
 class RunSpans:
-    """The spans of one run for one delivery. `folder`: of the staged batch, as the engine's host sees it; None: nothing is recorded."""
+    """The spans of one run for one delivery. `folder`: the staged batch's, as the engine's host sees it; None records nothing."""
 
     def __init__(self, folder: Path | None, delivery: int, run: str) -> None:
         self._folder, self._delivery, self._run = folder, delivery, run
@@ -43,7 +43,7 @@ class RunSpans:
             )
 
     def ended(self, error: str = "") -> None:
-        """Writes the file at the end of the run's work on this delivery. Raises nothing: a missing trace must not fail a batch."""
+        """Writes the file when the run has finished its work on this delivery. Raises nothing: a missing trace must not fail a batch."""
         if self._folder is None:
             return
         attributes: dict[str, Value] = {
@@ -64,7 +64,7 @@ class RunSpans:
 
 
 def spans_of_runs(folder: Path, delivery: int) -> list[Span]:
-    """Returns the spans that runs recorded for this delivery. Files that cannot be read are left out, with a line in the log."""
+    """Returns the spans that runs recorded for this delivery. Leaves out files that cannot be read, and logs a line for each."""
     found: list[Span] = []
     for file in sorted(folder.glob(PATTERN.format(delivery=delivery))):
         try:

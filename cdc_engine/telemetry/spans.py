@@ -1,13 +1,12 @@
-"""A batch as a trace, in plain values. The trace's id is made from the permanent identity of the delivery, so that it need not be passed
-between processes.
+"""Defines the trace of a batch and its spans as plain values. The trace's id is computed from the permanent identity of the delivery, so
+that processes need not pass it to each other.
 
     batch                  from taking it until it is acked or rolled back; one trace per delivery
     ├── stage              until its files can be merged
     ├── append             changes that arrived until its run took it are staged with it
     ├── run                in the run's process; one per try of this delivery
     │   └── merge TABLE
-    └── ack · rollback     the write of the ledger
-"""
+    └── ack · rollback     the write of the ledger"""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """One span. `path`: the keys of its parents, then its own. Times in nanoseconds since 1970. `error`: why it failed, or empty."""
+    """One span. `path`: the keys of its parents, then its own. Times are in nanoseconds since 1970. `error`: why it failed, or empty."""
 
     path: tuple[str, ...]
     name: str
@@ -53,7 +52,7 @@ class Span:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Span:
-        """Reads the result of `to_json`. Raises KeyError, TypeError or ValueError for a record of another shape."""
+        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError for a record of another shape."""
         return cls(
             path=tuple(str(each) for each in record["path"]),
             name=str(record["name"]),
@@ -69,6 +68,6 @@ def _value(value: Any) -> Value:
 
 
 def _hashed(size: int, *words: object) -> int:
-    """Returns a hash that is never 0, which is not a valid id."""
+    """Returns a hash as an id. It is never 0, which is not a valid id."""
     text = "\0".join(str(word) for word in words).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=size).digest()) or 1

@@ -1,4 +1,4 @@
-"""Traces an engine's batches. Called by `hand_out`; does nothing without a collector, and never waits or raises."""
+"""Traces the batches of an engine. Called by `hand_out`; does nothing without a collector, and never waits or raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
 from sluice.cdc_engine.telemetry.spans import APPEND, BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
-MANIFEST = "manifest.json"  # written when the batch is staged
+MANIFEST = "manifest.json"  # It is written when the batch is staged.
 
 
 class TraceSender(Protocol):
@@ -23,7 +23,7 @@ class TraceSender(Protocol):
         """Queues the spans and returns at once; the collector may be unreachable."""
 
     def flush(self) -> None:
-        """Waits a moment for queued spans to be sent."""
+        """Waits a moment until queued spans are sent."""
 
 
 class Traces:
@@ -31,24 +31,24 @@ class Traces:
 
     def __init__(self, destination: str, directory: Path, sender: TraceSender | None = None) -> None:
         self._destination, self._directory, self._sender = destination, directory, sender
-        self._taken: dict[int, int] = {}  # delivery → when it was taken, ns since 1970
+        self._taken: dict[int, int] = {}  # Delivery → when it was taken, in ns since 1970.
         self._lock = threading.Lock()
 
     def staged(self, batch: OutstandingBatch, taken_ns: int) -> None:
-        """Traces that the batch, taken at that time, is staged and handed out."""
+        """Records the span of staging: the batch, taken at that time, is staged and handed out."""
         if self._sender is not None:
             with self._lock:
-                self._taken = {batch.delivery: taken_ns}  # one batch at a time
+                self._taken = {batch.delivery: taken_ns}  # There is one batch at a time.
             stage = Span(path=(BATCH, STAGE), name=STAGE, start_ns=taken_ns, end_ns=time.time_ns())
             self._send(batch, [stage])
 
     def appended(self, batch: OutstandingBatch, begun_ns: int) -> None:
-        """Traces that changes were appended to the batch when its run took it."""
+        """Records the span in which changes were appended to the batch, because its run took it."""
         self._send(batch, [Span(path=(BATCH, APPEND), name=APPEND, start_ns=begun_ns, end_ns=time.time_ns())])
 
     def settled(self, batch: OutstandingBatch, word: str, begun_ns: int, error: str = "") -> None:
-        """Traces that the ledger has the batch's end. `begun_ns`: before the ledger was written. `error`: why the batch is handed out
-        again. Call it before the batch's files are removed.
+        """Records the span in which the ledger got the batch's end. `begun_ns`: the time before the ledger was written. `error`: why the
+        batch is handed out again. Call it before the batch's files are removed.
         """
         if self._sender is None:
             return
@@ -65,7 +65,7 @@ class Traces:
             self._sender.flush()
 
     def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
-        """Returns when the batch was taken; if another process took it, when it was staged."""
+        """Returns when the batch was taken or, if another process took it, when it was staged."""
         with self._lock:
             taken = self._taken.pop(batch.delivery, 0)
         try:
@@ -89,5 +89,5 @@ class Traces:
         if self._sender is not None:
             try:
                 self._sender.send(Trace(ledger_id=batch.ledger_id, delivery=batch.delivery), spans)
-            except Exception as error:  # a missing trace must not fail a batch
+            except Exception as error:  # A missing trace must not fail a batch.
                 log.warning("spans_not_sent", destination=self._destination, reason=type(error).__name__)

@@ -1,1 +1,3 @@
-"""What all of orchestration uses: the ports with their fakes, the reference to a batch, the list of tables, the settings of a lake."""
+"""Contains what the other packages of orchestration share: the ports with their fakes, the reference to a batch, the list of tables, and
+the settings of a lake.
+"""

@@ -1,13 +1,12 @@
-"""Defines the name by which a run knows its batch. It holds no rows and no secrets. The sensor creates it, the run reads it, and the
-sensor finds it again in run tags.
+"""Defines the name by which a run knows its batch. It contains no rows and no secrets. The sensor creates it, the run reads it, and the
+sensor finds it again in the run's tags.
 
 A reference is passed as run config (what the run merges), as run tags (how the sensor finds the runs of a batch), and as the run key
 (Dagster's daemon starts one run per key). (ledger, batch, first end, delivery) identifies one delivery permanently. It does not contain
 the batch's end, which is fixed when the run takes the batch. A batch that is handed out again after a rollback has another delivery
 number, so Dagster, which also remembers the keys of failed runs, starts it. A run of a ledger that was lost does not settle batches of the
 ledger that replaced it. If an older ledger is restored, it gives the same numbers again. A run that succeeded before then settles a batch
-only if it ends where its own one was staged first, and so has only changes that the run merged.
-"""
+only if it ends where its own one was staged first, and so has only changes that the run merged."""
 
 from __future__ import annotations
 
@@ -19,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-# A tag per question that somebody asks Dagster; the rest of a batch's name is in the run's config.
-# The queue, which has one run per destination (dagster.yaml), and people, who filter runs by it.
+# There is a tag for each query of Dagster's storage; the rest of a batch's name is in the run's config. This tag is for
+# the queue, which has one run per destination (dagster.yaml), and for people who filter runs by it.
 DESTINATION_TAG = "sluice/destination"
-BATCH_TAG = "sluice/batch"  # the ticks: the runs of a batch, by one indexed query
-# The ticks: with the value DRAIN, the run also takes the batches that follow its own. The tag of the batch names the one that it is at.
+BATCH_TAG = "sluice/batch"  # With this tag a tick finds the runs of a batch in one indexed query.
+# With the value DRAIN, ticks know that the run also takes the batches after its own. The batch's tag then names its
+# current batch.
 RUNS_TAG = "sluice/runs"
 DRAIN = "drain"
 
@@ -32,13 +32,13 @@ _LEDGER = re.compile(r"[0-9a-f]{12}")
 
 
 class BatchReferenceError(ValueError):
-    """A run config or tags do not name a batch; the message describes the error."""
+    """A run's config or tags name no batch. The message describes the error."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchReference:
-    """The name of one delivery of one batch. `batch`: its id in the ledger, which all its deliveries have. `first_end`: the order key up to
-    which it was staged first.
+    """The name of one delivery of a batch. `batch`: the batch's id in the ledger, the same for all its deliveries. `first_end`: the order
+    key up to which the batch was first staged.
 
     Raises BatchReferenceError if a part is invalid.
     """
@@ -75,7 +75,7 @@ class BatchReference:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> BatchReference:
-        """Returns the reference in a run config; the inverse of `to_config`."""
+        """Parses the reference in a run's config, which `to_config` wrote."""
         names = {field.name for field in dataclasses.fields(cls)}
         if set(config) != names:
             raise BatchReferenceError(f"a batch is named by {sorted(names)}, not by {sorted(config)}")
@@ -86,12 +86,12 @@ class BatchReference:
         return cls(**config)
 
     def names(self, batch: OutstandingBatch) -> bool:
-        """Returns whether this is the reference of that delivery."""
+        """Returns whether this reference names that delivery."""
         return self == BatchReference.of(self.destination, batch)
 
     @classmethod
     def of(cls, destination: str, batch: OutstandingBatch) -> BatchReference:
-        """Returns the reference of a delivery that the engine made."""
+        """Returns the reference to a delivery of the engine."""
         return cls(
             destination=destination,
             ledger=batch.ledger_id,
@@ -107,13 +107,13 @@ def delivery_of(tags: Mapping[str, str]) -> str:
 
 
 def changes_of(tags: Mapping[str, str]) -> str:
-    """Returns what the deliveries of the same changes have in common in a run's tags; empty if they name no batch."""
+    """Returns the part of a run's tags that is equal for all deliveries of the same changes; empty if the tags name no batch."""
     return tags.get(BATCH_TAG, "").rpartition(":")[0]
 
 
 def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:
-    """Raises BatchReferenceError if a run's tags name another batch than its config, because the end of the run would settle the wrong
-    batch.
+    """Raises BatchReferenceError if a run's tags and its config name different batches: when the run ends, the wrong batch would be
+    settled.
 
     A run without the tags is accepted: it settles nothing.
     """

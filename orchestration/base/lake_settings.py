@@ -1,4 +1,4 @@
-"""Resolves a destination's Spark, stores and tables from conf/ and the environment. Used by runs and by readers of the lake."""
+"""Resolves a destination's Spark, stores and tables from conf/ and the environment. Runs and readers of the lake use it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 S3 = ("s3://", "s3a://")
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 SHARED_KINDS = ("sql", "zookeeper")
-SESSIONS_FILE = "spark-sessions.json"  # so that the next run ends sessions that a killed run left in Spark
+SESSIONS_FILE = "spark-sessions.json"  # With this file, the next run ends sessions that a killed run left in Spark.
 
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
     """Returns how to reach or start the Spark of a destination. Only the holder of the run lock may use the file of Spark sessions."""
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415
 
-    inside = bool(config.spark.master)  # Sluice starts this Spark; any other is configured by whoever starts it
+    # Sluice starts this Spark. Any other Spark is configured by the person who starts it.
+    inside = bool(config.spark.master)
     return SparkSettings(
         remote=config.spark.address,
         master=config.spark.master,
@@ -38,7 +39,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 
 def _lending(config: SluiceConfig, destination: str) -> Lending:
-    """Returns where a run puts files for Spark to read: in the object store that has the staged batches, if there is one."""
+    """Returns where a run puts files for Spark to read: in the object store of the staged batches, if there is one."""
     from sluice.spark_jobs.uploaded_files import Lending  # noqa: PLC0415
 
     url = config.ledger_location(destination).sibling_url("lent")
@@ -69,8 +70,8 @@ def several_sparks(config: SluiceConfig) -> str:
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
-    """Returns the options of a Spark that Sluice starts, for the lake's store; no credentials. Raises MergeFailedError that names what is
-    missing.
+    """Returns the options of a Spark that Sluice starts, for the lake's store, without credentials. Raises MergeFailedError, which names
+    what is missing.
     """
     if not on_s3(config):
         return {}
@@ -80,7 +81,7 @@ def store_settings(config: SluiceConfig) -> dict[str, str]:
 
 
 def store_environment(config: SluiceConfig) -> dict[str, str]:
-    """Returns the store's credentials, for the environment of a Spark that Sluice starts. Raises MergeFailedError that names what is
+    """Returns the store's credentials for the environment of a Spark that Sluice starts. Raises MergeFailedError, which names what is
     missing.
     """
     if not on_s3(config):
@@ -91,7 +92,7 @@ def store_environment(config: SluiceConfig) -> dict[str, str]:
 
 
 def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "", clash: str = "") -> TableTarget:
-    """Returns where and how a table is merged; `name` is "database.table".
+    """Returns the target of a merge: where and how the table `name` ("database.table") is merged.
 
     `locks`: the path of its writers' locks. `clash`: why it may not be created. `table_locks.written_target` provides both.
     """
@@ -120,14 +121,12 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
 
 def told(config: SluiceConfig, error: object) -> str:
-    """Returns an error of the lake in one line, without the secrets that `storage_options` gave to this process, which a store's error may
-    repeat.
-    """
+    """Returns an error of the lake in one line. It removes the secrets of `storage_options`, which a store's error may repeat."""
     return without_secrets(str(error), config.storage_options)
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options with the secrets that they name. Raises MergeFailedError that names what cannot be read."""
+    """Returns the options with the values of the secrets that they name. Raises MergeFailedError, which names what cannot be read."""
     try:
         return resolved(configured)
     except StoreError as error:

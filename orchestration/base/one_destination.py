@@ -1,4 +1,4 @@
-"""The destination of a job that is of no single one: what its launchpad offers, and which one a run is for. Called by these jobs."""
+"""Lets jobs that serve all destinations ask for one: adds the field to the launchpad, and finds which destination a run is for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DESCRIPTION = "A file of conf/destinations."
 
 
 def with_destination(base: type[Config], configured: Iterable[str]) -> type[Config]:
-    """Returns the config of a job with a field `destination` that takes only configured names.
+    """Returns the config of a job with a field `destination` that accepts only configured names.
 
     The only one is its default. Where there are several the launchpad opens with the sentence that `destination` is missing, and offers
     their names: a run without one would be for nobody knows which.

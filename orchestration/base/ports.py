@@ -1,9 +1,9 @@
-"""Protocols for what orchestration needs from the rest of Sluice: engines, the files of a destination, a merge. `testing` has fakes.
+"""Defines protocols for what orchestration needs from the rest of Sluice: engines, the files of a destination, a merge. `testing` has
+fakes.
 
 The sensor never holds an engine: each tick asks the host for it. The host belongs to the process and not to Dagster's definitions, so
 definitions can be rebuilt without a second engine. Runs never use a host: they read the destination's files and call the merge. All ports
-are reached through functions that import at their first call, so that building definitions imports none of them.
-"""
+are reached through functions that import at their first call, so that building definitions imports none of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EngineSnapshot(Protocol):
-    """The state of an engine at one moment. `state`: a value such as RUNNING or POSITION_LOST; `reason`: a sentence, or empty.
+    """The state of an engine at one moment. `state`: its name, such as RUNNING or POSITION_LOST. `reason`: a sentence, or empty.
 
     `lag_seconds`: the lag behind the source's clock. `retention_left_hours`: the retention left, in hours, of the binlog that a restart
     would read; None: unlimited or unknown. `oldest_binlog_hours`: the age of the source's oldest binlog file; None: unknown. `cursor`: the
@@ -62,7 +62,7 @@ class EngineSnapshot(Protocol):
 
 
 class EngineHandle(Protocol):
-    """One destination's engine, as the sensor uses it. All methods may be called from any thread."""
+    """The engine of one destination for the sensor. All methods may be called from any thread."""
 
     @property
     def directory(self) -> Path:
@@ -71,7 +71,7 @@ class EngineHandle(Protocol):
     def status(self) -> EngineSnapshot: ...
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the oldest batch in flight, or None. Repeatable."""
+        """Returns the oldest batch in flight, or None. May be repeated."""
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
         """Returns the batch in flight, or the next one when it is staged; None if the timeout passes first.
@@ -80,7 +80,7 @@ class EngineHandle(Protocol):
         """
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of the batch, which its run calls before it merges, and returns the batch; every later call returns the same.
+        """Fixes the end of the batch and returns the batch. Its run calls this before it merges; every later call returns the same.
 
         `append`: changes that arrived since the batch was staged are appended first, if it is appendable. Raises CanalServiceError as
         `ack` does. After any other error the call may be repeated.
@@ -103,7 +103,7 @@ class EngineHandle(Protocol):
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
         """Sets the problems in the engine's status, one sentence each, or none: changes that others made to the Delta tables or to conf/,
-        and runs that fail.
+        and failing runs.
         """
 
     def tell_tick(self, failed: str = "") -> None:
@@ -113,12 +113,12 @@ class EngineHandle(Protocol):
         """Sets, in the engine's status, the Dagster state of the batch's run; empty if there is no run."""
 
     def tell_failing(self, reason: str) -> None:
-        """Sets, in the engine's status, why several runs in a row failed to merge the batch in flight; empty: none. It stays until a
+        """Sets, in the engine's status, why several runs in a row failed to merge the batch in flight; empty for none. It stays until a
         batch is acked.
         """
 
     def tell_waiting(self, reason: str) -> None:
-        """Sets, in the engine's status, why the next attempt to merge the batch in flight waits; empty if it does not."""
+        """Sets, in the engine's status, why the next attempt to merge the batch in flight waits; empty if it does not wait."""
 
 
 class EngineHost(Protocol):
@@ -132,31 +132,31 @@ class EngineHost(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The engine's answer to a run that drains: its next batch, or none yet. `leave`: why the run must end instead, or empty."""
+    """The engine's answer to a run that drains: its next batch, or no batch yet. `leave`: why the run must end instead; otherwise empty."""
 
     reference: BatchReference | None = None
     leave: str = ""
 
 
 class RunEngine(Protocol):
-    """A destination's engine as a run uses it: the contract of `EngineHandle`, with batches passed by reference.
+    """The engine of a destination for a run: like `EngineHandle`, but batches are passed by reference.
 
     Each call raises RunEngineAwayError if no engine answers the request, which may be executed all the same, and a SluiceError if the
     engine refuses. Every call may be repeated after each of these.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        """Like `EngineHandle.hand_out`, for a batch whose end is fixed."""
+        """Returns what `EngineHandle.hand_out` returns, for a batch whose end is fixed."""
 
     def take(self, reference: BatchReference, *, append: bool) -> None:
-        """Like `EngineHandle.take`. Raises BatchNotFoundError if the batch is no longer in flight."""
+        """Does what `EngineHandle.take` does. Raises BatchNotFoundError if the batch is no longer in flight."""
 
     def ack(self, reference: BatchReference) -> None:
         """Acks a batch that is merged into all of its tables. Raises BatchNotFoundError if it is no longer in flight."""
 
 
 class RunEngineAwayError(Exception):
-    """No engine answers a run's request: its host stalls, has died, or was replaced by another process. The ticks settle what is
+    """No engine answers a run's request: its host is stopped or dead, or another process has replaced it. The ticks settle what is
     merged.
     """
 
@@ -164,10 +164,10 @@ class RunEngineAwayError(Exception):
 
 
 class DestinationFiles(Protocol):
-    """The files of a destination, as `cdc_engine.destination_files` reads them; `directory` is the destination's."""
+    """The files of a destination, as `cdc_engine.destination_files` reads them. `directory`: the destination's."""
 
     def head_of_line(self, directory: Path) -> OutstandingBatch | None:
-        """Returns the oldest batch in flight, which is settled next, from the ledger. Raises SluiceError if the ledger cannot be read."""
+        """Returns the oldest batch in flight from the ledger, which is settled next. Raises SluiceError if the ledger cannot be read."""
 
     def run_lock(self, directory: Path, timeout_seconds: float) -> AbstractContextManager[Callable[[], str]]:
         """Takes the run lock, which one run of the destination holds at a time. Raises SluiceError if another process holds it for longer
@@ -191,7 +191,7 @@ class DestinationFiles(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeOrder:
-    """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
+    """A request to merge one batch. `batch_dir`: its staged directory. `tables`: the "database.table" names in it.
 
     `refusal`: called before each commit, from any thread; returns why this batch may no longer be merged, or an empty text. `run`: the
     run's id, which the commits record. `stored`: URL of the same files in an object store; empty: they are only in `batch_dir`.
@@ -208,7 +208,7 @@ class MergeOrder:
 
 class Merge(Protocol):
     def __call__(self, order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
-        """Merges the whole batch and calls `on_table_done` in the calling thread after each table.
+        """Merges the whole batch. Calls `on_table_done` after each table, in the calling thread.
 
         Raises MergeFailedError with one sentence; SparkAwayError if no Spark answered. Merging the same batch again changes nothing.
         """
@@ -216,7 +216,7 @@ class Merge(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TableFailure:
-    """Why one table could not be merged. `for_good`: retries do not help (the table has another owner, or was replaced)."""
+    """Why one table could not be merged. `for_good`: another attempt does not help, because the table has another owner or was replaced."""
 
     state: str
     reason: str
@@ -224,7 +224,7 @@ class TableFailure:
 
 
 class MergeFailedError(Exception):
-    """A batch could not be merged, or only in part; the message is a sentence for the run's page and holds no secret.
+    """A batch could not be merged, or only in part. The message is a sentence for the run's page and contains no secret.
 
     `tables`: "database.table" → why that table could not be merged, for tables that failed for a reason of their own.
     """
@@ -235,11 +235,11 @@ class MergeFailedError(Exception):
 
 
 class SparkAwayError(MergeFailedError):
-    """No Spark answered, or it stopped during the merge: the merge is retried soon."""
+    """No Spark answered, or it stopped during the merge. The merge is tried again soon."""
 
 
 class BatchDamagedError(MergeFailedError):
-    """The staged files do not match their manifest: the engine stages them again."""
+    """The staged files do not match their manifest. The engine stages them again."""
 
 
 class CompareTables(Protocol):
@@ -294,7 +294,8 @@ class Publish(Protocol):
         refusal: Callable[[], str],
         amend: Callable[[str, int], None] | None = None,
     ) -> PublishOutcome:
-        """Writes the lake's table from the rows read and the buffered changes; the caller holds the run lock. Safe to repeat.
+        """Writes the lake's table from the rows that were read and the buffered changes. The caller holds the run lock. It is safe to
+        repeat.
 
         `run`: the Dagster run's id, for the commit's metadata. `refusal`: the fence of the run lock, called before each commit. `amend`:
         called with the table and its label after the commit, to add the table to the newest consistent snapshot.

@@ -1,12 +1,11 @@
-"""Lists the tables of a destination for the definitions, from tables.json, which the engine writes. Opens no connection.
+"""Lists the tables of a destination for the definitions, from tables.json, which the engine writes. It opens no connection.
 
 Every run process imports the definitions, so this module reads one file per destination and nothing else. A table that is created or
 included later is merged immediately; `upkeep` detects the changed list and reloads the definitions, which gives the table its asset.
 
 The engine can write tables.json at any time, and a run builds its definitions later than the code server that requests the run. A table
 that only one of them knows could never be merged. So the code server copies the lists when it builds its definitions, and runs read the
-copies.
-"""
+copies."""
 
 from __future__ import annotations
 
@@ -36,10 +35,11 @@ from sluice.orchestration.base.translation import Side, TranslatedTable, shown_k
 
 log = logging.getLogger(__name__)
 
-ENGINE = "engine"  # the last part of the key of an engine's asset
-SOURCE = "Source"  # the first part of the keys of tables in a source: with a capital letter, which no destination begins with
-LOOK_SECONDS = 2.0  # interval between two reads of a list in an object store
-LINEAGE_COLUMNS_MAX = 200  # each adds a few hundred bytes to every materialization
+ENGINE = "engine"  # The last part of the asset key of an engine.
+# The first part of the keys of tables in a source. It has a capital letter, and no destination's name begins with one.
+SOURCE = "Source"
+LOOK_SECONDS = 2.0  # The interval between two reads of a list in an object store.
+LINEAGE_COLUMNS_MAX = 200  # Each adds a few hundred bytes to every materialization.
 
 
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:
@@ -59,13 +59,13 @@ def digest_of_tables(directory: Path) -> str:
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """Like `read_tables`, for the list from which definitions are built."""
+    """Returns what `read_tables` returns, for the list from which definitions are built."""
     return _by_name(tables_file.read_tables(_list_of_definitions(config, destination)))
 
 
 @contextlib.contextmanager
 def tables_of_now() -> Iterator[None]:
-    """Makes the current lists of tables those from which definitions are built, in the block and in later runs.
+    """Makes definitions use the current lists of tables, in the block and in later runs.
 
     If the block fails, the previous lists are restored. Raises OSError if the lists cannot be copied. Does nothing if no conf/ was
     recorded as in use: then runs and code server read the engine's lists.
@@ -103,7 +103,9 @@ def _copy(folder: Path, lists: Mapping[str, bytes]) -> None:
 
 
 def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
-    """Returns the path of the copy, which does not exist if the tables were unknown; the path of the list itself if there are no copies."""
+    """Returns the path of the copied list, which does not exist if the tables were unknown. If there are no copies, returns the path of the
+    list itself.
+    """
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
         return folder / f"{destination}.json"
@@ -111,8 +113,8 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
 
 
 def _list_of_now(directory: Path) -> Path:
-    """Returns the path of the engine's list, or, if this host cannot see it, of the list downloaded from the object store. If the store
-    does not answer, the last downloaded one.
+    """Returns the path of the engine's list. If this host cannot see it, returns that of the list downloaded from the object store; if the
+    store does not answer, that of the last download.
     """
     try:
         return local_copy(directory, tables_file.TABLES_FILE)
@@ -127,8 +129,8 @@ def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
-    """Returns table → sentences about foreign keys that change its rows without row events, and how the lake follows them. Empty if one of
-    them cannot be described: sentences for people keep no asset from being defined. Raises MetaError.
+    """Returns table → sentences about foreign keys that change its rows without row events, and how the lake follows them. Returns nothing
+    if one of them cannot be described, because a sentence must not keep an asset from being defined. Raises MetaError.
     """
     cascades = tables_file.read_cascades(_list_of_definitions(config, destination))
     try:
@@ -214,9 +216,8 @@ def source_schema(columns: Iterable[Column]) -> dg.TableSchema:
 
 
 def checkable(destination: str, names: Iterable[str]) -> list[str]:
-    """Returns the tables that can have a check. Dagster makes the check's name from the letters, digits and underscores of the table's
-    name, so a table with other characters, or one whose check name would be ambiguous, has none. The engine's own check names these
-    tables.
+    """Returns the tables that can have a check. Dagster forms the check's name from the letters, digits and underscores of the table's
+    name. A table with other characters, or with an ambiguous check name, has none; the engine's own check names these tables.
     """
     identifiers = {name: delta_key(destination, name).to_python_identifier() for name in names}
     counts = Counter(identifiers.values())
@@ -238,7 +239,7 @@ def size_metadata(rows: int | None, size_bytes: int | None) -> dict[str, dg.Meta
 
 
 class SourceColumns:
-    """Maps the lake's columns to the source's, with the current tables.json. For one run."""
+    """Maps the lake's columns to the source's columns by the current tables.json. Made for one run."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory, self._destination = config.destination_dir(destination), destination
@@ -267,7 +268,7 @@ class SourceColumns:
         return {"dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told))} if told else {}
 
     def _known(self, table: str) -> dict[str, str]:
-        """Returns column → type in the source of a table. The list is read again when the file changes, because a batch may change tables
+        """Returns column → type in the source for a table. It reads the list again when the file changes, because a batch may change tables
         and a run that drains merges many batches.
         """
         if time.monotonic() - self._looked >= LOOK_SECONDS:
@@ -277,7 +278,7 @@ class SourceColumns:
             if written_ns != self._written_ns:
                 self._tables = {each.name: each for each in tables_file.read_tables(self._path)}
                 self._written_ns = written_ns
-        except (OSError, MetaError):  # decoration must not make a merge fail
+        except (OSError, MetaError):  # Additional metadata must not make a merge fail.
             return {}
         found = self._tables.get(table)
         return {column.name: column.mysql_type for column in found.columns} if found else {}

@@ -1,8 +1,8 @@
-"""Fakes of the ports for the tests of this package: an engine over a counter, a lock that is a flag, a merge that records its orders.
+"""Contains fakes of the ports for the tests of this package: an engine over a counter, a lock that is a flag, a merge that records its
+requests.
 
 The fake engine keeps the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number
-after each rollback, acks in order. Its "changes" are integers; a batch is the integers in (start, end].
-"""
+after each rollback, acks in order. Its "changes" are integers; a batch is the integers in (start, end]."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ class FakeFiles:
 
 
 class FakeMerge:
-    """Implements `ports.Merge` and records its orders. `error`: the failure to raise, after the tables in `before_error`.
+    """Implements `ports.Merge` and records its requests. `error`: the failure to raise after the tables in `before_error`.
 
     `away`: fail because no Spark answers. `between`: called before each table.
     """
@@ -339,7 +339,7 @@ class FakeMerge:
 
 
 class FakeCompare:
-    """Returns preset verdicts: table → verdict; equal for tables without one. `asked`: tables and extent of each call."""
+    """Returns preset verdicts: table → verdict; tables without one are equal. `asked`: tables and extent of each call."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
@@ -359,7 +359,7 @@ class FakeCompare:
 
 
 class FakePorts:
-    """All fakes together, around one engine."""
+    """Makes all fakes together, around one engine."""
 
     def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
         self.engine = FakeEngine(directory, tables)

@@ -1,1 +1,1 @@
-"""The asset checks: tables and engines that have stopped, and whether the lake equals the source; with what they observe."""
+"""Defines the asset checks: whether tables and engines have stopped, and whether the lake equals the source. Contains what they observe."""

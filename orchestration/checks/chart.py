@@ -9,22 +9,22 @@ from collections.abc import Iterable, Sequence
 
 BARS = "▁▂▃▄▅▆▇█"
 POINTS_MAX = 60  # one per minute
-Point = tuple[float, float]  # lag in seconds, rows per second
+Point = tuple[float, float]  # Lag in seconds, and rows per second.
 
 
 def later(points: Iterable[Point], point: Point) -> tuple[Point, ...]:
-    """Returns the newest points with `point` appended."""
+    """Returns the points of the last hour after `point` was appended."""
     return (*points, point)[-POINTS_MAX:]
 
 
 def drawn(values: Sequence[float]) -> str:
-    """Returns one bar per value; the highest value gets a full bar."""
+    """Returns one bar per value. The highest value gets a full bar."""
     top = max([*values, 0.0])
     return "".join(BARS[round(max(0.0, value) / top * (len(BARS) - 1)) if top else 0] for value in values)
 
 
 def chart(points: Sequence[Point]) -> str:
-    """Returns the chart as Markdown; the newest minute is on the right."""
+    """Returns the chart as Markdown, with the newest minute on the right."""
     lags, rates = [lag for lag, _ in points], [rate for _, rate in points]
     return "\n\n".join(
         f"{name} in the last {len(points)} minutes, 0 to {max([*values, 0.0]):,.0f} {unit}:\n\n`{drawn(values)}`"

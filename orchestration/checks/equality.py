@@ -1,11 +1,11 @@
-"""The asset check `equals_lake` of each table in the source: does its Delta table have the same rows? With its job and its schedule.
+"""Defines the asset check `equals_lake` of each table in the source, which compares it with its Delta table, and the check's job and
+schedule.
 
 The check belongs to the asset of the table in the source. Dagster counts a result only until the asset of the check is materialized
 again, and a Delta table is with each batch: there, a difference that was found would be out of sight after the next merge.
 
 The run's config bounds the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. The check takes
-no lock and its runs are not merges, so merges and comparisons run at the same time.
-"""
+no lock and its runs are not merges, so merges and comparisons run at the same time."""
 
 # no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
@@ -23,10 +23,10 @@ from sluice.equality.values import Extent, TableResult, Verdict
 from sluice.orchestration.base.ports import CompareTables
 from sluice.orchestration.base.table_catalog import checkable, source_key
 
-EQUAL_CHECK = "equals_lake"  # on a table in the source
+EQUAL_CHECK = "equals_lake"  # This is a check of a table in the source.
 Metadata = dict[str, dg.MetadataValue[Any]]
-NIGHTLY = "17 3 * * *"  # the time of a schedule that conf/ does not switch on
-# Dagster's config has no type for a value with a hyphen
+NIGHTLY = "17 3 * * *"  # The time of a schedule that conf/ does not switch on.
+# Dagster's config has no type for a value with a hyphen.
 MODES: dict[str, Literal["full", "sample", "since-last"]] = {
     "full": "full",
     "sample": "sample",
@@ -35,7 +35,7 @@ MODES: dict[str, Literal["full", "sample", "since-last"]] = {
 
 
 class EqualityRun(dg.Config):
-    """What one run compares, as the launchpad asks for it."""
+    """What one run compares; the launchpad asks for it."""
 
     mode: Literal["full", "sample", "since_last"] = Field(
         default="since_last",
@@ -50,7 +50,7 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: CompareTables
 ) -> dg.AssetChecksDefinition | None:
-    """Returns one check per table; None before any table is known."""
+    """Returns one check per table; None while no table is known."""
     table_of, settings = _tables(config, destination, tables), config
     if not table_of:
         return None
@@ -113,7 +113,7 @@ def equality_schedule(
 
 
 def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
-    """Returns what the latest repair of a table did, according to the table's Delta log; empty if there was none."""
+    """Returns metadata about the newest repair of a table from the table's Delta log; empty if there was none."""
     from sluice.orchestration.base.lake_settings import storage_options, target  # noqa: PLC0415  not needed by merges
     from sluice.spark_jobs.repair.last import last_repair  # noqa: PLC0415
 
@@ -145,9 +145,7 @@ def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) ->
 
 
 def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None) -> dg.AssetCheckResult:
-    """Returns a comparison's result, with the extent of the comparison and the source's position at that time. `more`: additional
-    metadata.
-    """
+    """Returns the result of a comparison, with its extent and the source's position at that time. `more`: additional metadata."""
     metadata: dict[str, dg.MetadataValue[Any]] = {
         **(more or {}),
         "mode": dg.MetadataValue.text(found.mode),
@@ -188,7 +186,7 @@ def compare_with_source(
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
 
-    # this run is a fork of a process that may have started before the source changed
+    # This run is a fork of a process that may have started before the source changed.
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
     reader = equality_reader(now.destinations[destination])
@@ -201,7 +199,7 @@ def _step(destination: str) -> str:
 
 
 def _tables(config: SluiceConfig, destination: str, tables: Sequence[TableVersion]) -> dict[dg.AssetKey, str]:
-    """Returns asset key → table name of the tables that can have a check. A table that has only a change log has no rows to compare."""
+    """Returns asset key → table name for the tables that can have a check. A table that has only a change log has no rows to compare."""
     settings = config.destinations[destination]
     names = [table.name for table in tables if settings.table(table.database, table.table).tells_rows]
     return {source_key(destination, name): name for name in checkable(destination, names)}

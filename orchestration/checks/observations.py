@@ -1,8 +1,7 @@
 """Builds what a tick publishes about an engine: observations to plot, and results of checks. Pure; `tick` publishes them.
 
 An observation is published once a minute at most, because Dagster plots the newest hundred events. Its numeric keys and their types are
-always the same, so that each is one unbroken line. A check is published when its result changes, and once a minute while it fails.
-"""
+always the same, so that each is one unbroken line. A check is published when its result changes, and once a minute while it fails."""
 
 from __future__ import annotations
 
@@ -22,24 +21,24 @@ from sluice.orchestration.checks.chart import Point, chart, later
 if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineSnapshot
 
-TABLE_CHECK = "flowing"  # check of each Delta table: its changes are taken
-TABLES_CHECK = "tables_flowing"  # check of the engine: the changes of all tables are taken
-ENGINE_CHECK = "running"  # check of the engine: it reads the source
-LAG_CHECK = "caught_up"  # check of the engine: changes that are not merged yet are not too old
-LAG = ":lag"  # the key of its failure, next to "" and "database.table"
+TABLE_CHECK = "flowing"  # The check of a Delta table: its changes are merged.
+TABLES_CHECK = "tables_flowing"  # The check of the engine: the changes of all tables are merged.
+ENGINE_CHECK = "running"  # The check of the engine: it reads the source.
+LAG_CHECK = "caught_up"  # The check of the engine: changes that are not merged yet are not too old.
+LAG = ":lag"  # The key of its failure, next to "" and "database.table".
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
-TROUBLED = "TROUBLED"  # it reads, but there are problems
-RE_SNAPSHOT = "RE_SNAPSHOT"  # the state of a table that is older in the lake until its re-snapshot is done
-WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}  # these end without an operator: a warning, not an error
+TROUBLED = "TROUBLED"  # The engine reads, but there are problems.
+RE_SNAPSHOT = "RE_SNAPSHOT"  # The state of a table that is older in the lake until its re-snapshot is done.
+# These states end without an operator, so they are warnings and not errors.
+WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}
 
 AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
-    """What was published and when; the sensor's cursor, except for `points`. It only prevents repetition: the engine's state is
-    authoritative.
+    """What was published and when; it is the sensor's cursor, except `points`. It only prevents repetition; the engine's state counts.
 
     `failing`: check → reason, for checks whose newest result is a failure; None: nothing was published yet. `points`: lag in seconds and
     rows per second of the last hour's observations; not part of the cursor, which Dagster shows to users.
@@ -55,7 +54,7 @@ class PublishedObservations:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> PublishedObservations:
-        """Returns what a cursor contains; the inverse of `to_cursor`. An invalid cursor counts as nothing published."""
+        """Parses a cursor that `to_cursor` made. An invalid cursor counts as nothing published."""
         try:
             record = json.loads(cursor or "{}")
             failing = record.get("failing")
@@ -68,7 +67,7 @@ class PublishedObservations:
 
 
 def observation(destination: str, status: EngineSnapshot, points: Sequence[Point] = ()) -> dg.AssetObservation:
-    """Returns an observation of the engine's asset: its position, lag and throughput. `points`: the points up to now, for the chart."""
+    """Returns an observation of the engine's asset: its position, lag and throughput. `points`: all points until now, for the chart."""
     ring_bytes_max = max(1, int(status.ring_bytes_max))
     return dg.AssetObservation(
         asset_key=engine_key(destination),
@@ -91,12 +90,14 @@ def observation(destination: str, status: EngineSnapshot, points: Sequence[Point
 
 
 def _hours(**hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns those of the numbers that are known, to plot."""
+    """Returns, for the plot, the numbers of hours that are known."""
     return {name: dg.MetadataValue.float(float(value)) for name, value in hours.items() if value is not None}
 
 
 def stopped_sentence(failing: Mapping[str, str]) -> str:
-    """Returns all tables that have stopped or are older, with reasons, or an empty text. It begins with RE_SNAPSHOT if none has stopped."""
+    """Returns all tables that are stopped or older in the lake, with reasons; empty if there are none. It begins with RE_SNAPSHOT if none
+    is stopped.
+    """
     tables = {name: why for name, why in sorted(failing.items()) if name not in {"", LAG}}
     told = "; ".join(f"{name}: {why}" for name, why in tables.items())
     none_stopped = bool(tables) and all(why.startswith(f"{RE_SNAPSHOT}: ") for why in tables.values())
@@ -104,7 +105,7 @@ def stopped_sentence(failing: Mapping[str, str]) -> str:
 
 
 def behind(lag_seconds: float, lag_seconds_max: float) -> str:
-    """Returns why the check of the lag fails, or an empty text. The sentence does not change while the lag grows, so that it is published
+    """Returns why the check of the lag fails, or an empty text. The sentence stays the same while the lag grows, so that it is published
     once.
     """
     if lag_seconds <= lag_seconds_max:
@@ -116,7 +117,9 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
 
 
 def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """Returns what has stopped: "" → why the engine has, "database.table" → why the table has, LAG → that the lake is too late."""
+    """Returns what has stopped: "" → why the engine stopped, "database.table" → why the table stopped, LAG → that the lake is too far
+    behind.
+    """
     if status is None:
         return {}
     found = {
@@ -133,19 +136,19 @@ def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: f
 
 
 def why_engine_stopped(destination: str, state: str, reason: str) -> str:
-    """Returns an engine's state with its reason and, if such a reason does not contain it, what to do."""
+    """Returns an engine's state with its reason, and what to do if the reason does not say it."""
     how = engine_way_out(state, destination)
     return ": ".join(filter(None, (str(state), reason))) + (f" ({how})" if how else "")
 
 
 def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
-    """Returns why a "database.table" has stopped, with the commands that resume it, which the reasons of some states contain."""
+    """Returns why a "database.table" stopped, with the commands that resume it if the reason does not contain them."""
     how = "" if state in {*OF_THE_LAKE, TableState.DDL_HELD} else way_out(state, destination, table)
     return f"{state}: {reason}{f' ({how})' if how else ''}"
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
-    """Returns the results of the checks in `only` ("" and LAG belong to the engine); those in `failing` have failed."""
+    """Returns the results of the checks in `only`. "" and LAG belong to the engine; those in `failing` have failed."""
     found: list[AssetEvent] = [
         result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only
     ]
@@ -159,7 +162,9 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
 
 
 def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
-    """Returns a check's result. `why` it fails: "STATE: reason", or empty. A reason of several lines is a plan that awaits a decision."""
+    """Returns the result of a check. `why`: "STATE: reason" if it fails, otherwise empty. A reason of several lines is a plan that waits
+    for a decision.
+    """
     state, _, reason = why.partition(": ")
     metadata: dict[str, dg.MetadataValue[Any]] = {
         "state": dg.MetadataValue.text(state or "RUNNING"),
@@ -186,7 +191,7 @@ def due(
     published: PublishedObservations,
     now_seconds: float,
 ) -> tuple[list[AssetEvent], PublishedObservations]:
-    """Returns the events that are due, and the new `PublishedObservations` for when they are published.
+    """Returns the events that must be published now, and the `PublishedObservations` that hold once they are published.
 
     `tables`: those with their own check. `status` None: the engine did not start, so only its own check has a result.
     """

@@ -1,8 +1,7 @@
 """Defines the asset checks of a destination: which tables or engines have stopped, and why. The sensor publishes results when they change.
 
 When executed by hand in the UI, the checks read the files that the engine writes, and produce the same results. They never start an
-engine.
-"""
+engine."""
 
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
@@ -40,15 +39,15 @@ from sluice.orchestration.checks.observations import (
     why_stopped,
 )
 
-QUARANTINE_CHECK = "all_decoded"  # check of Delta tables whose undecodable values go to quarantine
-STATUS_SECONDS_MAX = 60.0  # an older file has no writer
-LOOK_SECONDS = 2.0  # between two reads of status.json by one run
+QUARANTINE_CHECK = "all_decoded"  # The check of Delta tables whose undecodable values go to quarantine.
+STATUS_SECONDS_MAX = 60.0  # An older file has no engine that writes it.
+LOOK_SECONDS = 2.0  # The interval between two reads of status.json by one run.
 
 
 def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
-    """Returns one check per table, and three for the engine: it runs, it does not lag too much, and none of its tables has stopped.
+    """Returns one check per table, and three checks for the engine: it runs, it does not lag too much, and none of its tables is stopped.
 
     A table whose undecodable values go to quarantine has one more check: its quarantine is empty.
     """
@@ -95,7 +94,7 @@ def destination_checks(
 
 
 def as_result(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
-    """Converts an evaluation event to the result that a check returns."""
+    """Converts the event of a check's evaluation to the result that the check returns."""
     return dg.AssetCheckResult(
         asset_key=evaluation.asset_key,
         check_name=evaluation.check_name,
@@ -112,7 +111,7 @@ def quarantines(config: SluiceConfig, destination: str, table: str) -> bool:
 
 
 def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) -> dg.AssetCheckEvaluation:
-    """Returns the check's result, counted in the quarantine table from which `sluice quarantine replay` restores values. Raises
+    """Returns the check's result, with counts from the quarantine table, whose values `sluice quarantine replay` restores. Raises
     dg.Failure with a sentence.
     """
     from sluice.orchestration.base.lake_settings import storage_options, told  # noqa: PLC0415  not needed by ticks
@@ -149,7 +148,7 @@ def _taken(told: list[str] | None) -> str:
 
 
 class FlowingTables:
-    """The check `flowing` of the tables that a run materializes. For one run.
+    """Evaluates the check `flowing` for the tables that a run materializes. Made for one run.
 
     Dagster counts the result of a check only until its table is materialized by another run, and shows "0 / 1 Passed" from then on. So
     the run that materializes a table gives its result too. A failure is the sensor's to report: it repeats one every minute, so a run
@@ -162,7 +161,7 @@ class FlowingTables:
         self._failing, self._read_at = frozenset[str](), -math.inf
 
     def passed(self, table: str) -> list[dg.AssetCheckEvaluation]:
-        """Returns the result of a "database.table"; nothing if it has no such check, or if its changes are not taken."""
+        """Returns the result for a "database.table" that has passed; nothing if it has no such check, or if it is stopped."""
         if table not in self._names or table in self._failing_now():
             return []
         return [result_of(delta_key(self._destination, table), TABLE_CHECK, "")]
@@ -170,7 +169,7 @@ class FlowingTables:
     def _failing_now(self) -> frozenset[str]:
         if time.monotonic() - self._read_at >= LOOK_SECONDS:
             failing = dict[str, str]()
-            with contextlib.suppress(SluiceError):  # a check fails no run that has merged
+            with contextlib.suppress(SluiceError):  # A check must not fail a run that has merged.
                 failing = older_tables(self._directory)
             failing |= read_failures(self._directory, time.time())
             self._failing, self._read_at = frozenset(failing), time.monotonic()
@@ -178,7 +177,7 @@ class FlowingTables:
 
 
 def older_tables(directory: Path) -> dict[str, str]:
-    """Returns "database.table" → why the lake has the table in an older state than the cursor: a re-snapshot is in progress.
+    """Returns "database.table" → why the table is older in the lake than the cursor: its re-snapshot is in progress.
 
     The values have the form of `observations.failures`. A table that the lake does not have yet is not included. Raises MetaError.
     """
@@ -188,7 +187,7 @@ def older_tables(directory: Path) -> dict[str, str]:
 
 
 def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """Returns what has stopped, according to the engine's status.json, in the form of `observations.failures`."""
+    """Returns what has stopped according to the engine's status.json, in the form of `observations.failures`."""
     path = directory / STATUS_FILE
     try:
         record = json.loads(path.read_bytes())
@@ -208,10 +207,11 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
-    # includes an engine that could not start, however long ago the attempt was
+    # This includes an engine that could not start, however long ago it tried.
     if ended(state):
         return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
-    if abs(age_seconds) > STATUS_SECONDS_MAX:  # in the future: the clock was set back after the last write
+    # A time in the future means that the clock was set back after the last write.
+    if abs(age_seconds) > STATUS_SECONDS_MAX:
         return {
             **stopped,
             "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; `sluice up` starts it",

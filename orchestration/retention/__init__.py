@@ -1,1 +1,1 @@
-"""Bounds Dagster's storage: removes old runs and events of Sluice's jobs, and gives their space back to the file system."""
+"""Limits the size of Dagster's storage: removes old runs and events of Sluice's jobs, and returns their space to the file system."""

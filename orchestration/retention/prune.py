@@ -1,7 +1,7 @@
-"""Removes what is old from Dagster's storage, in steps that each compare what exists: a killed run loses nothing, and the next continues.
+"""Removes old runs and events from Dagster's storage. Each step compares what exists, so that a killed run loses nothing and the next one
+continues.
 
-Dagster keeps runs and events for ever, and has a retention for ticks only. Called by the job of `jobs`.
-"""
+Dagster keeps runs and events for ever, and has a retention for ticks only. Called by the job of `jobs`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sluice.orchestration.retention.stored_runs import StoredRuns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What was removed. `files`: of runs, which SQLite has. `snapshots`: definitions of jobs that no run refers to."""
+    """How much was removed. `files`: the files of runs, which SQLite has. `snapshots`: definitions of jobs to which no run refers."""
 
     runs: int
     files: int
@@ -43,8 +43,8 @@ def prune(
     destinations: Collection[str],
     clock: Callable[[], float] = time.time,
 ) -> Pruned:
-    """Removes old runs and events. `label`: Dagster's mark of the runs of this code location. Raises MergeFailedError if the storage is
-    in no SQL database.
+    """Removes old runs and events. `label`: the mark that Dagster gives to runs of this code location. Raises MergeFailedError if the
+    storage is not in a SQL database.
     """
     run_storage, event_storage = instance.run_storage, instance.event_log_storage
     if not isinstance(run_storage, SqlRunStorage) or not isinstance(event_storage, SqlEventLogStorage):

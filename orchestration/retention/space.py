@@ -1,8 +1,7 @@
-"""Measures Dagster's storage and gives the free pages of its SQLite files back to the file system. Postgres reuses free pages by itself.
+"""Measures Dagster's storage and returns the free pages of its SQLite files to the file system. Postgres reuses free pages by itself.
 
 A VACUUM copies a whole file while all writers wait. So it is done once, while a file is small or mostly free; from then on SQLite gives
-pages back in small steps.
-"""
+pages back in small steps."""
 
 from __future__ import annotations
 
@@ -10,16 +9,18 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
-INCREMENTAL = 2  # SQLite's number of this mode of auto_vacuum
-SMALL_BYTES_MAX = 64 * 2**20  # copied in a second
-FREE_BYTES_MIN = 16 * 2**20  # less is reused soon
+INCREMENTAL = 2  # SQLite's number for this mode of auto_vacuum.
+SMALL_BYTES_MAX = 64 * 2**20  # A file of this size is copied in a second.
+FREE_BYTES_MIN = 16 * 2**20  # Fewer free bytes are soon reused.
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
-WAIT_SECONDS = 5.0  # for a writer; those of Dagster wait for 30 s
+WAIT_SECONDS = 5.0  # How long to wait for another writer; Dagster's own writers wait for 30 s.
 
 
 def give_back(file: str) -> int:
-    """Gives free pages of a file back if they are many. Returns by how many bytes it shrank; 0 if others use it all the time."""
+    """Returns free pages of a file to the file system if there are many. Returns by how many bytes the file shrank; 0 if others use it all
+    the time.
+    """
     if not Path(file).is_file():
         return 0
     try:
@@ -27,7 +28,7 @@ def give_back(file: str) -> int:
             before = _bytes(database)
             _shrink(database)
             return max(0, before - _bytes(database))
-    except sqlite3.OperationalError:  # locked: the next run does it
+    except sqlite3.OperationalError:  # The file is locked; the next run does it.
         return 0
 
 
@@ -41,7 +42,7 @@ def _shrink(database: sqlite3.Connection) -> None:
             database.execute("VACUUM")
     elif worth:
         for _ in range(free // PAGES_AT_ONCE + 1):
-            database.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE});")  # `execute` frees only one page
+            database.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE});")  # `execute` frees only one page.
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 

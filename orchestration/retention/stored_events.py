@@ -1,8 +1,7 @@
-"""Removes old events and results of checks from Dagster's event storage, by SQL of SQLite and Postgres. The newest of each asset stay.
+"""Removes old events and results of checks from Dagster's event storage with SQL for SQLite and Postgres. The newest of each asset stay.
 
 It compares with the runs that exist, so what a killed run left is removed by the next one. Each transaction is small, because SQLite has
-one writer.
-"""
+one writer."""
 
 from __future__ import annotations
 
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
     from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 
 PAGE = 2000
-# Dagster's pages show the newest of each
+# Dagster's pages show the newest event of each of these kinds.
 NEWEST_KEPT = [
     dg.DagsterEventType.ASSET_MATERIALIZATION.value,
     dg.DagsterEventType.ASSET_OBSERVATION.value,
     dg.DagsterEventType.FRESHNESS_STATE_CHANGE.value,
 ]
-# A file without a run may be one that Dagster's page of a removed run has just made again.
+# A file without a run may belong to a removed run whose page in Dagster has just created the file again.
 FILE_SECONDS_MIN = 3600.0
 
 IsOld = Callable[[float], bool]
@@ -44,13 +43,15 @@ Connect = Callable[[], AbstractContextManager[db.Connection]]
 
 
 class StoredEvents:
-    """The events of the assets of some destinations, and those of runs that no longer exist. `existing`: which of some runs exist."""
+    """The events of the assets of some destinations, and the events of runs that no longer exist. `existing`: returns which of some runs
+    exist.
+    """
 
     def __init__(self, storage: SqlEventLogStorage, destinations: Collection[str], existing: Existing) -> None:
         self._storage, self._destinations, self._existing = storage, frozenset(destinations), existing
 
     def remove_files(self) -> int:
-        """Removes the files of runs that no longer exist: SQLite has one for each run. Returns how many."""
+        """Removes the files of runs that no longer exist; SQLite has one file per run. Returns how many it removed."""
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
         run_ids, removed = self._storage.get_all_run_ids(), 0
@@ -61,7 +62,7 @@ class StoredEvents:
         return removed
 
     def remove_events(self, is_old: IsOld) -> int:
-        """Removes old events that belong to no run, or to none that exists; the newest of each kind of an asset stay. Returns how many."""
+        """Removes old events that belong to no existing run. The newest of each kind of an asset stays. Returns how many it removed."""
         removed = 0
         for rows in _pages(self._storage.index_connection, Events, Events.c.timestamp, is_old):
             ids = self._without_run(rows)
@@ -73,7 +74,7 @@ class StoredEvents:
         return removed
 
     def remove_runless_copies(self, is_old: IsOld) -> int:
-        """Removes old events that belong to no run from their second file, which SQLite has and which the pages of assets do not read."""
+        """Removes old events without a run from the second file that SQLite has for them, and which the pages of assets do not read."""
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
         connect, removed = self._connect_runless, 0
@@ -85,7 +86,7 @@ class StoredEvents:
         return removed
 
     def remove_check_results(self, is_old: IsOld) -> int:
-        """Removes old results of checks in the same way; the newest of each check stays. Returns how many."""
+        """Removes old results of checks in the same way. The newest result of each check stays. Returns how many it removed."""
         removed = 0
         for rows in _pages(self._storage.index_connection, Checks, Checks.c.create_timestamp, is_old):
             ids = self._without_run(rows)
@@ -97,7 +98,7 @@ class StoredEvents:
 
     @property
     def files(self) -> list[str]:
-        """The SQLite files with the events of all runs and of none; empty for another database."""
+        """The SQLite files that contain the events of runs and the events without a run; empty for another database."""
         connects = [self._storage.index_connection]
         if isinstance(self._storage, SqliteEventLogStorage):
             connects.append(self._connect_runless)
@@ -115,7 +116,7 @@ class StoredEvents:
         return {each.id for each in rows if (each.run_id not in kept if each.run_id else self._is_ours(each.asset_key))}
 
     def _is_ours(self, asset_key: str | None) -> bool:
-        """Returns whether an event without a run is of an asset of Sluice: others may use the same storage."""
+        """Returns whether an event without a run belongs to an asset of Sluice. Others may use the same storage."""
         key = dg.AssetKey.from_db_string(asset_key) if asset_key else None
         if key is None:
             return False
@@ -124,7 +125,7 @@ class StoredEvents:
 
 
 def _pages(connect: Connect, table: db.Table, moment: db.Column[Any], is_old: IsOld) -> Iterator[list[Any]]:
-    """Yields the old rows of a table in pages, oldest first. Ends at the first page without an old one: ids rise with time."""
+    """Yields the old rows of a table in pages, oldest first. Ends at the first page without an old row, because ids rise with time."""
     columns = [table.c.id, table.c.run_id, table.c.asset_key, moment.label("moment")]
     last = 0
     while True:
@@ -164,12 +165,14 @@ def _newest_checks(connection: db.Connection, ids: Collection[int]) -> set[int]:
 
 
 def _seconds(moment: dt.datetime | None) -> float:
-    """Returns seconds since 1970 of a moment as Dagster stores it, in UTC without a zone; 0 for none, which is old."""
+    """Converts a time in Dagster's form, which is UTC without a zone, to seconds since 1970. Returns 0 for none, which counts as old."""
     return float(calendar.timegm(moment.utctimetuple())) if moment is not None else 0.0
 
 
 def _unlink(path: Path) -> bool:
-    """Removes the file of a run, its companions first: they alone would not be found again. Returns whether it was removed."""
+    """Removes the file of a run. Its companion files are removed first: without the file they would not be found again. Returns whether it
+    was removed.
+    """
     try:
         if abs(time.time() - path.stat().st_mtime) < FILE_SECONDS_MIN:
             return False

@@ -18,16 +18,17 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# A batch of many tables, or the reasons of many stopped tables, may exceed gRPC's 4 MiB. A server reads a request before it checks the
-# token, so the size of requests is limited: of ticks, to some hundred thousand tables; of runs, which only name a batch, to gRPC's own.
+# A batch of many tables, or the reasons of many stopped tables, may exceed gRPC's 4 MiB. A server reads a request
+# before it checks the token, so requests are limited: those of ticks to the size for some hundred thousand tables,
+# those of runs, which only name a batch, to gRPC's default.
 REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-CONNECT_MS_MAX = 2000  # a dead host must not use up a call's time: gRPC by itself tries for 20 s
+CONNECT_MS_MAX = 2000  # A dead host must not use up a call's time; gRPC by itself would try for 20 s.
 
 
 def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
-    """Returns the token that both sides share. `make`: creates it if it does not exist; an engine host does this on its own machine.
-    Raises ConfigurationError, whose message does not contain the token.
+    """Returns the token that both sides share. `make`: creates it if it does not exist; an engine host does this on its own machine. Raises
+    ConfigurationError, whose message does not contain the token.
     """
     if config.token_location:
         token = secret_at(config.token_location, "engine.token")
@@ -93,9 +94,11 @@ def _content(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Writes the token file atomically, readable by its owner only. If two processes create it at once, the first wins."""
+    """Writes the token file atomically, readable by its owner only. If two processes create it at the same time, the first one's file
+    counts.
+    """
     make_folder(path.parent)
-    temporary = path.with_suffix(f".{secrets.token_hex(8)}")  # a name that no crashed process has left behind
+    temporary = path.with_suffix(f".{secrets.token_hex(8)}")  # No crashed process can have left a file with this name.
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))

@@ -1,4 +1,4 @@
-"""A connection to an `RpcServer`. Each call has a deadline; gRPC restores a connection that broke."""
+"""Connects to an `RpcServer`. Each call has a deadline; gRPC restores a broken connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.rpc.access import channel_to
 from sluice.orchestration.rpc.wire import CALL, FORM, SERVICE, error_of, to_bytes
 
-ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
+# This is added to the requested wait: the engine syncs its ledger, and the machine may be busy.
+ANSWER_SECONDS_MAX = 10.0
 
 
 class EngineAwayError(SluiceError):
-    """No engine's process answers, or it rejects the caller. The request may be executed all the same, now or later."""
+    """No engine's process answers, or it rejects the caller. The request may nevertheless be executed, now or later."""
 
     code = "ENGINE_AWAY"
 

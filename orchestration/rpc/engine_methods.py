@@ -1,4 +1,4 @@
-"""The methods that an engine host serves: every method of `ports.EngineHandle`, with its arguments as JSON."""
+"""Defines the methods that an engine host serves: every method of `ports.EngineHandle`, with its arguments as JSON."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ METHODS: dict[str, Method] = {
 
 
 def engine_methods(conf: Callable[[str], str]) -> dict[str, Method]:
-    """Returns the methods of an engine host. `conf`: returns the digest of the conf/ file that a destination's engine uses; callers compare
-    it with their own.
+    """Returns the methods of an engine host. `conf`: returns the digest of the conf/ file with which a destination's engine runs; callers
+    compare it with theirs.
     """
     return {**METHODS, "get_or_start": lambda _, request: {"conf": conf(str(request["destination"]))}}

@@ -1,9 +1,8 @@
-"""`./sluice engine`: runs the engines in their own process until a signal ends it. Neither starts nor imports Dagster.
+"""Implements `./sluice engine`: runs the engines in a process of their own until a signal ends it. It neither starts nor imports Dagster.
 
     python -m sluice.orchestration.rpc.process
 
-The engines start at once, whether or not somebody calls. The process follows conf/ and operators' requests, as the code server does.
-"""
+The engines start at once, whether or not somebody calls. The process follows conf/ and operators' requests, as the code server does."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ log = structlog.get_logger()
 
 
 def keep_engines(stopping: threading.Event) -> None:
-    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid, does not configure such a process, or its
-    port is not available.
+    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid or does not configure such a process, or if
+    its port is in use.
     """
     watch = ConfWatch(conf_dir(), "engine")
     config = watch.in_use.config
@@ -58,7 +57,7 @@ def keep_engines(stopping: threading.Event) -> None:
 
 
 def serve(engines: EngineHost, config: SluiceConfig, *, listen: str = "", conf: Callable[[str], str]) -> RpcServer:
-    """Returns a server of all methods of the engines, at `engine.listen` unless `listen` is another address. `conf`: see `engine_methods`.
+    """Returns a server for all methods of the engines, at `engine.listen` unless `listen` is another address. `conf`: see `engine_methods`.
 
     Raises ConfigurationError if the port is not available, the token is too short, or a certificate cannot be read.
     """
@@ -72,7 +71,7 @@ def serve(engines: EngineHost, config: SluiceConfig, *, listen: str = "", conf: 
 
 
 def _digest_of(name: str) -> str:
-    """Returns the digest of the file alone, without the groups that the destination is a member of."""
+    """Returns the digest of the destination's own file, without the groups of which the destination is a member."""
     return launcher.kept().get(name, "").partition("+")[0]
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
     from sluice.orchestration.rpc.wire import RemoteState
 
-DIFFERS_SECONDS_MAX = 60.0  # the time in which both hosts follow a change of conf/
-OTHERS_SECONDS_MAX = 4.0  # for hosts that did not run the destination at the last call: one may be dead
+DIFFERS_SECONDS_MAX = 60.0  # The time within which both hosts follow a change of conf/.
+# The wait for hosts that did not run the destination at the last call, because one may be dead.
+OTHERS_SECONDS_MAX = 4.0
 
 
 class RemoteEngine:
@@ -83,12 +84,12 @@ class RemoteHost:
             return token_of(config.engine, config.data_dir, make=False)
 
         self._hosts = [Connection(address, config.engine, token) for address in config.engine.addresses]
-        self._last: dict[str, Connection] = {}  # destination → the host that ran it last, which is called first
-        self._confs: dict[str, str] = {}  # destination → digest of the file that its engine uses
+        self._last: dict[str, Connection] = {}  # Destination → the host that ran it last, which is called first.
+        self._confs: dict[str, str] = {}  # Destination → digest of the file with which its engine runs.
         self._differs_since: dict[str, float] = {}
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine of the host that runs the destination; the others are standby. Raises what `ports.EngineHost` defines;
+        """Returns the engine on the host that runs the destination; other hosts are standby. Raises what `ports.EngineHost` defines;
         EngineAwayError if no host answers.
         """
         errors: list[SluiceError] = []
@@ -105,8 +106,8 @@ class RemoteHost:
         raise min(errors, key=weight)
 
     def conf_troubles(self, destination: str, digest: str, now: float | None = None) -> tuple[str, ...]:
-        """Returns a sentence if the engine has been using another version of the destination's file than the one with this digest for a
-        while.
+        """Returns a sentence if the engine has been running for a while with another version of the destination's file than the one with
+        this digest.
         """
         now = time.monotonic() if now is None else now
         if self._confs.get(destination, "") in {"", digest}:
@@ -124,8 +125,8 @@ class RemoteHost:
 
 
 def weight(error: SluiceError) -> int:
-    """Returns the rank of a host's error; of several hosts' errors the lightest is reported. A starting engine precedes a host that is
-    broken, then one that is standby, then one that does not answer.
+    """Returns the rank of a host's error; of the errors of several hosts, the one with the lowest rank is reported. The order is: an engine
+    that is starting, a host with a defect, a standby, a host that does not answer.
     """
     for at, kind in enumerate((EngineAwayError, LeaseLostError)):
         if isinstance(error, kind):

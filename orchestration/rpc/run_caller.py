@@ -14,7 +14,9 @@ from sluice.orchestration.rpc.run_endpoint import ACK, HAND_OUT, RUN_ENDPOINT_FI
 
 
 class RunCaller:
-    """The client of one run, used by one thread. The endpoint's address may change: a restarted engine's process opens another one."""
+    """Calls the engine for one run, from one thread. The endpoint's address may change, because a restarted engine's process opens another
+    one.
+    """
 
     def __init__(self, directory: Path, destination: str) -> None:
         self._path, self._destination = directory / RUN_ENDPOINT_FILE, destination
@@ -45,7 +47,7 @@ class RunCaller:
             raise RunEngineAwayError(f"{self._destination}: {error}") from error
 
     def _connected(self) -> Connection:
-        """Returns a connection to the endpoint that the file names now. Raises RunEngineAwayError."""
+        """Returns a connection to the endpoint that the file currently names. Raises RunEngineAwayError."""
         address, self._token = self._endpoint()
         if self._connection is None or self._connection.address != address:
             self.close()

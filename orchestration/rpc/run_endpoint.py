@@ -1,11 +1,10 @@
-"""The RPC endpoint of a code server. Runs use it to take their batch, and those that drain to get and ack batch after batch.
+"""Serves the RPC endpoint of a code server. A run takes its batch through it, and a run that drains gets and acks batch after batch.
 
 It listens on the loopback address, with a token in `run-endpoint.json` of each destination's directory, readable by its owner only. The
 ticks open it, and the end of the process closes it. Batches are passed by reference, so a run needs nothing but a connection.
 `run_caller` is the client. The token ends with the process: whoever gets the port afterwards learns nothing from a run that calls it.
 
-Correctness does not depend on it. A run that finds it closed ends, and the ticks settle its batch by the run's record.
-"""
+Correctness does not depend on it. A run that finds it closed ends, and the ticks settle its batch by the run's record."""
 
 from __future__ import annotations
 
@@ -42,12 +41,13 @@ HAND_OUT, TAKE, ACK = "run_hand_out", "run_take", "run_ack"
 RUN_ENDPOINT_FILE = "run-endpoint.json"
 LOOPBACK = "127.0.0.1"
 HAND_OUT_SECONDS_MAX = 5.0
-# Dagster starts a tick every 5 s. Without ticks, the sensor was switched off to stop merging, or nothing settles failed batches.
+# Dagster starts a tick every 5 s. If there are none, the sensor was switched off to stop merging, or nothing settles
+# failed batches.
 TICK_SILENCE_SECONDS_MAX = 30.0
 
 
 class RunEndpoint:
-    """The endpoint of a process. `host`: its engines. `closing`: returns whether the process must end, so that runs are to leave."""
+    """The endpoint of a process. `host`: its engines. `closing`: returns whether the process must end, so that runs must leave."""
 
     def __init__(self, host: Callable[[], EngineHost], closing: Callable[[], bool]) -> None:
         self._host, self._closing = host, closing
@@ -57,7 +57,7 @@ class RunEndpoint:
         self._lock = threading.Lock()
 
     def open_for(self, directory: Path) -> None:
-        """Makes the endpoint available to runs of the destination with this directory. Each tick calls it; repeated calls only check the
+        """Makes the endpoint available to runs of the destination with this directory. Each tick calls it; a repeated call only checks the
         file.
         """
         self._ticked[directory.name] = time.monotonic()
@@ -90,13 +90,13 @@ class RunEndpoint:
         if leave := self._why_leave(destination):
             return {"reference": None, "leave": leave}
         batch = engine.hand_out(min(float(request["timeout_seconds"]), HAND_OUT_SECONDS_MAX))
-        if batch is not None and batch.appendable:  # a tick has requested it
+        if batch is not None and batch.appendable:  # A tick has requested it.
             batch = engine.take(batch, append=False)
         reference = None if batch is None else BatchReference.of(destination, batch).to_config()
         return {"reference": reference, "leave": ""}
 
     def _why_leave(self, destination: str) -> str:
-        """Returns why runs must end, or an empty text."""
+        """Returns why runs must end; an empty text if they need not."""
         if self._closing():
             return "the engine's process is stopping"
         if time.monotonic() - self._ticked.get(destination, float("-inf")) > TICK_SILENCE_SECONDS_MAX:
@@ -127,18 +127,18 @@ def _named(engine: EngineHandle, request: Record) -> tuple[BatchReference, Outst
     return reference, batch
 
 
-_ends: list[Callable[[], bool]] = []  # the conditions under which this process ends, from its server
+_ends: list[Callable[[], bool]] = []  # The server of this process adds the conditions under which the process ends.
 _run_endpoints: list[RunEndpoint] = []
 _lock = threading.Lock()
 
 
 def closes_when(closing: Callable[[], bool]) -> None:
-    """Makes the endpoint of this process send runs away once `closing` returns true."""
+    """Makes the endpoint of this process tell runs to leave once `closing` returns true."""
     _ends.append(closing)
 
 
 def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
-    """Makes the one endpoint of this process serve the destination too. If it cannot be opened, runs end after one batch and log why."""
+    """Makes the only endpoint of this process serve the destination too. If it cannot be opened, runs end after one batch and log why."""
     with _lock:
         if not _run_endpoints:
             _run_endpoints.append(RunEndpoint(host, lambda: any(closing() for closing in _ends)))
@@ -151,7 +151,7 @@ def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
 
 
 def _write(path: Path, record: dict[str, str]) -> None:
-    """Writes the file atomically, readable by its owner only, if its content differs. It is not synced, because it is useless after a
+    """Writes the file atomically, readable by its owner only, if its content differs. The file is not synced, because it is useless after a
     crash.
     """
     text = json.dumps(record)

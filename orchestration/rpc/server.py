@@ -1,7 +1,6 @@
-"""A gRPC server that calls methods of this process's engines for callers that know the token. See `connection`, its counterpart.
+"""Serves methods of this process's engines over gRPC to callers that know the token. `connection` is the client.
 
-A request names a destination, a method and its arguments. Methods are looked up in a table, so that nothing else can be called.
-"""
+A request names a destination, a method and its arguments. Methods are looked up in a table, so that nothing else can be called."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-CALLS_MAX = 64  # concurrent calls; each run that drains has one that waits for its next batch
-STOP_SECONDS = 5.0  # for calls in progress when the server closes
+CALLS_MAX = 64  # The concurrent calls. Each run that drains has one call that waits for its next batch.
+STOP_SECONDS = 5.0  # The time for calls in progress when the server closes.
 
 Method = Callable[["EngineHandle", Record], Any]
 
 
 class RpcServer:
-    """Listens from its creation until `close`. `port`: the port of the address, or the assigned one if that is 0.
+    """Listens from its creation until `close`. `port`: the port of the address, or the assigned port if that is 0.
 
     `engine_of`: returns the engine of a destination. `credentials`: see `access.server_credentials`; None: without TLS.
     `request_bytes_max`: size of a request, which is read before its token is checked.
@@ -72,7 +71,7 @@ class RpcServer:
             if credentials is None:
                 return int(self._server.add_insecure_port(address))
             return int(self._server.add_secure_port(address, credentials))
-        except RuntimeError as error:  # gRPC raises it if the port is not available
+        except RuntimeError as error:  # gRPC raises it if the port is not available.
             raise ConfigurationError(
                 f"no engine can be served at {address}: another program has the port, or the address is not of this host; "
                 "stop that program, or set engine.listen in conf/sluice.yaml"
@@ -92,7 +91,7 @@ class RpcServer:
             return {"value": self._methods[request["method"]](engine, request)}
         except (SluiceError, RunEngineAwayError) as error:
             return {"error": error_to_json(error)}
-        except Exception as error:  # a defect: its traceback goes to this process's log, not to the caller
+        except Exception as error:  # This is a defect: its traceback goes to this process's log, not to the caller.
             _log.exception("%s of %s failed", request["method"], request.get("destination"))
             return {
                 "error": {

@@ -1,4 +1,4 @@
-"""Converts messages to and from JSON: batches, an engine's state, errors by code. Both sides use it. Pure."""
+"""Converts messages to and from JSON: batches, an engine's state, errors by code. Client and server use it. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineSnapshot
 
 SERVICE, CALL = "sluice.Engine", "Call"
-FORM = 5  # version of requests and answers; others are refused with a message
+FORM = 5  # The version of requests and answers. Other versions are refused with a message.
 
 Record = dict[str, Any]
 
@@ -43,14 +43,15 @@ class RemoteState:
 
 
 class EngineRefusedError(SluiceError):
-    """An error of the engine, with its own message, if no code here handles that kind of error; `code` is the engine's."""
+    """An error of the engine that no code here handles, with the engine's message and `code`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-# The errors that a tick or a run distinguishes, or that an operator knows by name; each takes only its message.
+# The errors that a tick or a run distinguishes, or that an operator knows by name. Each has only its message as
+# argument.
 _DISTINGUISHED: dict[str, type[SluiceError] | type[RunEngineAwayError]] = {
     kind.code: kind
     for kind in (
@@ -74,7 +75,7 @@ def error_to_json(error: SluiceError | RunEngineAwayError) -> Record:
 
 
 def error_of(record: Record) -> Exception:
-    """Returns the error to raise."""
+    """Returns the error that a record of `wire` describes."""
     code, message = str(record["code"]), str(record["message"])
     kind = _DISTINGUISHED.get(code)
     return kind(message) if kind else EngineRefusedError(code, message)

@@ -1,1 +1,1 @@
-"""The work of runs: merging batches with Spark, publishing snapshots, repairs and maintenance."""
+"""Does the work of runs: merges batches with Spark, publishes snapshots, repairs and maintains tables."""

@@ -1,4 +1,6 @@
-"""The job that succeeds once the lake has everything that a source had when the run began. For schedules and jobs that read the lake."""
+"""Defines the job that succeeds once the lake has everything that a source had when the run began. Used by schedules and jobs that read the
+lake.
+"""
 
 # no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
@@ -34,7 +36,7 @@ class CatchUp(dg.Config):
 
 
 def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. It waits only: engines and sensors, which merge and ack, run elsewhere."""
+    """Returns the job. It only waits: engines and sensors, which merge and ack, run elsewhere."""
     asked = with_destination(CatchUp, settings.destinations)
 
     @dg.op(name="wait_until_caught_up", config_schema=asked.to_config_schema().as_field())

@@ -1,4 +1,4 @@
-"""Records the consistent snapshots of a destination: which version of every table belongs to one position. A run calls it and holds the
+"""Records the consistent snapshots of a destination: which versions of all tables belong to one position. A run calls it while it holds the
 run lock.
 """
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHARE = 20  # writing the newest snapshot again may take 1/SHARE of a run's time
+SHARE = 20  # Writing the newest snapshot again may take 1/SHARE of a run's time.
 
 
 def keep_cut(
     config: SluiceConfig, destination: str, run: str, batch: StagedBatch, fence: Fence, *, held: Collection[str] = ()
 ) -> None:
-    """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories.
-    `held`: tables whose snapshot is in progress and which therefore stay as they are; their change logs and histories do not.
+    """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories. `held`:
+    tables whose snapshot is in progress. They keep their recorded versions; their change logs and histories do not.
 
     Raises MergeError for tables whose location cannot be found, TableError if Delta refuses.
     """
@@ -54,7 +54,7 @@ def keep_cut(
 def _places(
     config: SluiceConfig, destination: str, records: LakeTables, stopped: Collection[str]
 ) -> tuple[dict[str, dict[str, Place]], dict[str, dict[str, Place]]]:
-    """Returns by table the location and version of its current-state table, and those of its change log and history.
+    """Returns, for each table, location and version of its current-state table, and those of its change log and history.
 
     Raises MergeError for tables whose location cannot be found: the run fails, and they stop if it fails again and again. A table that has
     stopped is left out.
@@ -70,7 +70,7 @@ def _places(
             one = _mirror(config, destination, records, name), _beside(config, destination, records, name)
         except SluiceError:
             raise
-        except Exception as error:  # of any kind: it concerns one table
+        except Exception as error:  # The error may be of any kind; it concerns one table.
             if name not in stopped:
                 odd.append(table_error(name, error, "its version for the consistent snapshot cannot be found"))
         else:
@@ -81,7 +81,7 @@ def _places(
 
 
 class CutAmendments:
-    """The tables of one destination that a run corrected outside the stream, and that the newest consistent snapshot does not have yet.
+    """The tables of one destination that a run corrected outside the stream, and that the newest consistent snapshot does not contain yet.
 
     The snapshot has a row with all tables, so writing it again costs as much as the destination has tables. After a write the next one
     waits until it takes at most 1/SHARE of the time; a run writes the rest before it ends. A run that is killed before leaves the earlier
@@ -95,7 +95,7 @@ class CutAmendments:
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
         """Adds a table that contains the changes up to the order key `label`, and writes the snapshot if it is time. The caller holds the
-        run lock. `refusal`: its fence. Raises SparkJobError if Delta refuses.
+        run lock. `refusal`: the run's fence. Raises SparkJobError if Delta refuses.
 
         A shard waits for the next batch: its Delta version may have rows of other shards that belong to no consistent snapshot yet.
         """
@@ -111,7 +111,8 @@ class CutAmendments:
             self.write(refusal)
 
     def write(self, refusal: Callable[[], str]) -> None:
-        """Writes the newest consistent snapshot again with the tables that wait. The caller holds the run lock. Raises SparkJobError.
+        """Writes the newest consistent snapshot again, with the tables that wait for it. The caller holds the run lock. Raises
+        SparkJobError.
 
         A table has the version that it had when it was added, whatever a batch that is not complete has merged since. A table is left out
         if it was made anew since then, or if a batch has published a snapshot since then: that batch's snapshot has it.
@@ -135,7 +136,9 @@ class CutAmendments:
             return _ids(added.tables) == _ids(self._places(records, name))
         except SluiceError:
             raise
-        except Exception:  # of any kind: the other tables are written, and the snapshot of the next batch has this one
+        # The error may be of any kind: the other tables are written, and the snapshot of the next batch contains this
+        # one.
+        except Exception:
             logger.exception("%s is left out of the newest consistent snapshot", name)
             return False
 
@@ -149,12 +152,12 @@ def _ids(places: Mapping[str, Place]) -> dict[str, str]:
 
 
 def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fence: Fence) -> None:
-    """Adds one table to the newest consistent snapshot at once, as `CutAmendments.add`."""
+    """Adds one table to the newest consistent snapshot at once, as `CutAmendments.add` does."""
     CutAmendments(config, destination).add(table, label, fence.refusal)
 
 
 def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
-    """Returns the tables with all shards of one Delta table at its newest version. Each shard's record has the version of its own last
+    """Returns the tables with all shards of a Delta table at its newest version. Each shard's record has the version of its own last
     merge.
     """
     newest: dict[str, TableRecord] = {}
@@ -172,7 +175,7 @@ def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: s
 
 
 def _beside(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
-    """Returns the same for its change log and history, as `table__log` and `table__history`, if conf/ configures them."""
+    """Returns the same for a table's change log and history, as `table__log` and `table__history`, if conf/ configures them."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.beside(name)

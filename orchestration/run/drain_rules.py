@@ -12,8 +12,7 @@
 | sent an ack of d that was not answered | in flight or acked | it ends well: as in the second or the third row |
 | sent a request for d that was not answered | in flight later | it ends well, its tags naming what it merged: the ticks request a run |
 
-A run must never end well while its tags name a batch that it did not merge.
-"""
+A run must never end well while its tags name a batch that it did not merge."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A run between two batches. `seconds`: since it attached; `idle_seconds`: since its last batch was settled."""
+    """A draining run between two batches. `seconds`: since it attached. `idle_seconds`: since its last batch was settled."""
 
     seconds: float
     idle_seconds: float

@@ -1,9 +1,8 @@
-"""A run that drains: it stays attached and merges batch after batch. Each is a delivery that is reported and settled separately.
+"""Runs a run that drains: it stays attached and merges batch after batch. Each batch is a delivery that is reported and settled separately.
 
 `assets` calls it inside a run. The run lock is held while a batch is merged and released between batches, so that publications and
 backfills can take it. The run's tags name its current batch (`BatchClaim`), so its record means at any time what the record of a run of one
-batch means. `drain_rules` has the table of the states in which it can end.
-"""
+batch means. `drain_rules` has the table of the states in which it can end."""
 
 from __future__ import annotations
 
@@ -29,22 +28,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-HAND_OUT_SECONDS = 2.0  # per request for the next batch; the run checks in between whether to leave
-ANSWER_SECONDS_MAX = 3.0  # after a longer silence of the engine the run ends, and ticks settle its batch
-GIVE_WAY_SECONDS_MAX = 5.0  # time for a waiting process to take the run lock
+# The wait of a request for the next batch. Between two requests the run checks whether to leave.
+HAND_OUT_SECONDS = 2.0
+ANSWER_SECONDS_MAX = 3.0  # If the engine is silent for longer, the run ends, and ticks settle its batch.
+GIVE_WAY_SECONDS_MAX = 5.0  # The time for a waiting process to take the run lock.
 POLL_SECONDS = 0.05
-NEWS_SECONDS = 60.0  # interval between two sentences about a long merge
+NEWS_SECONDS = 60.0  # The interval between two log lines about a long merge.
 
 Answer = TypeVar("Answer")
 
 
 class BatchClaim(Protocol):
     def __call__(self, reference: BatchReference) -> str:
-        """Makes the run's tags name the batch. Returns why the run may not take any batch now, or an empty text."""
+        """Makes the run's tags name the batch. Returns why the run may not take a batch now; an empty text if it may."""
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
-    """Returns the claim of a Dagster run, which works only while the run counts as STARTED."""
+    """Returns the claim of a Dagster run. It works only while the run counts as STARTED."""
 
     def claim(reference: BatchReference) -> str:
         run = instance.get_run_by_id(run_id)
@@ -58,7 +58,7 @@ def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """What a run that drains works with. `claim`: see `BatchClaim`; `run`: its id; `say`: writes to its log in Dagster."""
+    """The dependencies of a run that drains. `claim`: see `BatchClaim`. `run`: the run's id. `say`: writes to the run's log in Dagster."""
 
     ports: Ports
     config: SluiceConfig
@@ -68,7 +68,7 @@ class DrainRun:
 
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
-    """Merges the batch that the run was started for, and those that follow; yields the tables of each batch after it is merged.
+    """Merges the batch for which the run was started, and the batches that follow. Yields the tables of each batch after it is merged.
 
     A batch is settled after its tables were consumed. Raises MergeFailedError after yielding what was done; the run's tags then name the
     batch that failed.
@@ -114,7 +114,7 @@ def _merged(
 
 
 def _news(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that logs one sentence per minute of a long merge, because a run that is silent for too long is ended."""
+    """Returns a function that logs one sentence per minute of a long merge: a run that is silent for too long would be ended."""
     last = [time.monotonic()]
 
     def news(sentence: str) -> None:
@@ -128,14 +128,14 @@ def _news(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _give_way(work: DrainRun, directory: Path) -> None:
-    """Waits while another process takes the run lock, so that it gets the lock before the next batch."""
+    """Waits while another process takes the run lock, so that this process gets it before the next batch."""
     deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
     while work.ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:
         threading.Event().wait(POLL_SECONDS)
 
 
 def _settled(work: DrainRun, feed: RunEngine, reference: BatchReference) -> bool:
-    """Acks the batch. Returns whether the run continues: the batch is settled, by this call or by another party.
+    """Acks the batch. Returns whether the run continues, because the batch is settled by this call or by somebody else.
 
     Raises RunEngineAwayError.
     """
@@ -168,7 +168,7 @@ def _next(work: DrainRun, feed: RunEngine, destination: str, begun: float) -> Ba
         try:
             why = why or work.ports.conf_changed(destination)
             offer = None if why else _answered(lambda: feed.hand_out(HAND_OUT_SECONDS))
-            why = why or work.ports.conf_changed(destination)  # such a batch needs a run with the current conf/
+            why = why or work.ports.conf_changed(destination)  # Such a batch needs a run that has the current conf/.
         except SluiceError as error:
             offer, why = None, str(error)
         if offer is None or offer.leave or why:
@@ -186,7 +186,7 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(ask: Callable[[], Answer]) -> Answer:
-    """Calls `ask` until an engine answers. Raises RunEngineAwayError after a few seconds, or what the engine raises."""
+    """Calls `ask` until an engine answers. Raises RunEngineAwayError after a few seconds; otherwise raises what the engine raises."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The job that starts, stops, restarts or releases an engine from Dagster's launchpad, like `sluice instance`."""
+"""Defines the job that starts, stops, restarts or releases an engine from Dagster's launchpad, like `sluice instance`."""
 
 # no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
@@ -49,7 +49,7 @@ class Instance(dg.Config):
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job; it succeeds after the requested operation was observed to have happened."""
+    """Returns the job. It succeeds once it has observed that the operation took effect."""
 
     names = {*settings.destinations, *settings.groups}
     asked = with_destination(Instance, names)

@@ -1,4 +1,6 @@
-"""Defines the job that maintains a destination's Delta tables, and its two schedules: OPTIMIZE where it pays, and VACUUM."""
+"""Defines the job that maintains a destination's Delta tables, and its two schedules: one for OPTIMIZE where it is worthwhile, one for
+VACUUM.
+"""
 
 # no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# A run whose process was killed would stay open for ever and block all others; if it does continue, the run lock separates it from the
-# next.
+# A run whose process was killed would stay open forever and block all others. If its process still continues, the run
+# lock separates it from the next run.
 LOST_SECONDS = 24 * 3600.0
-UNDER_WAY = [  # no second run is requested during one of these: it would only wait
+UNDER_WAY = [  # In these states no second run is requested, because it would only wait.
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -94,7 +96,7 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Returns one schedule for OPTIMIZE and one for VACUUM, each switched on if conf/ sets its time."""
+    """Returns one schedule for OPTIMIZE and one for VACUUM. Each is on if conf/ sets its time."""
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
     return [
@@ -104,7 +106,7 @@ def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefini
 
 
 def minute_of(destination: str) -> int:
-    """Returns the minute of the hour, which differs by destination so that they do not all start at once."""
+    """Returns the minute of the hour. It differs by destination, so that they do not all start at the same time."""
     return zlib.crc32(destination.encode()) % 60
 
 

@@ -1,7 +1,6 @@
-"""Maintains the Delta tables of a destination: for the jobs of `maintain_jobs`, and for `sluice maintain`.
+"""Maintains the Delta tables of a destination. Called by the jobs of `maintain_jobs`, and by `sluice maintain`.
 
-The run lock is taken per table, so that merges can run between two tables, and only if there is something to do.
-"""
+The run lock is taken per table, so that merges can run between two tables, and only if there is something to do."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainRequest:
-    """The requested maintenance. `tables`: "database.table"; empty: all that the lake has. `force`: rewrite files even if it does not pay
-    yet.
+    """The requested maintenance. `tables`: "database.table"; empty for all in the lake. `force`: rewrites files even if it is not
+    worthwhile yet.
 
     `retention_hours`: for `vacuum`; None: as in conf/.
     """
@@ -43,8 +42,8 @@ class MaintainRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
-    """The result. `failed`: "database.table" → why. `hours`: how long removed files were kept; `cuts`: the number of removed consistent
-    snapshots.
+    """The result of the maintenance. `failed`: "database.table" → why. `hours`: how long removed files were kept. `cuts`: the number of
+    removed consistent snapshots.
     """
 
     done: tuple[Maintained, ...]
@@ -86,7 +85,7 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
         clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
             given = request
-            # files of another table inside the folder look like unreferenced files
+            # A table inside the folder has files that would look unreferenced.
             if clash := clashes.get((request.destination, name)):
                 given = dataclasses.replace(request, vacuum=False)
                 failed[name] = f"VACUUM left it out: {clash}"
@@ -103,7 +102,7 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
                     say(sentence_of(each))
             except (SparkUnavailableError, SluiceError):
                 raise
-            except Exception as error:  # of any kind: the other tables are maintained
+            except Exception as error:  # The error may be of any kind; the other tables are maintained.
                 failed[name] = told(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
                 continue
@@ -148,8 +147,8 @@ def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
 def _before_vacuum(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[float, int, dict[str, str]]:
-    """Returns for how long files must stay, how many consistent snapshots that name older ones were removed, and the tables whose log
-    cannot be read, with the reason: VACUUM leaves them out.
+    """Returns how long files must stay, how many consistent snapshots were removed because they name older files, and the tables whose log
+    cannot be read, with the reason. VACUUM leaves these tables out.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
@@ -172,7 +171,7 @@ def _before_vacuum(
                     found.append(logged_hours(_table(config, request.destination, name, "")))
             except SluiceError:
                 raise
-            except Exception as error:  # of any kind: the other tables are maintained
+            except Exception as error:  # The error may be of any kind; the other tables are maintained.
                 failed[name] = told(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
@@ -186,8 +185,8 @@ def _asked_hours(config: SluiceConfig, request: MaintainRequest) -> float:
 
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
-    """Returns how long files of these tables, or of all, must be kept at this moment. The time grows while a destination is stopped,
-    because its newest consistent snapshot becomes older.
+    """Returns how long the files of these tables, or of all, must be kept now. The time grows while a destination is stopped, because its
+    newest consistent snapshot becomes older.
 
     Raises TableError.
     """
@@ -202,7 +201,7 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains one table; takes the run lock if there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
+    """Maintains one table. Takes the run lock if there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
 
@@ -211,7 +210,7 @@ def _one(
         return []
     optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
     if not optimizes and not request.vacuum:
-        # a working run updates the record itself, and waiting for it would delay the other tables
+        # A run that is working updates the record itself, and waiting for it would delay the other tables.
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
             with _only_writer_of(table, ports, config, say) as own:
                 catch_up(own)
@@ -224,7 +223,7 @@ def _one(
             writers = writers_of(config, request.destination, table.name)
             given = [config.destinations[each].maintenance for each in writers]
             logged, log_days = max(each.retention_hours for each in given), max(each.log_days for each in given)
-            catch_up(own)  # so that the next consistent snapshot has the current version
+            catch_up(own)  # This gives the next consistent snapshot the current version.
             hours = max(_hours(config, _of(request, each), names) for each, names in writers.items())
             found.append(vacuum(spark, own, hours, logged=logged, log_days=log_days))
     return [each for each in found if each is not None]
@@ -234,7 +233,9 @@ def _one(
 def _only_writer_of(
     table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
 ) -> Iterator[MaintainedTable]:
-    """Takes the run lock, and yields the table with what earlier runs left in the lake: a run that this one waited for has changed it."""
+    """Takes the run lock, and yields the table as earlier runs left it in the lake: the run that this one waited for may have changed
+    it.
+    """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
     destination = table.owner.destination
@@ -250,7 +251,7 @@ def _of(request: MaintainRequest, destination: str) -> MaintainRequest:
 def _beside(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains its change log and history; takes the run lock as `_one` does. Raises TableError, MergeFailedError."""
+    """Maintains a table's change log and history. Takes the run lock as `_one` does. Raises TableError, MergeFailedError."""
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum  # noqa: PLC0415
 

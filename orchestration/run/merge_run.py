@@ -1,9 +1,8 @@
-"""Merges one batch at a time, by its reference. Nothing is written unless the batch is the oldest batch in flight and its end is fixed.
+"""Merges one batch at a time by its reference. It writes nothing unless the batch is the oldest one in flight and its end is fixed.
 
 `assets` calls it inside a run. The run lock makes the run the destination's only writer, even if the process of a run that Dagster gave
 up on still works. Under the lock it takes the batch, reads the ledger and refuses a batch that was acked or rolled back, so an old run
-that is re-executed, or one that starts late, changes nothing. A run that merges several batches repeats `merge_one` for each.
-"""
+that is re-executed, or one that starts late, changes nothing. A run that merges several batches repeats `merge_one` for each."""
 
 from __future__ import annotations
 
@@ -37,19 +36,19 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-SPARK_AWAY = "spark_away"  # keys of a failure's metadata: no Spark answered
-BATCH_DAMAGED = "batch_damaged"  # the engine must stage the files again
+SPARK_AWAY = "spark_away"  # A key of a failure's metadata: no Spark answered.
+BATCH_DAMAGED = "batch_damaged"  # The engine must stage the files again.
 FAILED_TABLES = "failed_tables"  # "database.table" → why that table failed
-# How long a run waits for another one, whose process may run though Dagster considers it dead, or which publishes the rows of a large
-# table.
+# How long a run waits for another one whose process may still run although Dagster considers it dead, or which
+# publishes the rows of a large table.
 RUN_LOCK_SECONDS_MAX = 600.0
-TAKE_SECONDS_MAX = 30.0  # how long a run repeats its request: an engine's process restarts within this time
+TAKE_SECONDS_MAX = 30.0  # How long a run repeats its request; an engine's process restarts within this time.
 TAKE_PAUSE_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """A table of a merged batch: the outcome, the batch, and the lag behind the source at that time."""
+    """A table of a merged batch: the outcome of its merge, the batch, and the lag behind the source at that time."""
 
     outcome: TableReport
     batch: OutstandingBatch
@@ -57,7 +56,7 @@ class MergedTable:
 
 
 def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None) -> OutstandingBatch:
-    """Returns the ledger's record of the batch. Raises MergeFailedError unless it is the oldest batch in flight."""
+    """Returns the ledger's record of the batch. Raises MergeFailedError unless the batch is the oldest one in flight."""
     if head is not None and reference.names(head):
         return head
     now = "nothing" if head is None else f"delivery {head.delivery} of batch {head.batch_id}"
@@ -67,7 +66,7 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 
 
 def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Callable[[str], None]) -> None:
-    """Requests that the engine fixes the end of the batch, after the changes that arrived while this run started.
+    """Requests that the engine fixes the end of the batch, after it has appended the changes that arrived while this run started.
 
     The caller holds the run lock and has written nothing. If no engine answers, a batch whose end is fixed already can be merged all the
     same. Raises MergeFailedError for another one: the engine may fix its end at any later time, unless a tick rolls it back before.
@@ -81,7 +80,7 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
             append = not ports.conf_changed(reference.destination)
             ports.feed(directory, reference.destination).take(reference, append=append)
         except BatchNotFoundError:
-            return  # `merge_one` refuses it, with what is handed out now
+            return  # `merge_one` refuses it, and names the batch that is handed out now.
         except (RunEngineAwayError, SluiceError) as error:
             if not head.appendable:
                 say(f"{reference} is merged as it was staged, without newer changes: {error}")
@@ -107,7 +106,7 @@ def _head(ports: Ports, directory: Path, reference: BatchReference) -> Outstandi
 def only_writer(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Holds the run lock and yields its fence (`ports.DestinationFiles.run_lock`). `say` gets a sentence if the lock must be waited for.
+    """Holds the run lock and yields its fence (`ports.DestinationFiles.run_lock`). `say`: gets a sentence if this must wait for the lock.
 
     Raises MergeFailedError if another process keeps it.
     """
@@ -129,8 +128,8 @@ def only_writer(
 def only_writer_of_rows_read(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Like `only_writer`, for a run that has already read what it writes. Also refuses if conf/, which may hide rows now, has changed
-    since.
+    """Holds the run lock like `only_writer`, for a run that has already read the rows that it writes. Also refuses if conf/, which may hide
+    rows now, has changed since.
     """
     with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):
@@ -145,7 +144,8 @@ def merge_one(
     say: Callable[[str], None],
     run: str = "",
 ) -> Iterator[MergedTable]:
-    """Merges one batch while the caller holds the run lock, then yields its tables. Raises MergeFailedError after yielding what was done.
+    """Merges one batch while the caller holds the run lock, then yields its tables. On a failure it first yields the tables that were
+    merged, then raises MergeFailedError.
 
     `run`: the run's id, which the commits record.
     """
@@ -166,7 +166,7 @@ def merge_one(
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
-        # Also shows Dagster that the run is at work.
+        # This also shows Dagster that the run is working.
         say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
 
     def refusal() -> str:
@@ -207,8 +207,8 @@ def merge_one(
 
 
 def failure(error: Exception) -> dg.Failure:
-    """Returns the error that ends the run, as one sentence. Dagster must not retry by itself: the batch is rolled back and gets a new
-    delivery number.
+    """Returns the error that ends the run, as one sentence. Dagster must not retry by itself, because the batch is rolled back and gets a
+    new delivery number.
 
     The metadata has what the sensor needs: whether no Spark answered, whether the files are damaged, and which tables failed and why.
     """

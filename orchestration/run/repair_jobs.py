@@ -1,7 +1,6 @@
-"""The job that repairs: it compares, reads the rows that differ again, and compares again. `repair_run` does the work.
+"""Defines the job that repairs: it compares, reads the rows that differ again, and compares once more. `repair_run` does the work.
 
-Only people start it.
-"""
+Only people start it."""
 
 # no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
@@ -23,9 +22,9 @@ from sluice.orchestration.run.merge_run import failure
 from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
 
 JOB = "repair_differences"
-STEP = "take_differences_anew"  # differs from the job's name: Dagster would not distinguish the two
+STEP = "take_differences_anew"  # It differs from the job's name, because Dagster would not distinguish the two.
 TAG = "sluice/repair"
-WAIT_SECONDS = 6 * 3600.0  # wait for a backfill or another repair of the destination
+WAIT_SECONDS = 6 * 3600.0  # The longest wait for a backfill or another repair of the destination.
 
 
 class OfDestination(dg.Config):
@@ -46,7 +45,7 @@ def request_of(config: SluiceConfig, given: OfDestination) -> RepairRequest:
 
 
 def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job; its last events are the checks `equals_lake` of the repaired tables."""
+    """Returns the job. Its last events are the checks `equals_lake` of the repaired tables."""
 
     asked = with_destination(OfDestination, settings.destinations)
 
@@ -54,7 +53,7 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     def repair(context: dg.OpExecutionContext) -> None:
         config = asked(**context.op_config)
         try:
-            # this run is a fork of a process that may have started before the source changed
+            # This run is a fork of a process that may have started before the source changed.
             now = settings.with_sources_in_use()
             request = request_of(now, config)
             plan = plan_repair(now, request)

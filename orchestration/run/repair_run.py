@@ -1,9 +1,8 @@
-"""Repairs the rows of a destination that differ from the source: for the job of `repair_jobs`, and `sluice repair`.
+"""Repairs the rows of a destination that differ from the source. Called by the job of `repair_jobs`, and by `sluice repair`.
 
 The comparison finds the keys. Their rows are read again over a separate connection, and merged when the lake has all changes that they
 may show. This is like a snapshot of these keys only, except that the stream's changes are read again from the binlog instead of buffered.
-Then both sides are compared again.
-"""
+Then both sides are compared again."""
 
 from __future__ import annotations
 
@@ -51,8 +50,8 @@ TWICE_MARKED = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairRequest:
-    """The requested repair: tables of a destination; all captured ones if empty. `settle_seconds`: how long to wait for merges to catch
-    up.
+    """The requested repair: tables of a destination, or all captured ones if empty. `settle_seconds`: how long to wait until merges have
+    caught up.
     """
 
     destination: str
@@ -62,7 +61,7 @@ class RepairRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairListener:
-    """Callbacks of a repair. `done`: a table has its commit; `checked`: it was compared again."""
+    """The callbacks of a repair. `done`: called when a table has its commit. `checked`: called when it was compared again."""
 
     say: Callable[[str], None]
     done: Callable[[TableReport], None] = lambda _: None
@@ -71,7 +70,7 @@ class RepairListener:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRepair:
-    """The plan for one table. `keys`: how many differ, by kind; `refused`: why it is left out, or empty."""
+    """The plan for one table. `keys`: how many keys differ, by kind. `refused`: why the table is left out, or empty."""
 
     result: TableResult
     scope: Scope | None = None
@@ -91,7 +90,9 @@ class TableRepair:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """The result. `refused`: "database.table" → why it was left out; `after`: the repaired tables, compared again."""
+    """The result of the repair. `refused`: "database.table" → why it was left out. `after`: the comparisons of the repaired tables after
+    the repair.
+    """
 
     plan: tuple[TableRepair, ...]
     outcomes: tuple[TableReport, ...] = ()
@@ -100,7 +101,7 @@ class Repaired:
 
     @property
     def all_right(self) -> bool:
-        """Returns whether no table is known to differ any more, and none was left out."""
+        """Returns whether no table is known to differ any more and none was left out."""
         return not self.refused and all(each.equal for each in self.after)
 
     def to_json(self) -> dict[str, Any]:
@@ -130,12 +131,12 @@ def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepa
 
 
 def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """As `_refusal`; a table for which something unexpected is raised is left out with that reason."""
+    """Calls `_refusal`. A table for which it raises an unexpected error is left out, with that error as the reason."""
     try:
         return _refusal(config, destination, result, scope)
     except SluiceError:
         raise
-    except Exception as error:  # of any kind: the other tables are repaired
+    except Exception as error:  # The error may be of any kind; the other tables are repaired.
         return _unexpected(error)
 
 
@@ -144,7 +145,7 @@ def _unexpected(error: Exception) -> str:
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Returns why the differences cannot be repaired key by key, and what to do; empty if they can, or if nothing differs."""
+    """Returns why the differences cannot be repaired key by key, and what to do; empty if they can be, or if nothing differs."""
     if result.verdict in {Verdict.REFUSED, Verdict.UNDECIDED} and scope is None:
         return result.reason
     if result.verdict is Verdict.DIFFERENT and scope is None:
@@ -170,8 +171,8 @@ def run_repair(
     run: str = "",
     wait_seconds: float = 0.0,
 ) -> Repaired:
-    """Reads and merges what `plan_repair` found, and compares these tables again. Raises SluiceError or MergeFailedError with a sentence
-    each.
+    """Reads and merges the rows that `plan_repair` found, and compares these tables again. Raises SluiceError or MergeFailedError, with a
+    sentence.
 
     Always safe to repeat. `wait_seconds`: how long to wait for a backfill or another repair of the destination.
     """
@@ -215,7 +216,7 @@ def _asked(config: SluiceConfig, destination: str) -> Any:
 
 
 class _RepairWork:
-    """One repair, with its own folder. `refused`: tables left out so far, with reasons."""
+    """Does one repair, with a folder of its own. `refused`: the tables left out so far, with reasons."""
 
     def __init__(  # noqa: PLR0917  one caller
         self,
@@ -263,7 +264,7 @@ class _RepairWork:
         return reading
 
     def _rows(self, scopes: Mapping[str, Scope], reading: BackfillReading) -> dict[str, RowsRead]:
-        """Reads the rows of the tables that are not refused, and returns them when the lake has all changes that they may show."""
+        """Reads the rows of the tables that are not refused. Returns them when the lake has all changes that they may contain."""
         from sluice.cdc_engine.instance.repair.rows import SourceRows  # noqa: PLC0415
 
         source, low = SourceRows(self._config, self._wish.destination), reading.place.begin
@@ -297,7 +298,7 @@ class _RepairWork:
         rows: Mapping[str, RowsRead],
         refusal: Callable[[], str],
     ) -> list[TableReport]:
-        """Merges the rows; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
+        """Merges the rows. The caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
         from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
         from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
         from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
@@ -370,14 +371,16 @@ class _RepairWork:
     def _all_chosen(
         self, names: Sequence[str], scopes: Mapping[str, Scope], rows: Mapping[str, RowsRead]
     ) -> dict[str, tuple[TableTarget, Read]]:
-        """Returns what is merged of each table; a table for which something unexpected is raised is left out with that reason."""
+        """Returns what is merged into each table. A table for which an unexpected error is raised is left out, with that error as the
+        reason.
+        """
         found = {}
         for name in names:
             try:
                 found[name] = self._chosen(name, scopes[name], rows[name])
             except SluiceError:
                 raise
-            except Exception as error:  # of any kind: the other tables are repaired
+            except Exception as error:  # The error may be of any kind; the other tables are repaired.
                 log.exception("keys of %s could not be chosen", name)
                 self.refused[name] = _unexpected(error)
         return found

@@ -1,7 +1,6 @@
-"""The job that reads existing rows of tables and publishes them; `snapshot_sensor` starts it while there is something to do.
+"""Defines the job that reads existing rows of tables and publishes them. `snapshot_sensor` starts it while there is something to do.
 
-It runs in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published.
-"""
+It runs in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published."""
 
 # no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
 
@@ -26,9 +25,10 @@ from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.merge_run import failure, only_writer
 
-OBSERVED_SECONDS = 10.0  # interval between two observations of one table's progress
-LONG_READ_ROWS = 1_000_000  # a table with as many takes about OBSERVED_SECONDS; without a key it is read in one chunk
-WAIT_SECONDS = 20.0  # how long a run waits for the stream before it leaves the rest to a later run
+OBSERVED_SECONDS = 10.0  # The interval between two observations of one table's progress.
+# A table with this many rows takes about OBSERVED_SECONDS. Without a key it is read in one chunk.
+LONG_READ_ROWS = 1_000_000
+WAIT_SECONDS = 20.0  # How long a run waits for the stream before it leaves the rest to a later run.
 
 
 def snapshot_name(destination: str) -> str:
@@ -83,7 +83,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 
 
 class _SnapshotListener:
-    """The work of a run for its destination's snapshots, and its reports to Dagster."""
+    """Does the work of a run for its destination's snapshots, and reports it to Dagster."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
@@ -112,7 +112,7 @@ class _SnapshotListener:
         self._cuts.add(table, label, self._fence)
 
     def amend_rest(self) -> None:
-        """Adds the tables to the newest consistent snapshot that wait for it. Raises MergeFailedError, SluiceError."""
+        """Adds to the newest consistent snapshot the tables that wait for it. Raises MergeFailedError, SluiceError."""
         from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  not needed by definitions
 
         if not self._cuts.waiting:
@@ -124,8 +124,8 @@ class _SnapshotListener:
             raise MergeFailedError(told(self._config, error)) from error
 
     def _amend_amid_reading(self) -> None:
-        """Adds them while a table is read for long, because a run that is killed meanwhile would leave them out until the next batch. The
-        reading waits for no merge, whose snapshot has them too, and an error is left to the end of the run.
+        """Adds the waiting tables while a table is read for long: if the run were killed meanwhile, they would be missing until the next
+        batch. It does not wait for a merge, whose own snapshot contains them, and leaves an error to the end of the run.
         """
         if not self._cuts.waiting or self._ports.files().run_lock_held(self._config.destination_dir(self._destination)):
             return
@@ -138,8 +138,8 @@ class _SnapshotListener:
             )
 
     def progress(self, record: SnapshotRecord) -> None:
-        """Reports the progress of a table at most every few seconds, because Dagster plots the newest hundred events. The last report is
-        a materialization.
+        """Reports the progress of a table every few seconds at most, because Dagster plots the newest hundred events. The last report is a
+        materialization.
         """
         failpoints.reach(failpoints.AFTER_CHUNK)
         key, now = delta_key(self._destination, record.name), time.time()
@@ -159,7 +159,7 @@ class _SnapshotListener:
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of the reading's progress. The estimated end is left out if there is no estimate."""
+    """Returns the metadata about the progress of the reading. Without an estimate, it contains no expected end."""
     made = progress(record, now)
     ends = (
         {}

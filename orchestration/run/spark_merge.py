@@ -1,4 +1,4 @@
-"""Merges a batch with `spark_jobs`; imported and called inside a run."""
+"""Merges a batch with `spark_jobs`. A run imports and calls it."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 def targets_of(
     names: Sequence[str], find: Callable[[str], TableTarget]
 ) -> tuple[dict[str, TableTarget], dict[str, Exception]]:
-    """Returns the targets of the tables, and the errors of the tables whose target cannot be found. Raises SluiceError for all tables."""
+    """Returns the targets of the tables, and the errors of tables whose target cannot be found. A SluiceError is raised for all tables."""
     targets, odd = dict[str, "TableTarget"](), dict[str, Exception]()
     for name in names:
         try:
             targets[name] = find(name)
         except SluiceError:
             raise
-        except Exception as error:  # of any kind: the other tables are merged
+        except Exception as error:  # The error may be of any kind; the other tables are merged.
             odd[name] = error
     return targets, odd
 
@@ -114,7 +114,7 @@ def settings_unread(name: str, error: Exception) -> TableError:
 
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
-    """Raises MergeError for tables that were left out of the merge, after the other tables of the batch are merged."""
+    """Raises MergeError for tables that were left out of the merge, after the batch's other tables are merged."""
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
 
     if odd:
@@ -124,7 +124,7 @@ def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
 
 
 class OpenSnapshots:
-    """The snapshots that are open when a run begins, in the form that `spark_jobs` expects; created by the holder of the run lock."""
+    """The snapshots that are open when a run begins, in the form that `spark_jobs` needs. The holder of the run lock makes it."""
 
     def __init__(self, records: SnapshotRecords) -> None:
         self._records = records
@@ -147,13 +147,15 @@ class OpenSnapshots:
         return self._restarted(name, lambda now: now.cascades_unseen(why, held_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
-        """Stores a restart, and removes what was buffered before it: a paused snapshot would keep the files of any number of restarts."""
+        """Stores a restart and removes what was buffered before it. Otherwise a paused snapshot would keep the files of any number of
+        restarts.
+        """
         with _kept_elsewhere(name):
             record = self._records.update(name, transition)
         self._open[name] = record
         try:
             self._records.sweep_buffered(name)
-        except SluiceError as error:  # the next restart, or the next reading, removes them
+        except SluiceError as error:  # The next restart or the next reading removes them.
             logger.warning("buffered changes of %s before its restart could not be removed: %s", name, error)
         return self._held(record)
 
@@ -174,7 +176,9 @@ class OpenSnapshots:
 
 @contextlib.contextmanager
 def _kept_elsewhere(name: str) -> Iterator[None]:
-    """Raises TableError for a record that cannot be written: the merge of this table is tried again, and the table does not stop for it."""
+    """Raises TableError for a record that cannot be written: the table's merge is tried again, and the table does not stop because of
+    it.
+    """
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 
     try:
@@ -184,7 +188,7 @@ def _kept_elsewhere(name: str) -> Iterator[None]:
 
 
 class KeptRecords:
-    """The records `lake-tables/` in the form that `spark_jobs` expects."""
+    """The records `lake-tables/` in the form that `spark_jobs` needs."""
 
     def __init__(self, tables: LakeTables) -> None:
         self._tables = tables
@@ -215,7 +219,7 @@ class KeptRecords:
 
 
 def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str, TableFailure]:
-    """Returns the tables that failed for reasons of their own; `told` removes secrets from the reasons.
+    """Returns the tables that failed for reasons of their own. `told`: removes secrets from the reasons.
 
     If several tables failed like this and none was merged, the lake itself is the reason (for example an unmounted disk), and the result is
     empty.

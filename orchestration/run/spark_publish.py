@@ -1,4 +1,4 @@
-"""Publishes the snapshot of a table with `spark_jobs`; imported and called inside a run, which holds the run lock."""
+"""Publishes the snapshot of a table with `spark_jobs`. A run that holds the run lock imports and calls it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def spark_publish(
 
 
 def _place(record: SnapshotRecord, cursor_key: int) -> int:
-    """Returns the order key up to which all changes are merged; for a table without a key, that of the position at which it was read."""
+    """Returns the order key up to which all changes are merged. For a table without a key, it is that of the position at which the table
+    was read.
+    """
     if record.key or record.high is None or record.began_at is None:
         return cursor_key
     return order_key(record.began_at.epoch, file_number(record.high.file), record.high.offset)

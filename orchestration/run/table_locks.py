@@ -1,4 +1,4 @@
-"""Builds the targets of the tables that a run writes, with the locks of tables that other destinations write too, and path clashes."""
+"""Builds the targets of the tables that a run writes: with locks for tables that other destinations write too, and with path clashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:
-    """Returns the table locks of one run. `run`: its id, shown to processes that wait for it."""
+    """Returns the table locks of one run. `run`: its id, which processes that wait for a lock see."""
     from sluice.spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
 
     place = config.ledger_location(destination)
@@ -33,7 +33,7 @@ def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> Tab
 
 
 def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
-    """Returns a function that returns the target of a "database.table" for a writer.
+    """Returns a function from "database.table" to its target, for writers.
 
     The function raises MetaError if the store of the locks does not answer; it queries the store for shards only. It checks for path
     clashes only if a table is about to be created: an existing one keeps its path.
@@ -62,8 +62,8 @@ def written_target(config: SluiceConfig, destination: str) -> Callable[[str], Ta
 
 
 def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
-    """Returns `clashing_tables` of the tables that engines recorded. A destination whose list cannot be read is left out, because its
-    engine reports that.
+    """Returns the `clashing_tables` of the tables that engines recorded. A destination whose list cannot be read is left out, because its
+    engine reports the error.
     """
     tables: dict[str, list[str]] = {}
     for name in config.destinations:
@@ -82,8 +82,8 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """Returns the destinations of conf/ that have shards in this table's Delta table → their "database.table". Their consistent snapshots
-    need its files too. Raises MetaError.
+    """Returns, for the Delta table of a table, the destinations of conf/ that have shards in it → their "database.table". Their consistent
+    snapshots need its files too. Raises MetaError.
     """
     place = target(config, destination, name)
     others = [each for each in config.destinations if place.shared and each != destination]

@@ -1,10 +1,9 @@
-"""Decides when a batch whose runs failed is handed out again. Pure; `runs` finds the failures, `tick` waits for the time computed here.
+"""Decides when a batch whose runs failed is handed out again. Pure; `runs` finds the failures, and `tick` waits as long as computed here.
 
 Like settling, it decides from the run records of the batch in flight and of earlier batches, not from events. The first failure causes no
 wait, because most are one killed process. Then the waits double, so that a table that cannot be merged does not fill the list of runs.
 While Spark does not answer the waits stay short, because nothing reports Spark's return to the sensor. A run that was ended by hand is
-not a failure; its batch is handed out again immediately.
-"""
+not a failure; its batch is handed out again immediately."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from dagster import DagsterRunStatus
 
 from sluice.orchestration.base.ports import TableFailure
 
-FIRST_SECONDS = 10.0  # after the second consecutive failure; doubles up to the maximum
+FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. It doubles up to the maximum.
 MERGE_SECONDS_MAX = 300.0
-AWAY_SECONDS_MAX = 30.0  # while no Spark answers
-DOUBLINGS_MAX = 16  # reaches both limits; keeps the power small
+AWAY_SECONDS_MAX = 30.0  # The longest wait while no Spark answers.
+DOUBLINGS_MAX = 16  # This reaches both limits, and keeps the power small.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The failure of a batch's newest run. `in_a_row`: consecutive failed deliveries, including this one; 0: ended by hand.
+    """The failure of a batch's newest run. `in_a_row`: the number of consecutive failed deliveries with this one; 0 if a person ended it.
 
     `ago_seconds`: time since the run ended. `away`: no Spark answered. `reason`: the run's own sentence. `damaged`: the staged files
     could not be read. `tables`: the table failures that the consecutive failed runs of the batch reported, newest first.
@@ -41,7 +40,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailedRuns:
-    """Consecutive failed runs of a job. `run_id`, `reason`: of the newest one."""
+    """Consecutive failed runs of a job. `run_id`, `reason`: those of the newest one."""
 
     in_a_row: int
     run_id: str
@@ -57,13 +56,15 @@ def pause_seconds(in_a_row: int, *, away: bool) -> float:
 
 
 def remaining_seconds(failed: Failed) -> float:
-    """Returns how long the next attempt must still wait; 0 if it may begin. Never more than the whole pause, even if the clock changed."""
+    """Returns how long the next attempt must still wait; 0 if it may begin. It is never more than the whole pause, even if the clock
+    changed.
+    """
     pause = pause_seconds(failed.in_a_row, away=failed.away)
     return min(pause, max(0.0, pause - failed.ago_seconds))
 
 
 def waiting(failed: Failed) -> str:
-    """Returns a sentence that says why the next attempt waits; empty if it may begin."""
+    """Returns a sentence about why the next attempt waits; empty if it may begin."""
     seconds = remaining_seconds(failed)
     if not seconds:
         return ""
@@ -71,7 +72,9 @@ def waiting(failed: Failed) -> str:
 
 
 def in_a_loop(failed: Failed) -> str:
-    """Returns a sentence if several runs in a row have failed, else an empty text. It stays the same while the next run waits or works."""
+    """Returns a sentence if several runs in a row have failed, otherwise an empty text. It stays the same while the next run waits or
+    works.
+    """
     if failed.in_a_row <= 1:
         return ""
     return f"{failed.in_a_row} runs in a row failed, the newest with: {failed.reason}"

@@ -1,7 +1,6 @@
-"""The asset of an engine. The sensor observes it once per minute; `Observe` in Dagster's UI reads what the engine wrote last.
+"""Defines the asset of an engine. The sensor observes it once per minute; `Observe` in Dagster's UI reads what the engine wrote last.
 
-An observable asset, because Dagster shows "Never materialized" for an external one however often it is observed.
-"""
+An observable asset, because Dagster shows "Never materialized" for an external one however often it is observed."""
 
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
@@ -15,7 +14,8 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.status_file import engine_status
 from sluice.orchestration.base.table_catalog import engine_key, group_of, owners_of
 
-NUMBERS = ("lag_seconds", "rows_per_second")  # as in the sensor's observations, so that the plots are unbroken
+# The same names as in the sensor's observations, so that the plots are unbroken.
+NUMBERS = ("lag_seconds", "rows_per_second")
 
 
 def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
@@ -32,7 +32,7 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
     def observe() -> Iterator[dg.ObserveResult]:
         yield dg.ObserveResult(asset_key=key, metadata=observed(engine_status(config.destination_dir(destination))))
 
-    with warnings.catch_warnings():  # Dagster's version is pinned, so that it is beta is no news for an operator
+    with warnings.catch_warnings():  # Dagster's version is pinned, so an operator need not know that this part is beta.
         warnings.simplefilter("ignore", dg.BetaWarning)
         made: dg.AssetsDefinition = dg.multi_observable_source_asset(name=f"observe_{destination}", specs=[spec])(
             observe
@@ -41,7 +41,7 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
 
 
 def observed(record: dict[str, Any]) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns what Dagster shows of the record in status.json. The record is empty if no engine has run."""
+    """Returns what Dagster shows of the record in status.json, which is empty if no engine has run."""
     return {
         **{name: dg.MetadataValue.float(float(record[name])) for name in NUMBERS if name in record},
         "state": dg.MetadataValue.text(str(record.get("state", "UNKNOWN"))),

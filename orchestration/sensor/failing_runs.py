@@ -1,8 +1,7 @@
-"""Reports the kinds of runs of a destination that fail twice or more in a row, for the engine's status. Called by `tick`; asks `runs`.
+"""Reports, for the engine's status, the kinds of runs of a destination that fail twice or more in a row. Called by `tick`; asks `runs`.
 
 Decides by level, like settling: from the newest records of each job, so that a restart or a lost tick changes nothing. Merges are not
-included: `backoff` counts their failures by batch, because one job merges all batches.
-"""
+included: `backoff` counts their failures by batch, because one job merges all batches."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from typing import Any
 from sluice.orchestration.sensor.backoff import FailedRuns
 from sluice.orchestration.sensor.runs import RunStore
 
-LOOK_SECONDS = 15.0  # one query per kind
-FAILED_MIN = 2  # one failure is often a killed process, and the next run succeeds
+LOOK_SECONDS = 15.0  # The interval between two looks; each costs one query per kind.
+FAILED_MIN = 2  # A single failure is often a killed process, and the next run succeeds.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,9 +33,7 @@ class RunKind:
 
 
 class FailingRuns:
-    """The failing runs of one destination. `only_one`: whether conf/ has no other destination, so that a config without a name means this
-    one.
-    """
+    """The failing runs of one destination. `only_one`: conf/ has no other destination, so that a config without a name means this one."""
 
     def __init__(
         self,
@@ -72,7 +69,7 @@ class FailingRuns:
 
 
 def sentence(kind: RunKind, failed: FailedRuns) -> str:
-    """Returns what fails, how often, why, and what to do. It does not change while the next run waits or is at work."""
+    """Returns a sentence about what fails, how often, why, and what to do. It stays the same while the next run waits or works."""
     return (
         f"{failed.in_a_row} runs in a row that {kind.what} failed, the newest ({failed.run_id[:8]} of {kind.job}) with: "
         f"{failed.reason.rstrip('.')}; {kind.remedy}"

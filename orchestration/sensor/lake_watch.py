@@ -1,8 +1,7 @@
-"""Inspects the Delta tables of a destination between its runs, so that a table that was restored, replaced or removed is reported before
-its next change. The tick requests the inspection, which runs in its own thread, because a lake may answer slowly.
+"""Inspects the Delta tables of a destination between its runs, and reports a table that was restored, replaced or removed before its next
+change arrives. A tick requests the inspection, which has a thread of its own, because a lake may answer slowly.
 
-Findings go to the engine, whose status shows them in `sluice status` and in the check of the engine's asset. Nothing is written.
-"""
+Findings go to the engine, whose status shows them in `sluice status` and in the check of the engine's asset. Nothing is written."""
 
 from __future__ import annotations
 
@@ -22,24 +21,25 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.spark_jobs.tables.lake_look import LakeLook
 
-SHARE = 20  # an inspection may take 1/SHARE of the time, so a slow lake is inspected less often
-# An inspection is two stats per table, and a Delta log if one changed; an unmounted disk may never answer.
+SHARE = 20  # An inspection may take 1/SHARE of the time, so a slow lake is inspected less often.
+# An inspection costs two stat calls per table, and reads a Delta log if one changed. An unmounted disk may never
+# answer.
 LOOK_SECONDS_MAX = 300.0
-SHOWN_MAX = 5  # the number of tables that are named, because an unmounted disk affects all
+SHOWN_MAX = 5  # How many tables are named; an unmounted disk affects all of them.
 
 
 class LakeWatcher(Protocol):
-    """The watcher of a lake, as a tick uses it."""
+    """Watches a lake, as a tick needs it."""
 
     def look(self, stopped: Collection[str]) -> None:
-        """Starts an inspection if one is due. `stopped`: "database.table" of stopped tables, which report their own reasons."""
+        """Starts an inspection if it is time. `stopped`: the "database.table" names of stopped tables, which report their own reasons."""
 
     def troubles(self) -> tuple[str, ...]:
         """Returns what the last inspection found, one sentence each."""
 
 
 class NoLakeWatcher:
-    """A watcher that finds nothing, for definitions without a lake."""
+    """Finds nothing, for definitions without a lake."""
 
     def look(self, stopped: Collection[str]) -> None:
         """Does nothing."""
@@ -52,13 +52,13 @@ NO_LAKE_WATCHER = NoLakeWatcher()
 
 
 def in_a_thread(act: Callable[[], None]) -> None:
-    """Calls `act` in a daemon thread, which does not delay the end of the process."""
+    """Calls `act` in a daemon thread, so that it does not delay the end of the process."""
     threading.Thread(target=act, name="lake-watch", daemon=True).start()
 
 
 class LakeWatch:
-    """The watcher of one destination's Delta tables. `begin`: calls an inspection, in the caller's thread or in another one. One
-    inspection runs at a time; `look` and `troubles` return at once.
+    """Watches one destination's Delta tables. `begin`: calls an inspection, in the caller's thread or in another one. One inspection runs
+    at a time; `look` and `troubles` return at once.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LakeWatch:
         try:
             here = self._config.destination_dir(self._destination)
             self._troubles = (*_shortened(self._found(stopped)), *catalog_troubles(here))
-        except Exception as error:  # any error: otherwise the last, good result would stay
+        except Exception as error:  # The error may be of any kind; otherwise the last, good result would stay.
             self._troubles = (
                 f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; it is tried again",
             )
@@ -110,7 +110,8 @@ class LakeWatch:
         directory = self._config.destination_dir(self._destination)
         records, ledger = LakeTables(directory), read_ledger(directory)
         captured = {table.name for table in read_tables(directory)}
-        being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}  # rewritten in the end
+        # These tables are about to be rewritten.
+        being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}
         self._eye = self._eye or LakeLook(storage_options(self._config.storage_options))
         sentences = []
         for name in records.names:
@@ -122,15 +123,16 @@ class LakeWatch:
                     sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
             except TableError as error:
                 sentences.append(self._shown(error))
-            except Exception as error:  # any error: the findings of the other tables must be reported
+            # The error may be of any kind; the findings of the other tables must be reported.
+            except Exception as error:
                 sentences.append(
                     f"the Delta table of {name} cannot be watched for changes by others: {self._shown(error)}"
                 )
         return [sentence for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
-        """Returns (path, table id and version after the last run) of a table's current-state table, or of its history and change log if
-        it has none.
+        """Returns (path, id and version after the last run) of a table's current-state table; of its history and change log if it has
+        none.
         """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).mirror:

@@ -1,9 +1,8 @@
-"""Publishes the check of an engine when no sensor ticks: the process that hosts the engines writes to Dagster's storage itself.
+"""Publishes the check of an engine when no sensor ticks. The process that has the engines writes it to Dagster's storage itself.
 
 `code_server` runs it in a thread. When the daemon is dead no tick arrives, so neither the engine's sensor nor the snapshot sensor can
 report that. It compares the newest result of the check in the storage with the current state and writes only differences. So it never
-repeats a sensor's result, and after a start it clears what an earlier process wrote.
-"""
+repeats a sensor's result, and after a start it clears what an earlier process wrote."""
 
 from __future__ import annotations
 
@@ -23,14 +22,15 @@ from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.sensor.silence import heard, last_tick
 
 LOOK_SECONDS = 15.0
-SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0  # longer, so that the snapshot sensor reports first if the daemon runs
+# This is longer than the other limit, so that the snapshot sensor reports first if the daemon runs.
+SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0
 
 log = structlog.get_logger()
 
 
 class Voice:
     """Publishes the check of one destination's engine. It opens Dagster's storage only when there may be something to publish. `clock`:
-    seconds since 1970.
+    returns seconds since 1970.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Voice:
     ) -> None:
         self._destination, self._directory, self._instance, self._clock = destination, directory, instance, clock
         self._started = clock()
-        self._may_clear = True  # an earlier process may have published a failure
+        self._may_clear = True  # An earlier process may have published a failure.
 
     def look(self) -> bool:
-        """Publishes the check's result if ticks have stopped or returned. Returns whether it did. Raises whatever Dagster's storage
-        raises.
+        """Publishes the check's result if ticks have stopped or have returned. Returns whether it published. Raises the errors of Dagster's
+        storage.
         """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:
@@ -56,9 +56,9 @@ class Voice:
         if not self._may_clear or abs(now - ticked) > TICK_SILENCE_SECONDS_MAX:
             return False
         if read_failures(self._directory, now).get("", ""):
-            return False  # the sensor publishes failures
+            return False  # The sensor publishes failures.
         published = self._publish("")
-        self._may_clear = False  # only after success, so that a storage that did not answer is retried
+        self._may_clear = False  # This is set only after success, so that a storage that did not answer is asked again.
         return published
 
     def _publish(self, why: str) -> bool:
@@ -74,17 +74,17 @@ class Voice:
 def _newest(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     found = record.evaluation if record is not None else None
-    return found if isinstance(found, dg.AssetCheckEvaluation) else None  # a run of the check may be in progress
+    return found if isinstance(found, dg.AssetCheckEvaluation) else None  # The check itself may be running.
 
 
 def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
-    """Returns the parts of a result that do not contain an age."""
+    """Returns the parts of a result that contain no age."""
     return result.passed, (result.description or "").partition(":")[0]
 
 
 def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> None:
-    """Calls every voice every few seconds until `stopping` is set. Retries when the storage cannot be written. `voices`: returns the
-    current ones.
+    """Calls `look` of every voice every few seconds until `stopping` is set. Tries again if the storage cannot be written. `voices`:
+    returns the current ones.
     """
     told = ""
     while not stopping.wait(LOOK_SECONDS):
@@ -92,7 +92,8 @@ def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> N
             try:
                 voice.look()
                 told = ""
-            except Exception as error:  # any storage, any error: it must not affect the engines
+            # The error may come from any storage and be of any kind; it must not affect the engines.
+            except Exception as error:
                 if (why := f"{type(error).__name__}: {error}") != told:
                     log.warning("check_not_published", reason=why)
                 told = why

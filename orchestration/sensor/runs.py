@@ -1,7 +1,7 @@
-"""Reads from Dagster's run storage what settling needs: the runs of a batch, why the newest failed, and the open runs. Can also end a run.
+"""Reads from Dagster's run storage what settling needs: the runs of a batch, why the newest one failed, and the open runs. It can also end
+a run.
 
-No other module reads the run storage.
-"""
+No other module reads the run storage."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from sluice.orchestration.sensor.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
 
-# Statuses of runs that have, or should have, a process.
+# Runs with these statuses have a process, or should have one.
 OPEN_STATUSES = [
     DagsterRunStatus.STARTING,
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
 
-RUNS_LOOKED_AT = 50  # the newest runs that are read to count consecutive failures
-OTHER_RUNS_LOOKED_AT = 10  # the newest runs that are read of a job that does not merge
+RUNS_LOOKED_AT = 50  # How many of the newest runs are read to count consecutive failures.
+OTHER_RUNS_LOOKED_AT = 10  # How many of the newest runs of a job that does not merge are read.
 
 
 class KeptInstance:
-    """Dagster's instance, kept between ticks, because opening one checks all migrations of its database, which takes 50 ms."""
+    """Keeps Dagster's instance between ticks, because opening it checks all migrations of its database, which takes 50 ms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instance: DagsterInstance | None = None
 
     def of(self, context: dg.SensorEvaluationContext) -> DagsterInstance:
-        """Returns the instance of the tick. A tick that was requested inside this process carries its own instance."""
+        """Returns the instance for a tick. A tick that this process itself requests brings its own instance."""
         ref = context.instance_ref
         if ref is None:
             return context.instance
@@ -65,7 +65,7 @@ class KeptInstance:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a failed run reported (`merge_run.failure`)."""
+    """What a failed run reported about its failure (`merge_run.failure`)."""
 
     sentence: str
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -100,8 +100,8 @@ class RunStore:
         self._job_name = job_name
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
-        """Returns all runs with the tags of exactly this delivery. Only runs of the merge job count, so that tags set by hand on other
-        runs ack nothing.
+        """Returns all runs whose tags name exactly this delivery. Only runs of the merge job count, so that tags on other runs ack
+        nothing.
         """
         records = self._instance.get_run_records(
             dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
@@ -123,7 +123,8 @@ class RunStore:
         )
 
     def _failed_tables(self, reference: BatchReference, newest: Sequence[StoredRun]) -> list[dict[str, TableFailure]]:
-        """Returns what the failed runs of the batch, over its deliveries, report of its tables: the newest first, until one did not fail.
+        """Returns what the failed runs of the batch, over its deliveries, report of its tables, newest first. It ends at a run that did not
+        fail.
 
         `newest`: the runs of the destination. Those of a batch are among them: the next batch is handed out once this one is settled.
         """
@@ -133,7 +134,7 @@ class RunStore:
         return [self._what_failed(run.run_id).tables for run in failed]
 
     def _what_failed(self, run_id: str) -> Said:
-        """Returns the run's own sentence and metadata, or Dagster's sentence if the run could not report anything."""
+        """Returns the run's own sentence and metadata, or Dagster's sentence if the run could not report any."""
         for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
             for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
                 event = record.event_log_entry.dagster_event
@@ -164,7 +165,7 @@ class RunStore:
         return FailedRuns(in_a_row=len(failed), run_id=failed[0].run_id, reason=reason)
 
     def open_runs(self) -> list[RunRecord]:
-        """Returns every run of the destination that should have a process, whatever its batch.
+        """Returns every run of the destination that should have a process, for any batch.
 
         The query filters by status only and the result is filtered here: few runs are open, while a query by tag or job would scan all
         runs ever made.
@@ -173,11 +174,11 @@ class RunStore:
         return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
 
     def draining(self) -> list[RunRecord]:
-        """Returns the open runs that also take the batches after their own."""
+        """Returns the open runs that drain."""
         return [run for run in self.open_runs() if run.drains]
 
     def end(self, run_id: str, reason: str) -> None:
-        """Marks a run FAILED and requests that its process, if any, stops. A run that has ended meanwhile stays as it is.
+        """Marks a run as FAILED and requests that its process, if there is one, stops. A run that has ended meanwhile is not changed.
 
         If the process continues, nothing it does counts, because its delivery is rolled back and never handed out again.
         """
@@ -195,7 +196,7 @@ class RunStore:
     def _ask_to_stop(self, run_id: str) -> None:
         try:
             self._instance.run_launcher.terminate(run_id)
-        except Exception as error:  # the launcher's server may have stopped, which is why the run is ended
+        except Exception as error:  # The launcher's server may have stopped, which is why the run is ended.
             _log.warning("the process of run %s could not be requested to stop: %s", run_id, type(error).__name__)
 
     def _fact(self, record: StoredRun) -> RunRecord:
@@ -203,7 +204,7 @@ class RunStore:
         state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
         limit = RULES[run.status].silent_seconds_max
         silent_seconds = state_seconds
-        if limit is not None and state_seconds > limit:  # only then is a query of the event log worth its cost
+        if limit is not None and state_seconds > limit:  # Only then is a query of the event log worth its cost.
             silent_seconds = self._silent_seconds(run.run_id, state_seconds)
         return RunRecord(
             run_id=run.run_id,

@@ -1,12 +1,11 @@
-"""Decides what happens to the batch in flight, from the records of its runs. Pure; `tick` queries the records and executes the decision.
+"""Decides what happens to the batch in flight, from the records of its runs. Pure; `tick` queries the records and carries out the decision.
 
 It decides from states, not from events: each tick looks at all runs with the batch's tags, so no event can be missed. Only SUCCESS acks.
 Several runs may carry the same tags (a re-execution by hand copies them): one SUCCESS of exactly this delivery is enough, and a failed
 run does not roll the batch back while another one works.
 
 A run that disappeared without a report is ended, so that nothing waits for it. A run holds the destination's run lock while it works. If
-the run counts as started and the lock was free for a while, the run's process is gone.
-"""
+the run counts as started and the lock was free for a while, the run's process is gone."""
 
 from __future__ import annotations
 
@@ -18,24 +17,25 @@ from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
-LOCK_FREE_SECONDS_MAX = 30.0  # a started run takes the lock, and ends after releasing it, within a second
-SUBMIT_SECONDS_MAX = 120.0  # a run that was created but never queued, because its daemon died in between
-STARTING_SECONDS_MAX = 180.0  # a process that imports Dagster, on a very busy machine
+# A started run takes the run lock within a second, and ends within a second after it releases the lock.
+LOCK_FREE_SECONDS_MAX = 30.0
+SUBMIT_SECONDS_MAX = 120.0  # A run may be created and never queued, because the daemon died in between.
+STARTING_SECONDS_MAX = 180.0  # The process imports Dagster, possibly on a very busy machine.
 
 
 class RunVerdict(enum.Enum):
     """What one run means for its batch, the strongest first."""
 
     ACK = "ack"
-    END = "end"  # : the run must be ended before its batch can continue
+    END = "end"  #: The run must be ended before its batch can continue.
     WAIT = "wait"
-    REISSUE = "reissue"  # : the run was created and not submitted; another request submits it
+    REISSUE = "reissue"  #: The run was created and not submitted; another request submits it.
     ROLLBACK = "rollback"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What is known about one run. `state_seconds`: time in this status; `silent_seconds`: time since its last event of any kind.
+    """The facts of one run. `state_seconds`: the time in this status. `silent_seconds`: the time since its last event of any kind.
 
     `lock_free_seconds`: how long this process has seen the run lock free while the run had this status; 0 while the lock is held.
     `drains`: it also takes the batches after its own.
@@ -56,7 +56,7 @@ class RunRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a status means, and when it has lasted too long (seconds; None: no limit)."""
+    """What a status means, and after how many seconds it has lasted too long; None: no limit."""
 
     verdict: RunVerdict
     state_seconds_max: float | None = None
@@ -107,14 +107,14 @@ class EndRun:
 
 @dataclasses.dataclass(frozen=True)
 class Reissue:
-    """Decision: hand out the same batch under the same run key, because no run of it exists, or because one was never submitted."""
+    """The decision to hand out the same batch under the same run key, because it has no run, or one that was never submitted."""
 
 
 Decision = Ack | Rollback | SettleWait | EndRun | Reissue
 
 
 def overdue(run: RunRecord) -> str:
-    """Returns a sentence that says why a run must be ended; empty if it need not."""
+    """Returns a sentence about why a run must be ended; empty if it need not be."""
     rule = RULES[run.status]
     if rule.lock_free_seconds_max is not None and run.lock_free_seconds > rule.lock_free_seconds_max:
         return f"Dagster shows it as {run.status.value}, but no process has had the run lock for {run.lock_free_seconds:.0f} s"
@@ -130,7 +130,7 @@ def verdict_of(run: RunRecord) -> RunVerdict:
 
 
 def strongest(runs: Sequence[RunRecord]) -> str:
-    """Returns the Dagster state of the run that decides; empty if there is no run. A run that works precedes one that waits."""
+    """Returns the Dagster state of the run that decides; empty if there is no run. A run that works comes before one that waits."""
     order = list(RunVerdict)
     working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
     ranked = sorted(runs, key=lambda run: (order.index(verdict_of(run)), run.status not in working))
@@ -138,7 +138,7 @@ def strongest(runs: Sequence[RunRecord]) -> str:
 
 
 def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
-    """Returns what happens to a batch; `runs` are all runs with the tags of exactly this delivery, in any order.
+    """Returns what happens to a batch. `runs`: all runs whose tags name exactly this delivery, in any order.
 
     `draining`: the open runs of the destination that also take the batches after their own. They get a batch that has no run.
     """
@@ -154,7 +154,7 @@ def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Dec
             return EndRun(run.run_id, overdue(run))
         case RunVerdict.WAIT:
             return SettleWait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
-        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # REISSUE is handled above
+        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # The code above handles REISSUE.
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 
@@ -167,7 +167,7 @@ def _taken_next(draining: Sequence[RunRecord]) -> SettleWait | EndRun | None:
 
 
 class LockWatch:
-    """Measures how long the run lock has been free, per run, as this process sees it. Called each tick, before the decision.
+    """Measures, per run, for how long this process has seen the run lock free. Called in each tick before the decision.
 
     The measurement starts again when the process starts and whenever the lock is held, so a run is never ended after a single look.
     """

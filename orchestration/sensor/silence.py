@@ -1,8 +1,7 @@
-"""Reports to Dagster that an engine's own sensor has stopped ticking, which that sensor cannot report; the snapshot sensor does it.
+"""Reports to Dagster that an engine's sensor no longer ticks. The sensor itself cannot report it, so the snapshot sensor does.
 
 It reads only the engine's status.json. When no daemon runs, no sensor can report: then `runless` publishes it, and `sluice status` shows
-it.
-"""
+it."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
     import dagster as dg
 
-# The cursor: whether this sensor published the newest result of the check. Dagster treats an empty cursor as none.
+# The cursor says whether this sensor published the newest result of the check. Dagster treats an empty cursor as none.
 SILENT, HEARD = "silent", "heard"
-_heard: dict[str, float] = {}  # destination → time of its last tick in this process
+_heard: dict[str, float] = {}  # Destination → the time of its last tick in this process.
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """Returns the engine's check if its result is due, and the new cursor. The check fails when the engine's sensor falls silent; when
-    ticks return, it gets the current result.
+    """Returns the engine's check if its result must be published, and the new cursor. The check fails when the engine's sensor falls
+    silent, and gets the current result when ticks return.
     """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):
@@ -39,25 +38,25 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Returns whether the sensor has ticked before and no longer does, according to status.json, which is also silent if the engine no
-    longer writes it.
+    """Returns whether the sensor has ticked before and no longer does, by status.json. That is also the case if the engine no longer writes
+    it.
     """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX
 
 
 def hear(destination: str) -> None:
-    """Records a tick of any outcome. Status files do not cover all ticks: an engine that cannot start writes no status, and a standby
-    engine is another host's.
+    """Records a tick, whatever its outcome. Status files do not show all ticks: an engine that cannot start writes no status, and the
+    status of a standby engine is another host's.
     """
     _heard[destination] = time.time()
 
 
 def heard(destination: str) -> float:
-    """Returns when this process got its last tick, in seconds since 1970; 0 if never."""
+    """Returns when this process last got a tick, in seconds since 1970; 0 if never."""
     return _heard.get(destination, 0.0)
 
 
 def last_tick(directory: Path) -> float:
-    """Returns when the sensor last ticked at a destination's engine, in seconds since 1970; 0 if unknown."""
+    """Returns when the sensor last ticked for a destination's engine, in seconds since 1970; 0 if unknown."""
     return float(engine_status(directory).get("ticked_at_us") or 0) / 1e6

@@ -1,4 +1,4 @@
-"""Starts the snapshot job of a destination when one of its snapshots can progress. Reads files only; opens no connection."""
+"""Starts the snapshot job of a destination when one of its snapshots can progress. It reads only files and opens no connection."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.cdc_engine.snapshot.steps import StepDecision
 
-INTERVAL_SECONDS_MIN = 1  # as in the engine's sensor
-RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0  # wait after a failed run, doubled for each consecutive failure
+INTERVAL_SECONDS_MIN = 1  # The same as in the engine's sensor.
+# The wait after a failed run. It doubles with each consecutive failure.
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 RUNS_LOOKED_AT = 10
-NAMED_MAX = 5  # tables that a tick's reason names
+NAMED_MAX = 5  # The number of tables that a tick's reason names.
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-LOST_SECONDS = 60.0  # a run takes the lock as soon as it has imported what it needs
+LOST_SECONDS = 60.0  # A run takes the lock as soon as it has imported what it needs.
 UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -37,8 +38,8 @@ UNDER_WAY = [
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Returns the sensor. It requests one run at a time, with longer waits after each failure, and reports when the engine's own sensor
-    is silent.
+    """Returns the sensor. It requests one run at a time, with longer waits after each failure, and reports if the engine's own sensor is
+    silent.
     """
 
     @functools.cache
@@ -87,7 +88,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
-    """Ends runs whose process is gone, which hold no lock; Dagster itself would wait for them for ever."""
+    """Ends runs whose process is gone, and which therefore hold no lock; Dagster itself would wait for them forever."""
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
@@ -97,7 +98,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 
 def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> str:
-    """Returns what open snapshots wait for, or an empty text if a run can advance one of them."""
+    """Returns what open snapshots wait for; an empty text if a run can advance one of them."""
     waits = []
     for record, decision in open_now:
         if decision.step == SnapshotStep.WAIT:
@@ -108,7 +109,7 @@ def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> 
 
 
 def first_of(texts: Sequence[str], between: str) -> str:
-    """Returns the first few texts, and the number of the others: Dagster stores each tick's reason."""
+    """Returns the first few texts and the number of the others, because Dagster stores each tick's reason."""
     more = f" and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
     return between.join(texts[:NAMED_MAX]) + more
 

@@ -1,11 +1,10 @@
-"""One tick of a destination's sensor: settles the batch in flight, publishes, and hands out the next batch.
+"""Runs one tick of a destination's sensor: settles the batch in flight, publishes, and hands out the next batch.
 
 Dagster's daemon starts a tick every five seconds and not sooner. A tick that has nothing to do therefore waits for a run's end or a
 change almost until the next tick starts, so that both are handled immediately and not five seconds later.
 
 A tick may be lost at any point (it timed out, the daemon died, the UI's "test sensor" discarded its result): the batch stays in flight in
-the ledger, and the next tick requests the same run again under the same run key, which Dagster starts once.
-"""
+the ledger, and the next tick requests the same run again under the same run key, which Dagster starts once."""
 
 from __future__ import annotations
 
@@ -57,19 +56,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
-HAND_OUT_RESERVE_SECONDS = 0.3  # part of the budget, for the steps after the hand-out
-LOOK_SECONDS = 0.2  # interval between two looks at a run, or at an engine that is starting
-DRAINING_LOOK_SECONDS = 0.5  # while a run drains, which settles what it merges itself
-BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0  # pause after consecutive ticks that raised, doubled for each
+HAND_OUT_RESERVE_SECONDS = 0.3  # The part of the tick's time for the steps after the hand-out.
+LOOK_SECONDS = 0.2  # The interval between two looks at a run, or at an engine that is starting.
+DRAINING_LOOK_SECONDS = 0.5  # The interval while a run drains; that run itself settles what it merges.
+# The pause after consecutive ticks that raised an error. It doubles with each.
+BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
-SENSOR_WORKERS = 4  # the ticks that Dagster's daemon runs at once: dagster.yaml, sensors.num_workers
+SENSOR_WORKERS = 4  # The number of ticks that Dagster's daemon runs at once: dagster.yaml, sensors.num_workers.
 
 
-_charts: dict[str, tuple[Point, ...]] = {}  # by destination, for the last hour; kept across reloads of the definitions
+# Destination → the points of the last hour. They survive reloads of the definitions.
+_charts: dict[str, tuple[Point, ...]] = {}
 
 
 def broken_pause_seconds(in_a_row: int) -> float:
-    """Returns the pause after this many consecutive ticks that raised; none after the first."""
+    """Returns the pause after so many consecutive ticks that raised an error; none after the first."""
     return min(BROKEN_SECONDS_MAX, BROKEN_SECONDS_MIN * 2.0 ** min(in_a_row - 2, 10)) if in_a_row > 1 else 0.0
 
 
@@ -88,7 +89,7 @@ def tick_seconds(destinations: int) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationSensor:
-    """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
+    """A destination as its definitions have it. `tables`: the "database.table" of its assets. `op_name`: the step that merges.
 
     `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
     `lake`: inspects the Delta tables between runs. `drains`: its runs stay attached. `open_run_endpoint`: opens the RPC endpoint at which
@@ -112,7 +113,7 @@ class DestinationSensor:
 
 
 class Ticker:
-    """The ticks of one destination. It is kept in the code server's process and holds no engine, only its observations of the run lock."""
+    """Runs the ticks of one destination. The code server's process keeps it. It has no engine, only its observations of the run lock."""
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
         self._line = line
@@ -123,11 +124,11 @@ class Ticker:
         self._pause = threading.Event().wait
         self._lock_watch = LockWatch()
         self._failing_runs = FailingRuns(line.destination, line.kinds, only_one=line.only_one)
-        # The number of consecutive ticks that raised, what the newest raised, and when the next may run.
+        # The number of consecutive ticks that raised an error, the newest error, and when the next tick may run.
         self._broken, self._broke, self._again_at = 0, "", 0.0
 
     def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
-        """Returns the sensor's result. An earlier tick may still be at work, because Dagster gives up on a slow one but cannot end it."""
+        """Returns the sensor's result. An earlier tick may still be running, because Dagster gives up on a slow tick and cannot end it."""
         if not self._one_at_a_time.acquire(blocking=False):
             return _answer("an earlier tick is still running, so this one does nothing", [], cursor)
         try:
@@ -135,7 +136,7 @@ class Ticker:
                 why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next is tried in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
-            hear(self._line.destination)  # not for a tick that raised: it has settled nothing
+            hear(self._line.destination)  # A tick that raised an error does not count, because it has settled nothing.
             self._broken = 0
             return answer
         except Exception as error:
@@ -148,7 +149,7 @@ class Ticker:
 
     def _tell_failed(self, error: Exception) -> None:
         """Tells the engine that a tick failed, so that its status does not blame the daemon."""
-        with contextlib.suppress(Exception):  # the tick's own error is raised, also if the engine cannot be told
+        with contextlib.suppress(Exception):  # The tick's own error is raised even if the engine cannot be told.
             self._host().get_or_start(self._line.destination).tell_tick(brief(error))
 
     def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
@@ -164,7 +165,7 @@ class Ticker:
             failing_runs = self._failing_runs.troubles(runs)
             engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles(), *failing_runs))
             answer = self._settle_and_hand_out(engine, runs, deadline)
-            status = engine.status()  # current: much may have arrived while we waited
+            status = engine.status()  # The status is read now, because much may have arrived during the wait.
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
         except EngineStartingError as error:
@@ -174,11 +175,13 @@ class Ticker:
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}
-        # an engine in another process may not answer now; the result stays valid
+        # An engine in another process may not answer now; the result stays valid.
         with contextlib.suppress(SluiceError):
             if engine is not None:
                 older = older_tables(engine.directory)
-                engine.tell_tick()  # a tick that raised, as when Dagster's storage does not answer, settles nothing and does not count
+                # A tick that raised an error, for example because Dagster's storage does not answer, settles nothing
+                # and does not count.
+                engine.tell_tick()
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
         shown = _charts.get(self._line.destination, ())
@@ -192,7 +195,7 @@ class Ticker:
         return _answer(answer, events, published.to_cursor())
 
     def _engine(self, deadline: float) -> EngineHandle:
-        """Returns the running engine; waits for one that is starting."""
+        """Returns the running engine. Waits for an engine that is starting."""
         while True:
             try:
                 return self._host().get_or_start(self._line.destination)
@@ -228,8 +231,8 @@ class Ticker:
         return f"a run has taken delivery {batch.delivery} meanwhile; the next tick settles it"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Returns why there is nothing to do while a draining run is attached, because the next batches are its own. Empty when none is
-        attached, or when a batch is in flight.
+        """Returns why there is nothing to do while a draining run is attached, to which the next batches belong. Empty if none is attached,
+        or if a batch is in flight.
         """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
@@ -238,7 +241,7 @@ class Ticker:
         return ""
 
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Acks or rolls back batches whose runs have ended. Returns why to wait, or an empty text if the next batch is to be handed out."""
+        """Acks or rolls back batches whose runs have ended. Returns why to wait; an empty text if the next batch may be handed out."""
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
         while (batch := engine.outstanding()) is not None:
             reference = BatchReference.of(self._line.destination, batch)
@@ -269,7 +272,9 @@ class Ticker:
         return ""
 
     def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
-        """Hands a failed batch out again, without the tables that cannot be merged. Returns why to wait first, or an empty text."""
+        """Hands out a failed batch again, without the tables that cannot be merged. Returns why to wait first; an empty text if it need not
+        wait.
+        """
         engine.tell_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
             _log.error("%s continues without %s", what, ", ".join(sorted(stops)))
@@ -283,7 +288,7 @@ class Ticker:
         return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
-        """Ends open runs of any delivery, even old ones, if their process is gone: they would keep their slot in the queue for ever."""
+        """Ends open runs of any delivery whose process is gone; otherwise they would keep their slot in the queue forever."""
         open_runs = runs.open_runs()
         held = self._line.run_lock_held(engine.directory)
         for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
@@ -292,7 +297,7 @@ class Ticker:
                 runs.end(run.run_id, reason)
 
     def request(self, batch: OutstandingBatch) -> dg.RunRequest:
-        """Returns the request for a batch's run, which selects only the tables in the batch. A table without an asset yet is merged too,
+        """Returns the request for a batch's run, which selects only the tables in the batch. A table that has no asset yet is merged too,
         and the run reports it.
         """
         reference = BatchReference.of(self._line.destination, batch)
@@ -306,12 +311,12 @@ class Ticker:
                 "dagster/max_retries": "0",
             },
             asset_selection=defined or None,
-            asset_check_keys=[],  # None would mean all checks of these assets
+            asset_check_keys=[],  # None would mean all checks of these assets.
         )
 
 
 def describe(status: EngineSnapshot) -> str:
-    """Returns the state of an engine as one line, for the list of ticks."""
+    """Returns an engine's state as one line, for the list of ticks."""
     ring_percent = 100 * int(status.ring_bytes) / max(1, int(status.ring_bytes_max))
     reason = f" ({status.reason})" if status.reason else ""
     where = status.position or "the start"

@@ -1,11 +1,10 @@
-"""The fold of a backfill: one image per key that changed in the interval, the last image that the table has seen.
+"""Folds the changes of a backfill: returns one image per key that changed in the interval, the last image that the table has seen.
 
 The lake has a table as of some position of the stream, `up_to`. If a key changed in the interval, its last change up to that position is
 the key's row there; later changes arrive through the stream as usual. So a row that was deleted after the interval stays deleted,
 although the lake keeps no trace of the deletion, and nothing is merged that the stream has not merged itself.
 
-Only keys are held in memory; rows are copied from file to file in batches.
-"""
+Only keys are held in memory; rows are copied from file to file in batches."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ BATCH_ROWS = 1 << 16
 
 
 def last_of_keys(keys: Sequence[Any], order_keys: Any, changed_up_to: int, up_to: int) -> Mask:
-    """Returns a mask of the n images, in stream order, that determine their key's row. `keys`: the key's columns; NULL counts as a value.
+    """Returns a mask of the images (in stream order) that determine their keys' rows. `keys`: the key's columns; NULL counts as a value.
 
     These are, of the keys with a change at or before the order key `changed_up_to`, the last images at or before `up_to`.
     """
@@ -106,7 +105,7 @@ def _segment(first: ChangesSegment, path: Path, keys: Sequence[Any]) -> ChangesS
 
 
 def bounds_of(column: Any) -> tuple[Any, Any]:
-    """Returns minimum and maximum as in the manifest, for integers and strings; (None, None) for other types."""
+    """Returns minimum and maximum in the manifest's form, for integers and strings; (None, None) for other types."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):
         return None, None

@@ -1,7 +1,7 @@
-"""An interval of the stream that was read again for a backfill or a repair, and its merge table after table. Each table fails by itself.
+"""Merges an interval of the stream that was read again for a backfill or a repair, table after table. A table's failure does not affect
+others.
 
-The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row.
-"""
+The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedInterval:
-    """The interval that was read: `folders` of consecutive staged batches. `backfill`: its ID and times, which are stored in the commits.
+    """The interval that was read. `folders`: consecutive staged batches. `backfill`: its id and times, which the commits store.
 
     `changed_up_to`: order key of the interval's end. `lake_at`: order key up to which the lake has every table, at least; `read_to`:
     order key up to which the stream was read. `ledger_id`: the destination's present ledger. `start`, `end`: positions, as in a manifest.
@@ -42,7 +42,7 @@ class StagedInterval:
     end: Mapping[str, object]
 
     def batch(self, table: StagedTable, which: str = "") -> StagedBatch:
-        """Returns one table's share as a batch. `which`: distinguishes several batches of one table."""
+        """Returns one table's part as a batch. `which`: distinguishes several batches of one table."""
         return StagedBatch(
             directory=self.folders[0],
             destination=self.destination,
@@ -58,8 +58,8 @@ class StagedInterval:
     def mending(
         self, session: LakeSession, table: StagedTable, target: TableTarget, up_to: int, context: MergeContext
     ) -> HistoryFix:
-        """Returns the update of the table's history after the merge. `table`: with one segment; `up_to`: order key up to which the
-        lake has the table.
+        """Returns the update of the table's history that follows the merge. `table`: has one segment. `up_to`: the order key up to which
+        the lake has the table.
         """
         (segment,) = table.changes
         batch = self.batch(table)
@@ -77,7 +77,7 @@ class StagedInterval:
         )
 
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int, act: str) -> list[ChangesSegment]:
-        """Returns a table's segments of changes, in order. `up_to`: order key up to which the lake has the table. `act`: backfill or
+        """Returns a table's segments of changes in order. `up_to`: the order key up to which the lake has the table. `act`: backfill or
         repair, for messages.
 
         Raises TableError if the lake has more than was read, or if the table itself was changed.
@@ -92,7 +92,7 @@ class StagedInterval:
 
 
 def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
-    """Returns a table with one segment. `name`: "database.table"."""
+    """Makes a table with one segment. `name`: "database.table"."""
     database, _, short = name.partition(".")
     return StagedTable(database=database, table=short, segments=(segment,))
 
@@ -105,7 +105,7 @@ def place_of(interval: StagedInterval, name: str, target: TableTarget, storage_o
 
 
 def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
-    """Merges each table and returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
+    """Merges each table. Returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
 
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """

@@ -1,8 +1,7 @@
-"""Builds a past state of a table as a separate Delta table: a version of the live table plus the changes of an interval. Called by a run.
+"""Builds a past state of a table as a separate Delta table: a version of the live table, plus the changes of an interval. Called by a run.
 
 Only the live table's log and files are read. The new table is one commit by deltalake: its rows are streamed, and readers never see a
-part of them.
-"""
+part of them."""
 
 from __future__ import annotations
 
@@ -31,12 +30,12 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDE
 from sluice.spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
-MARK = "sluice-past"  # prefix of the Delta name of such a table
+MARK = "sluice-past"  # The prefix of such a table's Delta name.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PastState:
-    """A past state to build. `base`: deltalake's table of the live table, at the version before the interval.
+    """A past state to build. `base`: the live table at the version before the interval, as deltalake's table.
 
     `images`: the interval's last image of each key; None if nothing changed. `path`: of the new table. `description`: of it. `folder`:
     for temporary files.
@@ -94,7 +93,7 @@ def build(given: PastState, fence: Fence) -> int:
 
 
 def _schema(given: PastState) -> pa.Schema:
-    """Returns the live table's schema at the version, without the column that marks deleted rows; these rows are left out too."""
+    """Returns the live table's schema at the version, without the column that marks deleted rows, because these rows are left out."""
     there: pa.Schema = pa.schema(given.base.schema().to_arrow())
     schema = without_mapping(pa.schema([field for field in there if field.name != DELETED]))
     known = {field.name.lower() for field in schema}
@@ -128,7 +127,7 @@ def _query(given: PastState, names: Sequence[str]) -> str:
 
 
 def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
-    """Returns the images as a Delta table, which deltalake's query engine requires."""
+    """Returns the images as a Delta table, because deltalake's query engine needs one."""
     wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in images.columns)]
     rows = pq.read_table(images.file, columns=wanted)
     write_deltalake(folder, rows, mode="overwrite", writer_properties=writer_properties(rows.schema))
@@ -136,8 +135,8 @@ def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
 
 
 def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a deltalake query to a deltalake writer. deltalake cannot be called from within itself, so another thread
-    runs the query.
+    """Yields the batches of a deltalake query to a deltalake writer. Another thread runs the query, because deltalake cannot be called from
+    within itself.
     """
     waiting: queue.Queue[Any] = queue.Queue(BATCHES_WAITING_MAX)
     ended = threading.Event()
@@ -155,7 +154,7 @@ def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 if not put(pa.record_batch(batch)):
                     return
             put(None)
-        except Exception as error:  # raised by the consumer
+        except Exception as error:  # The consumer raises it.
             put(error)
 
     threading.Thread(target=read, name="past state", daemon=True).start()

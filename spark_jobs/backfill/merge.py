@@ -1,4 +1,4 @@
-"""Merges a backfill: each table's folded images in one commit, by the same code and guards as the stream's changes. Called by a run."""
+"""Merges a backfill. Each table's folded images become one commit, by the same code and guards as the stream's changes. Called by a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def merge_backfill(
     *,
     on_table_done: Callable[[TableReport], None],
 ) -> list[TableReport]:
-    """Merges the tables, one after the other; tables without changes have no report. `context.fence`: of the run that holds the run lock.
+    """Merges the tables one after the other. A table without changes has no report. `context.fence`: that of the run that holds the run
+    lock.
 
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """

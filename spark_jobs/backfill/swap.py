@@ -1,8 +1,7 @@
-"""Replaces the rows of a live table by those of a past state that `into` has built, in one commit of the live table. Called by a run.
+"""Replaces the rows of a live table by those of a past state that `into` has built, in one commit. Called by a run.
 
 The live table keeps its ID, owner, properties and the transactions that store its position in the stream. So later changes are merged as
-before, and the commit can be undone by a RESTORE and `sluice lake accept`.
-"""
+before, and the commit can be undone by a RESTORE and `sluice lake accept`."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ SWAP_KIND = "swap"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PastTable:
-    """A past state in the lake. `of`: "database.table", empty if the table is not a past state. `up_to`: the position that it has reached.
+    """A past state in the lake. `of`: "database.table"; empty if the table is not a past state. `up_to`: the position that the past state
+    has reached.
 
     `columns`: (name, Spark type). `version`: 0 unless it was changed since. `base`: the version of the live table that it was built from.
     `log`: deltalake's table.
@@ -76,7 +76,7 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
 def refusal(
     owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, commits: Sequence[CommittedInterval]
 ) -> str:
-    """Returns why the rows of a past state must not replace the live table's, and what to do; empty if they may. Pure function.
+    """Returns why the rows of a past state must not replace the live table's rows, and what to do; empty if they may. Pure function.
 
     `live`: (name, Spark type) of the live table's columns; `up_to`: order key up to which the past state has its changes; `commits`: the
     live table's commits.
@@ -116,7 +116,7 @@ def _obstacles(
 
 
 def told_of(table: DeltaTable) -> list[CommittedInterval]:
-    """Returns all commits that the table's log still contains."""
+    """Returns all commits that the table's log still has."""
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 
 
@@ -158,7 +158,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
 
 
 def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
-    """Returns the record of a commit by Sluice that contains no changes of the stream."""
+    """Returns the record of a commit that Sluice made without changes of the stream."""
     record = {
         "sluice": 1,
         "kind": SWAP_KIND,
@@ -168,6 +168,7 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        "up_to": dict(rebuilt.up_to),  # not as `end`, because the stream's changes up to there are still merged
+        # It is not called `end`, because the stream's changes up to there must still be merged.
+        "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

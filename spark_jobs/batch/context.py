@@ -1,4 +1,4 @@
-"""What the merge of a batch needs to know about its run. The caller of `merge_batch` makes it."""
+"""Describes a run for the merge of a batch. The caller of `merge_batch` makes it."""
 
 from __future__ import annotations
 

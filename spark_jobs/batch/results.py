@@ -1,4 +1,4 @@
-"""The results of a batch's tables, as the steps of its merge add them."""
+"""Collects the results of a batch's tables while the steps of its merge add them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BatchResults:
         self.on_table_done(report)
 
     def fail(self, name: str, error: Exception) -> None:
-        """Adds the error of a table, also if it was merged before."""
+        """Adds the error of a table, even if the table was merged before."""
         self.errors[name] = error
         self.reports.pop(name, None)
 

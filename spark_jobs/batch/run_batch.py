@@ -1,7 +1,6 @@
-"""Merges a whole staged batch: the small tables in one job, then the others in parallel, never two merges of one table at once.
+"""Merges a whole staged batch: the small tables in one job, then the others in parallel. A table never has two merges at the same time.
 
-Called by a Dagster run or from the command line.
-"""
+Called by a Dagster run or from the command line."""
 
 from __future__ import annotations
 
@@ -45,8 +44,8 @@ from sluice.spark_jobs.targets.report import TableTarget
 logger = logging.getLogger(__name__)
 
 PARALLEL_TABLES = 2
-# How long a small merge waits for the lock of a table that another run writes. After that, Spark merges the table by itself and waits
-# longer.
+# How long a small merge waits for the lock of a table that another run writes. After that, Spark merges the table alone
+# and waits longer.
 SMALL_LOCK_SECONDS = 5.0
 
 
@@ -108,7 +107,7 @@ def _merge_tables(  # noqa: PLR0917  one caller
     buffering = Buffering(batch, targets, context.fence, context.buffers, on_table_done)
     results = BatchResults(on_table_done, buffering.reports, buffering.errors)
     left = tuple(table for table in batch.tables if table.name not in buffering.names)
-    buffering.buffer_others()  # before Spark, which they do not need
+    buffering.buffer_others()  # They need no Spark, so they come first.
     count = min(parallelism, len(left))
     opened: AbstractContextManager[list[LakeSession]]
     opened = open_sessions(spark, count, context.fence) if left else nullcontext([])
@@ -133,7 +132,7 @@ def _merge_tables(  # noqa: PLR0917  one caller
 
 
 class _BatchWork:
-    """The tables of one batch, distributed over a few Spark sessions; a free session takes the largest table that is left.
+    """Merges the tables of one batch in a few Spark sessions. A session that is free takes the largest remaining table.
 
     `refused`: tables whose cascades could not be derived. `holder`: this run, for the table locks of tables that other destinations write.
     """
@@ -155,12 +154,12 @@ class _BatchWork:
         self._free: queue.SimpleQueue[LakeSession] = queue.SimpleQueue()
         for session in sessions:
             self._free.put(session)
-        self._reasons: dict[str, str] = {}  # why Spark merges a table that could have been small
-        # by path, because shards share a table
+        self._reasons: dict[str, str] = {}  # Why Spark merges a table that could have been small.
+        # By path, because shards share a table.
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def run_small(self) -> None:
-        """Merges the small tables: first, in one job, all tables that no other run has locked, then the others one after the other.
+        """Merges the small tables: first, in one job, all tables that no other run has locked; then the others one by one.
 
         Waits for a table lock only while the run holds none. Raises SparkUnavailableError.
         """
@@ -176,7 +175,7 @@ class _BatchWork:
             self._reasons.update({table.name: "another run had the lock of its Delta table" for table in left})
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
-        """Merges tables in one job. Returns the tables that another run has locked."""
+        """Merges tables in one job. Returns those that another run has locked."""
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
         try:
@@ -186,7 +185,8 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        except TableError as error:  # of a table lock; Spark's merge finds out per table what was done
+        # The error is that of a table lock. Spark's merge finds out, per table, what was done.
+        except TableError as error:
             logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
             return []
         records = {name: each.record for name, each in results.items() if each.record is not None}
@@ -207,7 +207,7 @@ class _BatchWork:
         )
 
     def _current_state_tables(self) -> list[StagedTable]:
-        """Returns the tables that have a current-state table, the largest first."""
+        """Returns the tables with a current-state table, the largest first."""
         found = [table for table in self._batch.tables if self._targets[table.name].mirror]
         return sorted(found, key=lambda table: table.bytes, reverse=True)
 
@@ -217,7 +217,7 @@ class _BatchWork:
         return table.name not in self._refused and (way == "small" or (way == "auto" and fits))
 
     def _small_jobs(self, tables: Iterable[StagedTable]) -> list[SmallJob]:
-        """Returns the jobs of the tables; a table whose job cannot be made has an error instead, of whatever kind."""
+        """Returns the jobs of the tables. A table whose job cannot be made gets an error instead, of any kind."""
         jobs = []
         for table in tables:
             try:
@@ -239,7 +239,7 @@ class _BatchWork:
         )
 
     def run(self) -> None:
-        """Merges each remaining table with Spark. Tables whose lock may be taken are merged last."""
+        """Merges each remaining table with Spark. Tables that another run may have locked come last."""
         left = [table for table in self._current_state_tables() if table.name not in self._results]
         left.sort(key=lambda table: self._targets[table.name].shared)
         with ThreadPoolExecutor(self._session_count, thread_name_prefix="merge") as pool:
@@ -266,8 +266,8 @@ class _BatchWork:
             return merge_table(session, self._batch, table, target, self._context, reason=reason)
 
     def run_side_tables(self) -> None:
-        """Brings the change logs and histories of the merged tables up to the batch, and those of tables without a current-state table. A
-        failure makes the table fail.
+        """Brings the change logs and histories of the merged tables up to the batch, and those of tables without a current-state table. If
+        that fails, the table has failed.
         """
         due = [table for table in self._batch.tables if self._is_due_in_side_tables(table.name)]
         if not due:
@@ -276,7 +276,7 @@ class _BatchWork:
             for table in due:
                 try:
                     self._write_side_tables(session, table)
-                except Exception as error:  # reported with the errors of the merges
+                except Exception as error:  # It is reported with the errors of the merges.
                     self._results.fail(table.name, error)
 
     def _write_side_tables(self, session: LakeSession, table: StagedTable) -> None:
@@ -314,8 +314,8 @@ def _carried_out(  # noqa: PLR0917  one caller
     fence: Fence,
     buffering: Buffering,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Calls `cascades.carried_out`, which also buffers the changes of tables with a running snapshot that foreign keys may change. Does
-    nothing if the batch may no longer be merged, which the fence then reports for each table.
+    """Calls `cascades.carried_out`. Buffers the changes that foreign keys may make in tables with a running snapshot. Does nothing if the
+    batch may no longer be merged; the fence then reports it for each table.
     """
     if why := fence.refusal():
         buffering.refuse_live(why)
@@ -341,17 +341,19 @@ def _carried_out(  # noqa: PLR0917  one caller
 def _write_side_tables_of_buffered(
     batch: StagedBatch, targets: Mapping[str, TableTarget], context: BatchContext, results: BatchResults
 ) -> None:
-    """Writes change logs and histories of tables with a running snapshot, without Spark. They do not wait for the snapshot."""
+    """Writes, without Spark, change logs and histories of tables with a running snapshot. They do not wait for the snapshot."""
     for table in batch.tables:
         if table.name in results.reports and targets[table.name].beside:
             try:
                 write_side_tables(None, _share(batch, table, targets[table.name], context))
-            except Exception as error:  # of any kind: the other tables go on
+            except Exception as error:  # The error may be of any kind; the other tables continue.
                 results.fail(table.name, error)
 
 
 def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> None:
-    """Raises TableError if a table was renamed from a table with a running snapshot: the lake does not have all rows to take over."""
+    """Raises TableError if a table was renamed from a table with a running snapshot: the lake lacks rows that the new name must take
+    over.
+    """
     for segment in table.segments:
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
         if origin and buffers.get(origin) is not None:
@@ -365,8 +367,8 @@ def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> No
 def _batch_error(
     batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
 ) -> SparkJobError:
-    """Returns one error for the batch: that of the first failed table in the manifest's order, with the names of the merged and the
-    failed tables.
+    """Returns one error for the batch: that of the first failed table in the manifest's order, with the names of merged and failed
+    tables.
     """
     failed = tuple(table.name for table in batch.tables if table.name in errors)
     merged = tuple(table.name for table in batch.tables if table.name in reports)

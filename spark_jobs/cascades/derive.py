@@ -37,13 +37,13 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 
-CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  # The state of a table with row changes that could not be derived.
 NOT_FOUND = "the changes that foreign keys made to its rows could not be found"
 Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, UnderivableChanges]], object]
 
 
 class _RaisedError(Exception):
-    """Something unexpected was raised for these tables while their changes were searched for."""
+    """An unexpected error for these tables while their changes were derived."""
 
     def __init__(self, tables: Collection[str], cause: Exception) -> None:
         super().__init__(tables, cause)
@@ -51,7 +51,7 @@ class _RaisedError(Exception):
 
 
 def buffer_nothing(_passed: Mapping[str, Sequence[Passed]], _lost: Mapping[str, UnderivableChanges]) -> None:
-    """Does nothing: for batches without tables that have a running snapshot."""
+    """Does nothing; for batches without tables that have a running snapshot."""
 
 
 def carried_out(  # noqa: PLR0917  two callers
@@ -62,7 +62,7 @@ def carried_out(  # noqa: PLR0917  two callers
     buffered: Mapping[str, int] = NONE_BUFFERED,
     buffer: Buffer = buffer_nothing,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Returns the batch with what foreign keys changed, and the tables of it that cannot be merged, with the reason.
+    """Returns the batch with the changes of foreign keys, and the tables in it that cannot be merged, with the reason.
 
     `buffered`: as for `play.Play`. `session` may be None if all tables of the batch are buffered. `buffer` writes the changes of buffered
     tables to disk before the manifest of the derived changes is written; a run that finds the manifest calls it without changes.
@@ -77,7 +77,8 @@ def carried_out(  # noqa: PLR0917  two callers
         if found is None:
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
-            # A table that was not buffered when the changes were derived, and is now, lacks those that could not be derived for it.
+            # A table that is buffered now, but was not when the changes were derived, lacks the changes that could not
+            # be derived for it.
             lost = {
                 name: UnderivableChanges(without_advice(reason))
                 for name, reason in found[1].items()
@@ -95,8 +96,8 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns the errors of all tables that foreign keys may change: of those that raised, and of those that wait for them. If none of
-    them raised, it is an error of each.
+    """Returns the errors of all tables that foreign keys may change: of those that raised one, and of those that wait for them. If none of
+    them raised it, the error is that of each table.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
@@ -116,7 +117,7 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
 
 @contextlib.contextmanager
 def _about(*tables: str) -> Iterator[None]:
-    """Raises _RaisedError for what is raised in the block, unless it is about the batch or about Spark as a whole."""
+    """Raises _RaisedError for an error of the block, unless the error concerns the batch or Spark as a whole."""
     try:
         yield
     except (_RaisedError, StagedBatchError):
@@ -156,12 +157,12 @@ class _Derivation:
                 self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
-        # (coarse) keys for which the lake's rows were loaded already.
+        # The (coarse) keys for which the lake's rows were loaded already.
         self._asked: dict[str, set[Values]] = defaultdict(set)
         self._unreadable: dict[str, TableError] = {}
 
     def kept(self, buffer: Buffer) -> tuple[dict[str, StagedTable], dict[str, str]]:
-        """Derives the changes and writes them to disk, also for a repeated run. Returns (changed tables, refused tables)."""
+        """Derives the changes and writes them to disk, where a repeated run finds them. Returns (changed tables, refused tables)."""
         play = self._play()
         with _about(*self._buffered):
             buffer({name: passed for name, passed in play.passed.items() if name not in play.lost}, play.lost)
@@ -221,7 +222,7 @@ class _Derivation:
             rows.setdefault(key, row)
 
     def _changes(self) -> list[Image | Event]:
-        """Returns images and events in the order of the stream. Images that the lake has already are left out: its rows contain them."""
+        """Returns images and events in stream order. Images that the lake already has are left out, because its rows contain them."""
         images = itertools.chain.from_iterable(self._images(name) for name in self._staged)
         applied = self._applied
         every: list[Image | Event] = [image for image in images if image.at.order_key > applied[image.table]]
@@ -241,8 +242,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows for images that lack columns, because these images do not show which parent their row refers to.
-        Returns whether there were more rows to load.
+        """Loads the lake's rows for images that lack columns, because these images do not show to which parent their row refers. Returns
+        whether there were more rows to load.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._asked[name]

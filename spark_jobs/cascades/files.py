@@ -1,8 +1,7 @@
-"""Staged files of tables that foreign keys changed: staged and derived images in one order. Written for `derive`.
+"""Writes staged files of tables that foreign keys changed, with staged and derived images in one order. Used by `derive`.
 
 They are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads them from
-there, because the lake from which they were derived may have changed since.
-"""
+there, because the lake from which they were derived may have changed since."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 2
 ROW = "_sluice_row"
-DERIVED = "_sluice_derived"  # whether an image was derived; for the change log, merges do not read it
+DERIVED = "_sluice_derived"  # Whether an image was derived. Change logs use it; merges do not read it.
 ARROW_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -51,7 +50,7 @@ ARROW_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """A segment in progress: the staged segment, or None for a new one, with the sequence numbers of its rows and the derived images."""
+    """A segment in progress: the staged segment (None for a new one), with the sequence numbers of its rows and the derived images."""
 
     segment: Segment | None
     places: list[int]
@@ -85,7 +84,7 @@ def _file_part(table: StagedTable) -> str:
 
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
-    """Assigns each derived image to the segment of its transaction or the one before it. If the table was altered in between, a new
+    """Assigns each derived image to the segment of its transaction, or to the one before it. If the table was altered in between, a new
     segment is inserted.
     """
     places, begin = positions_of(table), 0
@@ -189,7 +188,7 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[LakeColumn, ...], pie
 
 
 def _bounds(staged: ChangesSegment | None, place: int, name: str, piece: _Piece) -> tuple[Any, Any]:
-    """Returns minimum and maximum of a key column, including the derived images; None if a bound is unknown."""
+    """Returns minimum and maximum of a key column, with the derived images; None for an unknown bound."""
     values = [image.values[name.lower()] for image in piece.derived]
     if staged is not None:
         values += [staged.key_min[place], staged.key_max[place]] if place < len(staged.key_min) else [None]
@@ -200,7 +199,7 @@ def _bounds(staged: ChangesSegment | None, place: int, name: str, piece: _Piece)
 
 
 def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[LakeColumn, ...]:
-    """Returns the columns of a segment without staged images, as another segment of the table or the lake has them."""
+    """Returns the columns of a segment without staged images, from another segment of the table or from the lake."""
     known = set(piece.derived[0].values)
     for segment in table.changes:
         if {column.name.lower() for column in segment.columns} == known:
@@ -257,7 +256,7 @@ def _arrow(type_name: str) -> Any:
 
 
 def _loose(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with all fields nullable, because the values of a deleted row are not always known."""
+    """Returns the schema with all fields nullable, because not all values of a deleted row are known."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -275,7 +274,7 @@ def keep(
     storage_options: Mapping[str, str],
 ) -> None:
     """Writes the manifest of the files that `with_derived` wrote, so that a run that repeats the batch reads them. If the batch is in an
-    object store, uploads the files and the manifest there.
+    object store, uploads the files and the manifest.
 
     `changed`: the tables from `with_derived`. `refused`: table → why its changes cannot be derived. Raises SparkJobError if the upload
     fails.
@@ -311,8 +310,8 @@ def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
 
 
 def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | None:
-    """Returns what `keep` wrote: (changed tables by name, refused tables); None if there is nothing. Raises StagedBatchError if it
-    cannot be read.
+    """Returns what `keep` wrote: (changed tables by name, refused tables); None if there is nothing. Raises StagedBatchError if it cannot
+    be read.
     """
     path = batch.directory / FOLDER / MANIFEST
     try:

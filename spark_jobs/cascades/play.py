@@ -1,10 +1,9 @@
-"""Replays a batch's changes of tables that are linked by foreign keys, in stream order, to find the changes that the foreign keys made.
-Pure functions.
+"""Replays a batch's changes to tables that foreign keys link, in stream order, to find the changes that the foreign keys made. Pure
+functions.
 
 InnoDB executes ON DELETE and ON UPDATE on child rows below the binlog. So each deleted parent row and each changed parent key is applied
 to the rows that the children have at that position, then to their children, until nothing follows. Only rows that may be affected are
-replayed: rows that are `missing` after a replay are loaded, and everything is replayed again.
-"""
+replayed: rows that are `missing` after a replay are loaded, and everything is replayed again."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ALTERED = "the table was altered in the same batch"
 LEFT_OUT = "images of the row leave columns out, and the lake does not have it"
 ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set `cascades: ignore` or `stop` for it"
 Values = tuple[Any, ...]
-Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values, see `coarse`
+Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values; see `coarse`.
 
 
 NONE_UNREADABLE: Mapping[str, TableError] = {}
@@ -43,8 +42,8 @@ class ChangeOrder:
 
 @dataclasses.dataclass
 class CascadeRow:
-    """A row. `values` by column in lower case. `order_key`: of the image that made it. `stale`: why some of its columns are unknown, or
-    empty.
+    """A row. `values`: by column in lower case. `order_key`: that of the image that made it. `stale`: why some of its columns are unknown,
+    or empty.
 
     `count`: number of equal rows, in a table without a key.
     """
@@ -73,8 +72,8 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A row of `parent` was deleted, or its `old` referenced values became `new`. `cascades`: all foreign keys that may follow;
-    `live`: the tables that are changed in the lake.
+    """A deletion of a row of `parent`, or a change of its referenced values from `old` to `new`. `cascades`: all foreign keys that may
+    follow. `live`: the tables that the lake follows.
     """
 
     at: ChangeOrder
@@ -107,8 +106,8 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class UnderivableChanges:
-    """Why the changes in a child with a running snapshot cannot be derived. `through`: the tables above it whose own running snapshots are
-    the reason.
+    """Why the changes in a child with a running snapshot cannot be derived. `through`: tables above it whose own running snapshots are the
+    cause.
     """
 
     why: str
@@ -120,7 +119,7 @@ class _Table:
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
         self.key, self.rows = key, dict[Values, CascadeRow]()
-        self.moving: CascadeRow | None = None  # the row whose key is changed by the next image
+        self.moving: CascadeRow | None = None  # The row whose key the next image changes.
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 
     def key_of(self, values: Mapping[str, Any]) -> Values:
@@ -146,7 +145,7 @@ class _Table:
             self.drop(key)
 
     def drop(self, key: Values) -> None:
-        """Removes the row, or all rows that are equal to it."""
+        """Removes the row. In a table without a key, removes all rows that are equal to it."""
         row = self.rows.pop(key, None)
         if row is not None:
             for columns, found in self.found.items():
@@ -164,9 +163,9 @@ class _Touched:
 
 
 class Play:
-    """One replay. `applied`: per table, the order key up to which the lake has it. `wanted`: what was loaded. `unreadable`: tables whose
-    lake rows cannot be read. `again_up_to`: as in the manifest. `buffered`: tables with a running snapshot, whose current rows are not
-    known, and per table the order key up to which everything is buffered.
+    """One replay. `applied`: the order key up to which the lake has each table. `wanted`: what was loaded. `unreadable`: tables whose lake
+    rows cannot be read. `again_up_to`: as in the manifest. `buffered`: tables with a running snapshot, whose current rows are unknown, with
+    the order key up to which everything of them is buffered.
 
     Afterwards `derived` has the changes per table, in order; `missing` what must be loaded first; `errors` the tables whose changes
     cannot be derived. Of buffered tables `passed` has the changes that their publication applies, and `lost` why their rows must be read
@@ -194,15 +193,16 @@ class Play:
         self.passed: dict[str, list[Passed]] = defaultdict(list)
         self.lost: dict[str, UnderivableChanges] = {}
         self._touched: dict[tuple[str, Values], _Touched] = {}
-        self._hidden: set[str] = set()  # tables below which `_hide` was done for the current event
+        # The tables for which `_hide` was called for the current event, with the tables below them.
+        self._hidden: set[str] = set()
         self._place = (-1, -1)
         self.derived: dict[str, list[Derived]] = defaultdict(list)
         self.missing: Wanted = defaultdict(set)
         self.errors: dict[str, TableError] = {}
 
     def run(self, lake: Mapping[str, Iterable[CascadeRow]], changes: Iterable[Image | Event]) -> None:
-        """Replays the changes. `lake`: rows from before the batch. `changes`: in stream order; a row's own image comes before the
-        changes that follow from it.
+        """Replays the changes. `lake`: rows from before the batch. `changes`: in stream order; a row's own image precedes the changes that
+        it causes.
         """
         for name, rows in lake.items():
             for row in rows:
@@ -239,7 +239,7 @@ class Play:
         table.put(CascadeRow(values, image.at.order_key, stale=stale))
 
     def _carry(self, event: Event) -> None:
-        """Applies an event to the child tables, depth first, as the server does."""
+        """Applies an event to the child tables depth first, as the server does."""
         if self._place != (event.at.order_key, event.at.place):
             self._touched.clear()
             self._place = event.at.order_key, event.at.place
@@ -290,15 +290,16 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Keeps the change for the publication of its child. The changes in the tables below cannot be derived until then, also if
-        an earlier try of the batch has buffered the child already.
+        """Keeps the change for the publication of its child. The changes in the tables below cannot be derived until then, even if an
+        earlier attempt of the batch has buffered the child already.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
             if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
             if below.child_name not in self._buffered:
-                # it stops with the batch; if the child was published before that, a repeated run would derive nothing for it
+                # It stops with the batch. If the child was published before that, a repeated run would derive nothing
+                # for it.
                 self._lose(
                     event, child, f"foreign keys pass its changes on to {below.child_name}, which has no open snapshot"
                 )
@@ -313,7 +314,7 @@ class Play:
             self.passed[child].append(change)
 
     def _lose(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table must be read again, and those of the tables below it."""
+        """Records that the rows of a buffered table, and of the tables below it, must be read again."""
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})
@@ -321,8 +322,8 @@ class Play:
         self._hide_below(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the child's own children. The lake has the child in a later state, from a merge whose files are gone, so the event's
-        changes in the child can no longer be derived, nor what followed from them in tables that were not merged then.
+        """Refuses the tables below the child. An earlier merge, whose files are gone, left the child in a later state in the lake. The
+        event's changes in the child can no longer be derived, nor the changes that these caused in tables that were not merged then.
         """
         for below in event.cascades:
             if (
@@ -340,8 +341,8 @@ class Play:
         return has.get(table, event.at.order_key) < event.at.order_key
 
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
-        """Records that the table's changes cannot be derived. The same holds for the tables below it. The rows of a buffered table are read
-        again instead.
+        """Records that the changes of the table and of the tables below it cannot be derived. The rows of a buffered table are read again
+        instead.
         """
         if table in self._buffered:
             self._lose(event, table, without_advice(error.reason))
@@ -350,7 +351,7 @@ class Play:
         self._hide_below(event, table)
 
     def _hide_below(self, event: Event, table: str) -> None:
-        """Does `_hide` for the children of a table whose changes cannot be derived, once for each event."""
+        """Calls `_hide` for the children of a table whose changes cannot be derived, once for each event."""
         if table not in self._hidden:
             self._hidden.add(table)
             for cascade in event.cascades:
@@ -358,7 +359,7 @@ class Play:
                     self._hide(event, cascade)
 
     def _hide(self, event: Event, cascade: Cascade) -> None:
-        """Records that the changes in the child cannot be derived, because those in its parent are not known."""
+        """Records that the changes in the child cannot be derived, because those in its parent are unknown."""
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
             why = f"foreign keys change its rows with those of {parent}, which cannot be followed"
@@ -383,7 +384,7 @@ class Play:
         for key in sorted(table.found[cascade.columns].get(coarse, ()), key=repr):
             row = table.rows[key]
             if row.of_lake and row.order_key >= event.at.order_key:
-                continue  # a later state than this change, which is replayed again
+                continue  # The row is in a later state than this change, which is replayed again.
             values = tuple(row.values[name] for name in cascade.columns)
             if values != before:
                 raise _error(
@@ -396,7 +397,7 @@ class Play:
         return keys
 
     def _refuse_order(self, cascade: Cascade, coarse: Values) -> None:
-        """Raises TableError if two foreign keys that share a column both apply to one change: the result depends on the server's
+        """Raises TableError if two foreign keys that share a column both apply to one change: the result then depends on the server's
         order, which is unknown.
         """
         for (name, _), row in self._touched.items():
@@ -434,7 +435,7 @@ class Play:
 
 
 def goes_on(change: Passed, below: Cascade) -> bool:
-    """Whether a foreign key below may follow when rows of a child change like this."""
+    """Returns whether a foreign key below may follow from such a change of the child's rows."""
     cascade = change.cascade
     if change.after is None and (cascade.on_delete == CASCADE or cascade.doubt):
         return bool(below.on_delete or below.doubt)
@@ -446,7 +447,7 @@ def coarse_values(values: Values) -> Values:
 
 
 def coarse(value: Any) -> Any:
-    """Returns the same value for all values that a server may consider equal: ignores case, accents, trailing blanks and ignorable
+    """Maps all values that a server may consider equal to the same value: it ignores case, accents, trailing blanks and ignorable
     characters.
     """
     if isinstance(value, bytes):
@@ -480,5 +481,5 @@ def _error(cascade: Cascade, why: str) -> TableError:
 
 
 def without_advice(reason: str) -> str:
-    """Returns the reason for a table whose snapshot is open: its rows are read again in any case."""
+    """Returns the reason for a table whose snapshot is open, without the advice, because its rows are read again in any case."""
     return reason.removesuffix(ADVICE)

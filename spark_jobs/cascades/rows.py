@@ -53,14 +53,13 @@ def positions_of(table: StagedTable) -> list[int]:
 
 @dataclasses.dataclass
 class StagedImages:
-    """The images of a batch that may be relevant, of one table. `key` and the foreign keys' columns are in lower case."""
+    """The images of one table in a batch that may matter. `key` and the foreign keys' columns are in lower case."""
 
     table: StagedTable
     key: tuple[str, ...]
 
     def relevant(self, wanted: Mapping[tuple[str, ...], set[Values]], keys: set[Values]) -> Iterator[Image]:
-        """Yields the images of rows that have one of the keys or that refer to a wanted value at some time, and all changes of the whole
-        table.
+        """Yields the images of rows that have one of the keys or refer to a wanted value at some time, and all changes of the whole table.
 
         For a table without a key: the images that refer to a wanted value. If images lack columns, also those that may refer to one, and
         all images of a row whose key changes.
@@ -79,7 +78,7 @@ class StagedImages:
             begin += segment.rows
 
     def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
-        """Returns the keys of the rows whose images refer to a wanted value, under every key that they have in the batch."""
+        """Returns the keys of rows whose images refer to a wanted value, including all keys that these rows have in the batch."""
         found: set[Values] = set()
         moves: list[set[Values]] = []
         for segment in self.table.changes:
@@ -98,7 +97,7 @@ class StagedImages:
     def _known(
         self, segment: ChangesSegment, spelled: Mapping[str, str], names: Sequence[tuple[str, ...]]
     ) -> Iterator[dict[str, Any]]:
-        """Yields, per image, the columns of the key and of foreign keys that the image has."""
+        """Yields, per image, the columns of the key and of foreign keys that the image contains."""
         needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
         if not segment.partial:
             table = pq.read_table(segment.file, columns=[spelled[name] for name in needed])
@@ -140,7 +139,7 @@ class StagedImages:
 
 
 def _joined(keys: set[Values], moves: Sequence[set[Values]]) -> set[Values]:
-    """Returns the keys and all keys that are connected with them by key changes."""
+    """Returns the keys, and all keys to which key changes connect them."""
     found, left = set(keys), list(moves)
     while met := [each for each in left if each & found]:
         found = found.union(*met)
@@ -216,14 +215,14 @@ def _select(
     there = f"SELECT t.* FROM {sql_text.delta_path(table.path)} AS t"
     alive = f"NOT coalesce(t.{DELETED}, false)" if DELETED in table.snapshot.columns else "true"
     text = f"{there} LEFT SEMI JOIN {WANTED_VIEW} AS w ON {' AND '.join(equal)} WHERE {alive}"
-    if unsure:  # equality of other characters is decided in Python, not in Spark
+    if unsure:  # Python, and not Spark, decides whether other characters are equal.
         sure = " AND ".join(f"NOT ({each})" for each in unsure)
         text += f" AND {sure} UNION ALL {there} WHERE {alive} AND ({' OR '.join(unsure)})"
     return text
 
 
 def _coarse_sql(column: str, type_name: str) -> str:
-    """Returns the SQL equivalent of `play.coarse`, for values of printable ASCII characters only."""
+    """Returns the SQL for `play.coarse`, which is valid only for values of printable ASCII characters."""
     if type_name == "string":
         return f"lower(rtrim({column}))"
     return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column

@@ -1,10 +1,8 @@
-"""Decides when files of a table are rewritten, and how long files that are no longer part of it must stay. Pure functions; used by
-`tables`.
+"""Decides when files of a table are rewritten, and how long files that left the table must stay. Pure functions; used by `tables`.
 
 Each merge leaves small files, or marks rows of files as deleted. Every reader and every later merge pays for each file and each marked
 row; rewriting them costs their bytes once. So they accumulate up to a limit at which the next merge is still about as fast as on a
-freshly written table. Large files are rewritten only if they are no longer ordered by key, so that a merge reads most of them.
-"""
+freshly written table. Large files are rewritten only if they are no longer ordered by key, so that a merge reads most of them."""
 
 from __future__ import annotations
 
@@ -18,17 +16,18 @@ from typing import Any
 import numpy as np
 
 MIB = 1 << 20
-SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB  # files below the first size are joined to files of up to the second
+# Files below the first size are joined into files of up to the second one.
+SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB
 SMALL_FILES_MAX = 20
-DELETED_SHARE_MAX = 0.05  # share of the rows above which Delta's OPTIMIZE rewrites a file
+DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file if a larger share of its rows is deleted.
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
-FRESH_SHARE_MIN = 0.25  # share of the large files; limits how often the bytes of a change are rewritten
-# Minutes of work during which merges wait. Larger tables are rewritten only on request.
+FRESH_SHARE_MIN = 0.25  # The share of the large files; it limits how often the bytes of a change are rewritten.
+# Merges wait during this work, which takes minutes. Larger tables are rewritten only on request.
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
 RETENTION_HOURS = 168.0  # Delta's default
 _INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 168}
-MARGIN_HOURS = 1.0  # in addition to what the newest consistent snapshot needs, for its present readers
+MARGIN_HOURS = 1.0  # This is added to what the newest consistent snapshot needs, for its current readers.
 
 
 class MaintenanceAct(enum.StrEnum):
@@ -68,7 +67,7 @@ class FileFacts:
 
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
-    """Returns what to do now, and why. `wanted`: on request, does everything that has an effect."""
+    """Returns what to do now, and why. `wanted`: an operator requested it, so everything that has an effect is done."""
     if facts.rounded_files:  # at any cost
         return (
             MaintenanceAct.CLUSTER,
@@ -101,7 +100,7 @@ def _helps(facts: FileFacts, *, wanted: bool) -> bool:
 
 
 def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
-    """Returns the mean number of ranges that overlap a range [low, high], including the range itself; 0 if there are none."""
+    """Returns how many ranges overlap a range [low, high] on average, including itself; 0 without ranges."""
     if not len(lows):
         return 0.0
     low, high = np.asarray(lows), np.asarray(highs)
@@ -111,7 +110,7 @@ def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
 
 
 def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns how long files that left a table must stay, so that the newest consistent snapshot can be read whenever it was published.
+    """Returns how long files that left a table must stay, so that the newest consistent snapshot stays readable whenever it was published.
 
     In whole hours, as Delta's properties require. If a destination stops while a batch is merged in part, some of its tables are at later
     versions than its newest snapshot. Without a snapshot the margin remains: a VACUUM of zero hours would delete files of a commit in
@@ -121,20 +120,20 @@ def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> fl
 
 
 def log_hours(log_days: int, kept_hours: float) -> int:
-    """Returns how long a table's log must stay: one day longer than the files that left the table, because otherwise VACUUM would not
-    know them.
+    """Returns how long a table's log must stay: one day longer than the files that left the table; otherwise VACUUM would not know these
+    files.
     """
     return math.ceil(max(log_days * 24, kept_hours + 24))
 
 
 def hours_of(interval: str) -> float:
-    """Returns the hours of a table property in Delta's format; Delta's default if the property is empty or unreadable."""
+    """Returns the hours of a table property in Delta's format. Returns Delta's default if it is empty or cannot be parsed."""
     found = _INTERVAL.fullmatch(interval.strip())
     return float(found["count"]) * _HOURS[found["unit"].lower()] if found else RETENTION_HOURS
 
 
 def cut_hours(hours: float, logged_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns for how many hours back consistent snapshots are complete after a VACUUM of files that left a table more than `hours` ago.
+    """Returns for how many hours back consistent snapshots stay complete, after a VACUUM of files that left a table more than `hours` ago.
 
     `logged_hours`: for how many hours a table's log has recorded which files left it. Files that left earlier are not in the log, and
     VACUUM deletes them. The newest snapshot stays in any case.

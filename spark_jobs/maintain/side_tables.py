@@ -1,10 +1,9 @@
-"""Maintains a table's change log or history: joins small files and removes files that are no longer part of it. Called by a run that
-holds the run lock.
+"""Maintains a table's change log or history: joins small files and removes files that left the table. Called by a run that holds the run
+lock.
 
 deltalake does both. A log is only appended to, and merges into a history mainly read its open rows, so ordering files by a key would help
 neither. Consistent snapshots name these tables as they name current-state tables, so the next snapshot names the version after
-maintenance.
-"""
+maintenance."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_a
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
-# Commits of a run that was killed before it synced them. Operating systems write files back in less than a minute.
+# The commits of a run that was killed before it synced them. Operating systems write files back in less than a minute.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedSideTable:
-    """A change log or history. `mirror`: its current-state table; `kind`: log or history."""
+    """A change log or history to maintain. `mirror`: its current-state table. `kind`: log or history."""
 
     mirror: MaintainedTable
     path: str
@@ -43,7 +42,7 @@ class MaintainedSideTable:
 
     @property
     def table(self) -> MaintainedTable:
-        """The table in the form that `facts_of` needs."""
+        """Returns the table in the form that `facts_of` needs."""
         owner = dataclasses.replace(self.mirror.owner, table=self.name)
         return MaintainedTable(owner=owner, path=self.path, storage_options=self.mirror.storage_options)
 
@@ -90,7 +89,7 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
     reason = f"files that left it more than {hours:g} hours ago"
     plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
     try:
-        # the commits that removed files from the table must be on disk before the files are deleted
+        # The commits that removed files from the table must be on disk before the files are deleted.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
         removed = side.log.vacuum(

@@ -2,8 +2,7 @@
 lock.
 
 So no merge of Sluice conflicts with it. If another writer commits at the same time, the statement fails and is run the next time. A crash
-leaves nothing to undo: a commit is complete or absent, and files that VACUUM has not removed are removed the next time.
-"""
+leaves nothing to undo: a commit is complete or absent, and files that VACUUM has not removed are removed the next time."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ from sluice.spark_jobs.tables.exact_bounds import (
     rounded_files,
 )
 
-# Modification time of the newest file after the last CLUSTER, ms since 1970.
+# The modification time of the newest file after the last CLUSTER, in ms since 1970.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
 RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 OPTIMIZE_SETTINGS = {
@@ -62,9 +61,9 @@ OPTIMIZE_SETTINGS = {
 }
 VACUUM = "vacuum"
 VACUUM_SETTINGS = {
-    # the limit is checked by Sluice: `rule.hours_kept`
+    # Sluice checks the limit itself: `rule.hours_kept`.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # the tasks that list a table's files; the default of 10 000 takes a minute of CPU time
+    # The number of tasks that list a table's files. The default of 10 000 takes a minute of CPU time.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
 
@@ -99,7 +98,7 @@ class MaintainedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintained:
-    """What was done to one table. `removed_files`: files that VACUUM removed, with `removed_bytes`."""
+    """The work that was done on one table. `removed_files`: the files that VACUUM removed, with `removed_bytes`."""
 
     name: str
     act: str
@@ -139,7 +138,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
         compact_bytes=_compact_bytes(files, is_large, marked),
         large_files=large.num_rows,
         fresh_files=_fresh(large, log.metadata().configuration.get(CLUSTERED_PROPERTY, "")),
-        # a partitioned table is never ordered by key
+        # A partitioned table is never ordered by key.
         depth=0.0 if parts else _depth(large, names.get(table.key.lower(), table.key)),
         rounded_files=len(rounded),
         version=log.version(),
@@ -147,7 +146,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
 
 
 def _marked(log: Any) -> dict[str, int]:
-    """Returns name of a file → number of its rows that its deletion vector deletes, for files that have one."""
+    """Returns, for each file that has a deletion vector, its name → the number of rows that the vector deletes."""
     marked: dict[str, int] = {}
     for batch in pa.RecordBatchReader.from_stream(log.deletion_vectors()):
         for path, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
@@ -157,12 +156,12 @@ def _marked(log: Any) -> dict[str, int]:
 
 
 def _short(path: str) -> str:
-    """Returns a file's name without its folder: it is unique, and the same in paths and URLs."""
+    """Returns a file's name without its folder. The name is unique, and equal in paths and URLs."""
     return path.rpartition("/")[2]
 
 
 def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
-    """Returns the bytes that an OPTIMIZE without an order rewrites."""
+    """Returns how many bytes an OPTIMIZE without an order rewrites."""
     counts = [marked.get(_short(path), 0) for path in files["path"].to_pylist()]
     bound: Any = pc.multiply(pc.cast(files["num_records"], pa.float64()), pa.scalar(DELETED_SHARE_MAX))
     worn: Any = pc.fill_null(pc.greater(pa.array(counts, pa.float64()), bound), pa.scalar(value=False))
@@ -170,7 +169,7 @@ def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
 
 
 def _joinable(small: Any, parts: list[str]) -> int:
-    """Returns the number of small files that can be joined with another one: files of different partitions are never joined."""
+    """Returns how many small files can be joined with another one. Files of different partitions are never joined."""
     if not parts:
         return int(small.num_rows)
     counts = pc.cast(small.group_by(parts).aggregate([([], "count_all")])["count_all"], pa.int64())
@@ -178,7 +177,7 @@ def _joinable(small: Any, parts: list[str]) -> int:
 
 
 def _fresh(files: Any, clustered_up_to: str) -> int:
-    """Returns the number of files that were written after the last CLUSTER."""
+    """Returns how many files were written after the last CLUSTER."""
     limit = int(clustered_up_to) if clustered_up_to.isdigit() else -1
     return int(pc.sum(pc.greater(files["modification_time"], pa.scalar(limit, pa.int64()))).as_py() or 0)
 
@@ -200,16 +199,16 @@ def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | N
 
 
 def lags(table: MaintainedTable, facts: FileFacts) -> bool:
-    """Returns whether the table is at a later version than its record: a user maintained it, or a run was killed between its commit
-    and the record.
+    """Returns whether the table is at a later version than its record: a person maintained it, or a run was killed between its commit and
+    the record.
     """
     record = table.records.get(table.name)
     return record is not None and record.version < facts.version
 
 
 def catch_up(table: MaintainedTable) -> None:
-    """Stores the table's present version. Otherwise each consistent snapshot would name an older version, whose files VACUUM deletes.
-    The caller holds the run lock. Raises TableError if another writer removed rows.
+    """Stores the table's current version. Otherwise each consistent snapshot would name an older version, whose files VACUUM deletes. The
+    caller holds the run lock. Raises TableError if another writer removed rows.
     """
     delta = _ours(table)
     record, now = table.records.get(table.name), delta.snapshot
@@ -218,8 +217,8 @@ def catch_up(table: MaintainedTable) -> None:
 
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Rewrites files if that is worthwhile. Returns None if the table does not exist. `wanted`: on request, does everything that has
-    an effect. Raises TableError, SparkUnavailableError.
+    """Rewrites files if that is worthwhile. Returns None if the table does not exist. `wanted`: an operator requested it, so everything
+    that has an effect is done. Raises TableError, SparkUnavailableError.
     """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
     if plan is None or plan.act == MaintenanceAct.NOTHING:
@@ -229,13 +228,13 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     whole = plan.before.rounded_files or (
         plan.act == MaintenanceAct.CLUSTER and CLUSTERING not in delta.snapshot.features
     )
-    plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # keeps Delta's own order in a clustered table
+    plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # This keeps Delta's own order in a clustered table.
     with open_sessions(spark, 1, table.fence) as (session,), table.turn(spark, session):
         session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         session.expect(plan.before.rows)
         session.commit_without_version(record)
         _run(session, table, rewrite_statement(delta, table.key) if whole else plain)
-        if plan.act == MaintenanceAct.CLUSTER:  # after a crash before this, the same work is done again
+        if plan.act == MaintenanceAct.CLUSTER:  # After a crash before this line, the same work is done again.
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(session, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
     return _done(table, delta, plan, began, record)
@@ -279,7 +278,7 @@ def vacuum(
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
     with open_sessions(spark, 1, table.fence) as (session,), table.turn(spark, session):
         session.configure(VACUUM_SETTINGS)
-        # VACUUM's rows are file names; hundreds of tasks for a few rows would take minutes
+        # VACUUM returns rows with file names; hundreds of tasks for a few rows would take minutes.
         session.expect(before.files)
         session.commit_without_version(_record(table))
         if properties:
@@ -292,7 +291,7 @@ def vacuum(
 
 
 def _ours(table: MaintainedTable) -> DeltaTable:
-    """Returns the table, after checking that it is as the last run left it. Raises TableError."""
+    """Returns the table after checking that it is as the last run left it. Raises TableError."""
     delta = DeltaTable(table.name, table.path, app_id_of(table.owner), table.storage_options)
     delta.refresh()
     record = table.records.get(table.name)
@@ -304,7 +303,7 @@ def _ours(table: MaintainedTable) -> DeltaTable:
 def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
     try:
         session.commit(table.name, statement)
-    except TableError:  # raised by the fence
+    except TableError:  # The fence raised it.
         raise
     except Exception as error:
         if is_away(error):
@@ -339,7 +338,7 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
 
 
 def _removed(delta: DeltaTable) -> dict[str, Any]:
-    """Returns what VACUUM removed, from its own commits: the newest two, which mark its start and its end."""
+    """Returns what VACUUM removed, from its own newest two commits, which mark its start and its end."""
     found: dict[str, Any] = {}
     for commit in delta.log.history(2):
         metrics = commit.get("operationMetrics") or {}
@@ -356,8 +355,8 @@ def _record(table: MaintainedTable) -> str:
 def newest_cut_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
-    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs; None if there is no snapshot.
-    Raises TableError.
+    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs; None without a snapshot. Raises
+    TableError.
 
     A snapshot that was amended has a newer time, but most of its tables are as when it was first published, so its oldest row counts. A
     table may have left its version even earlier, by a commit that is not in the last run's record. `names`: considers only these tables;
@@ -384,7 +383,9 @@ def newest_cut_age_hours(
 
 
 def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
-    """Returns when the first commit after the version in a snapshot was made; None if the version is the newest, or if this is unknown."""
+    """Returns when the first commit after the version in a snapshot was made; None if the version is the newest, or if the time is
+    unknown.
+    """
     try:
         log = deltalake.DeltaTable(str(found["path"]), storage_options=options)
         if log.version() <= int(found["version"]):
@@ -397,8 +398,8 @@ def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.dat
 
 
 def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None) -> int:
-    """Removes the consistent snapshots whose versions VACUUM is about to delete, so that every snapshot can be read. Returns their
-    number. Also compacts their table into one file. Raises TableError.
+    """Removes the consistent snapshots whose versions VACUUM is about to delete, so that every remaining one can be read. Returns how many.
+    Also joins the files of their table. Raises TableError.
     """
     limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
     try:

@@ -1,4 +1,4 @@
-"""What the merges of one run have in common, whether they merge a batch, a backfill or a repair. The caller of a merge makes it."""
+"""Describes a run for its merges of a batch, a backfill or a repair. The caller of a merge makes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeContext:
-    """Everything that a merge needs to know about its run. The defaults are those of a merge by hand.
+    """What a merge needs to know about its run. The defaults are for a merge by hand.
 
     - `fence`: checked immediately before each table and each commit, in any thread.
     - `storage_options`: deltalake's options if lake or staged files are not local.

@@ -1,9 +1,8 @@
-"""SQL that folds the row images of a segment by key. Text only; `merge` runs it.
+"""Generates SQL that folds the row images of a segment by key. Text only; `merge` executes it.
 
 The last image of a key in stream order determines the result. `insert` and `update_postimage` leave a row, `update_preimage` (staged only
 if a key column changed) and `delete` leave none. So a changed key is a delete of the old key and an upsert of the new one, and keys that
-swap within a transaction need no special case.
-"""
+swap within a transaction need no special case."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> 
 
 
 def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:
-    """Returns the statement for a view of a Parquet file, or of all files in a folder, by its URL. The columns are named in it, so
-    Spark need not read a footer for them.
+    """Returns the statement for a view of a Parquet file, or of all files in a folder, by URL. It names the columns, so that Spark need not
+    read a footer for them.
     """
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
     path = sql_text.text(spark_path(place))
@@ -38,7 +37,7 @@ def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:
 
 
 def images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of the images that the table has not committed yet: those above the order key of its last commit."""
+    """Returns the SELECT of the images that the table does not have yet: those above the order key of its last commit."""
     where = f" WHERE {ORDER_KEY} > {applied_order_key}L" if applied_order_key >= segment.first_order_key else ""
     return f"SELECT * FROM {sql_text.identifier(view)}{where}"
 
@@ -48,8 +47,8 @@ def needs_fold(segment: ChangesSegment) -> bool:
 
 
 def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of the last image of each key. Row numbers are unique, so the result is the same however often Spark
-    evaluates it.
+    """Returns the SELECT of the last image of each key. Row numbers are unique, so Spark gets the same result however often it evaluates
+    it.
     """
     rows = images(view, segment, applied_order_key)
     if not needs_fold(segment):
@@ -61,7 +60,7 @@ def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> s
 
 
 def operation_name(names: dict[int, str], prefix: str = "") -> str:
-    """Returns the expression of the operation's name, from the staged number."""
+    """Returns the expression of the operation's name, computed from the staged number."""
     cases = " ".join(f"WHEN {number} THEN {sql_text.text(name)}" for number, name in names.items())
     return f"CASE {prefix}{OPERATION} {cases} END"
 

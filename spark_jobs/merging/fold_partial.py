@@ -1,10 +1,9 @@
-"""The fold for a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Text only; `merge_sql` calls it.
+"""Generates the fold for a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Text only; `merge_sql` calls it.
 
 The last image of a key determines whether a row is left; each column gets the last value that an image of the same *row* has up to there.
 What no image has is in the lake: under the key itself or, if the row changed its key, under the key that it had when the lake was last
 written. Staging names the row of each image that is not simply the row of its key (`_sluice_birth` and `_sluice_origin_*`), so chains of
-such changes, swapped keys and reused keys need no special case.
-"""
+such changes, swapped keys and reused keys need no special case."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ LAST, ROW_OF, SINCE, BORN, HELD, THERE = (
 
 
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
-    """Returns the SELECT of one row per key, with presence bits of its known columns. `target`: the table's rows that are not deleted, as
+    """Returns the SELECT of one row per key, with presence bits for its known columns. `target`: the table's rows that are not deleted, as
     a relation.
 
     `reach`: a condition that is true for all rows `t` of the table whose key is in the segment.
@@ -55,7 +54,7 @@ def whole(segment: ChangesSegment, prefix: str) -> str:
 
 
 def _groups(segment: ChangesSegment) -> dict[str, int]:
-    """Returns column of presence bits → value with all its bits set."""
+    """Returns, for each column of presence bits, the value with all bits set."""
     count = len(segment.columns)
     return {
         f"{PRESENT}{group}": (1 << min(GROUP_COLUMNS, count - GROUP_COLUMNS * group)) - 1
@@ -64,9 +63,9 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 
 
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
-    """Returns the SELECT of the last image of each key, with the columns of its row that are known by then. `life`: columns that
-    identify the image's row. `fresh`: expression of whether the lake does not have the image yet. `more`: further columns, which may
-    use the window `of_row`.
+    """Returns the SELECT of the last image of each key, with the columns of its row that are known by then. `life`: the columns that
+    identify the image's row. `fresh`: the expression of whether the lake lacks the image. `more`: further columns, which may use the window
+    `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}
@@ -83,8 +82,7 @@ def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more
 
 
 def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Does the same as `_last_states`, and adds the key under which the lake has the row now, and whether that key differs from the
-    image's.
+    """Returns the SELECT of `_last_states`, with the key under which the lake now has the row, and whether it differs from the image's key.
 
     An image that the lake has already only determines under which key the lake has the row. A batch that was handed out again with
     another range may begin with such images.
@@ -111,7 +109,9 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
 
 
 def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
-    """Completes rows that changed their key from the lake's row under the earlier key. If that row is missing, they stay incomplete."""
+    """Completes rows that changed their key from the lake's row under the earlier key. If the lake has no such row, they stay
+    incomplete.
+    """
     met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{HELD}{index}" for index, name in enumerate(segment.key))
     values = [f"f.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME, MOVED)]
     values += [

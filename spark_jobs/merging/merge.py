@@ -41,9 +41,11 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"
-# Tries of a commit that conflicts with another one, such as a user's OPTIMIZE, which rewrites files that the merge has read.
+# The attempts of a commit that conflicts with another one, such as a person's OPTIMIZE, which rewrites files that the
+# merge has read.
 TRIES_MAX = 5
-# Delta's errors if another commit added or removed files meanwhile; not those for a changed schema or a repeated transaction.
+# Delta's errors if another commit added or removed files meanwhile. Errors about a changed schema or a repeated
+# transaction are not among them.
 CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
 
 
@@ -93,8 +95,8 @@ def apply_lacking(
     staged_at_seconds: float,
     started: float,
 ) -> TableReport:
-    """Applies each segment that the table lacks, and syncs the commits to disk. Used by all ways of merging. The table must be refreshed
-    and its owner checked.
+    """Applies each segment that the table lacks, and syncs the commits to disk. All ways of merging use it. The table must be refreshed and
+    its owner checked.
 
     `apply`: (segment, order key of the table's last commit) → counts of the commits. `started`: on the monotonic clock.
     """
@@ -103,7 +105,8 @@ def apply_lacking(
     for segment in staged.segments:
         if last_order_key(segment) > before.applied_order_key:
             counts, committed = counts + apply(segment, before.applied_order_key), True
-    # Without a record, an earlier try of the batch may have committed and failed before the sync: records are stored after it.
+    # Without a record, an earlier attempt of the batch may have committed and failed before the sync, because records
+    # are stored after it.
     since = staged_at_seconds if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
     try:
@@ -122,8 +125,8 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
-    """Returns the writer of the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so
-    that no delivery in the table counts as later.
+    """Returns the table's writer, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so that no
+    delivery in the table counts as later.
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
@@ -141,7 +144,7 @@ def staged_at(batch: StagedBatch) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _TableMerge:
-    """The merge of one table in one Spark session."""
+    """Merges one table in one Spark session."""
 
     session: LakeSession
     table: DeltaTable
@@ -172,15 +175,15 @@ class _TableMerge:
 
     @staticmethod
     def _all_new(segment: ChangesSegment, scanned: CommitCounts) -> bool:
-        """Returns whether file statistics prove that no file has a key of the segment. Bounds of integers are exact; bounds of strings
-        are not.
+        """Returns whether file statistics prove that no file has a key of the segment. Bounds of integers are exact; bounds of strings are
+        not.
         """
         first = next((each for each in segment.columns if each.name in segment.key[:1]), None)
         proves = first is not None and first.type in INTEGERS and not first.nullable
         return proves and not (scanned.files_scanned or segment.partial or segment.again)
 
     def _rows_met(self, segment: ChangesSegment) -> int:
-        """Returns the number of the table's rows that a merge must read; 0 for an append."""
+        """Returns how many of the table's rows a merge must read; 0 for an append."""
         if not segment.key:
             return 0
         return self.table.reach(segment.key[0], *_bounds(segment)).rows
@@ -192,8 +195,8 @@ class _TableMerge:
         return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
-        """Applies a statement to the table and then, in one commit, sets the values that it gives existing rows, for which there are
-        no row events.
+        """Applies a statement to the table. Then sets, in one commit, the values that the statement gives existing rows, for which there
+        are no row events.
         """
         if self.target.shard is not None:
             return self._evolve_shard(segment, self.target.shard)
@@ -211,7 +214,7 @@ class _TableMerge:
         counts = CommitCounts()
         if plan is not None and plan.leftovers:
             if values:
-                values_id = f"{self.app_id}#values"  # the statement's own transaction comes last and covers all steps
+                values_id = f"{self.app_id}#values"  # The statement's own transaction is last and covers all steps.
                 counts = self._commit(
                     merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
                 )
@@ -221,7 +224,7 @@ class _TableMerge:
         return counts + self._commit(last, segment.order_key)
 
     def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
-        """Does the same as `_evolve` for the rows of one shard. Other shards have rows with the same columns."""
+        """Applies a statement like `_evolve`, to the rows of one shard. Rows of other shards have the same columns."""
         existed = self.table.snapshot.exists
         values = following.alter_shard(self.session, self.table, shard, segment) if existed else {}
         self._give_columns(segment.columns, segment.key)
@@ -233,10 +236,11 @@ class _TableMerge:
         return self._commit(last, segment.order_key)
 
     def _take_over(self, segment: SchemaSegment) -> CommitCounts:
-        """Replaces the table's columns and rows by those of the table that got its name, in one commit."""
+        """Replaces the table's columns and rows in one commit by those of the table that got its name."""
         origin = self.origins.find(self.table.name, segment)
         self.session.expect(max(origin.rows, self.table.row_count))
-        # If two tables swap names, the origin may already have the other's rows; `find` returns its earlier version.
+        # If two tables swap names, the other one may already have this table's rows; `find` returns its earlier
+        # version.
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
 
@@ -247,11 +251,11 @@ class _TableMerge:
             self.session.commit(self.table.name, statement)
         if statements:
             self.table.refresh()
-            refuse_other_owner(self.table, self.writer, None)  # another run may have created it at the same moment
+            refuse_other_owner(self.table, self.writer, None)  # Another run may have created it at the same moment.
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
-        """Makes one Delta commit and returns its counts. If there is no new version, Delta found the transaction already, or nothing
-        to change.
+        """Makes one Delta commit and returns its counts. If there is no new version, Delta found the transaction already, or there was
+        nothing to change.
         """
         before = self.table.snapshot.version
         for tried in range(1, TRIES_MAX + 1):
@@ -259,9 +263,9 @@ class _TableMerge:
             try:
                 self.session.commit(self.table.name, statement)
                 break
-            except TableError:  # raised by the fence
+            except TableError:  # The fence raised it.
                 raise
-            # Sluice's errors are inside Spark's, whose first line states only that a task failed.
+            # Spark's error contains Sluice's; its first line says only that a task failed.
             except Exception as error:
                 if reason := merge_clauses.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error
@@ -272,8 +276,8 @@ class _TableMerge:
         return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
-        """Returns the version on which the statement can be tried again. Raises TableError if the other commit was not merely
-        maintenance, or if this was the last try.
+        """Returns the version on which to try the statement again. Raises TableError if the other commit was more than maintenance, or if
+        this was the last attempt.
         """
         seen = self.table.snapshot
         self.table.refresh()

@@ -1,4 +1,4 @@
-"""The WHEN clauses of a MERGE: what a folded image (`s`) does to a row of the table (`t`). Text only; `merge_sql` calls it."""
+"""Generates the WHEN clauses of a MERGE: what a folded image (`s`) does to a row of the table (`t`). Text only; `merge_sql` calls it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.merging import fold, fold_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY
 
-# Guard by position: an image that is older than the row never changes it, whatever wrote the row.
+# The guard by position: an image that is older than the row never changes the row, whatever wrote it.
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
 NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
@@ -22,18 +22,20 @@ UNKNOWN_ROW = (
 
 
 def unknown_row(text: str) -> str:
-    """Returns the message about an update that could not be completed, if an error's text contains it; otherwise an empty string."""
+    """Returns the message about an update that could not be completed, if an error's text contains that message; otherwise an empty
+    string.
+    """
     found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
     return found[0] if found else ""
 
 
 def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
-    """Returns the clauses for images with all columns. `values`: column of the table → expression over the image. `guard`: which
-    images change a row.
+    """Returns the clauses for images with all columns. `values`: column of the table → expression over the image. `guard`: which images may
+    change a row.
     """
     if soft:
-        # A delete image has the row's last values, so it is written like any other image, even if the row was inserted and deleted within
-        # the batch.
+        # A delete image contains the row's last values. It is written like any other image, even if the row was
+        # inserted and deleted within the batch.
         marked = {**values, DELETED: REMOVES}
         return f"WHEN MATCHED AND {guard} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
     return (
@@ -44,8 +46,8 @@ def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
 
 
 def again(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that are the present rows of their keys (`ChangesSegment.again`). A delete image has no values,
-    so with soft deletes the row keeps its own values when it is marked as deleted.
+    """Returns the clauses for images that are the current rows of their keys (`ChangesSegment.again`). A delete image has no values, so
+    with soft deletes the row keeps its own values when it is marked.
     """
     if not soft:
         return whole(values, soft=False, guard=NOT_OLDER)
@@ -59,8 +61,8 @@ def again(values: dict[str, str], *, soft: bool) -> str:
 
 
 def partial(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that may lack columns. In missing columns the table's row keeps its values. An update whose row is
-    missing in the table fails the MERGE.
+    """Returns the clauses for images that may lack columns; the table's row keeps its values in these columns. If the table lacks the row
+    of an update, the MERGE fails.
 
     A delete that lacks columns, of a row that is missing in the table, writes nothing, even with soft deletes: there are no values to
     keep.

@@ -1,1 +1,1 @@
-"""Values that could not be decoded: stores them in a Delta table of the destination, and puts them back once they can be decoded."""
+"""Stores values that could not be decoded in a Delta table of the destination, and puts them back once they can be decoded."""

@@ -59,14 +59,14 @@ def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_
 
 
 def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
-    """Syncs to disk everything that was appended since the batch was staged, also by an earlier try of it, because an ack follows."""
+    """Syncs to disk everything that was appended since the batch was staged, also by an earlier attempt, because an ack follows."""
     there = _opened(path, storage_options)
     if there is not None:
         sync_commits(path, there.version(), there.version(), since_seconds=staged_at(batch))
 
 
 def app_id(batch: StagedBatch, name: str) -> str:
-    """Returns the app ID under which the quarantine stores the last order key of one source table's values; `name` is "database.table"."""
+    """Returns the app id under which the quarantine stores the last order key of one source table's values. `name`: "database.table"."""
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}/{name}"
 
 

@@ -23,9 +23,9 @@ NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, TURN = "number", "order_key", "v
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """A Parquet file of one column's values: number (of the value), order_key, value, and `named_<k>`, the row's column names[k] as
-    text (bytes as hexadecimal digits; NULL matches any value). `keyed`: whether these columns are the key. `type_name`: type of the
-    value, in Spark SQL.
+    """The values of one column in a Parquet file: number (of the value), order_key, value, and `named_<k>`, the row's column names[k] as
+    text (bytes as hexadecimal digits; NULL matches any value). `keyed`: whether these columns are the key. `type_name`: the value's type in
+    Spark SQL.
     """
 
     file: Path
@@ -35,8 +35,8 @@ class RowValues:
 
 
 def put_back(session: LakeSession, name: str, path: str, column: str, values: RowValues) -> frozenset[int]:
-    """Sets `column` of the Delta table of `name` at `path`, which has the values' type. Returns the numbers of the values whose rows
-    were found.
+    """Sets `column` of the Delta table of `name` at `path` to the values, which have the column's type. Returns the numbers of the values
+    whose rows were found.
     """
     target = sql_text.delta_path(path)
     _view(session, values)
@@ -64,7 +64,7 @@ def _named(values: RowValues) -> list[str]:
 
 
 def _meets(session: LakeSession, target: str, column: str, values: RowValues) -> str:
-    """Returns the condition that a value `s` may belong to a row `t` of the table."""
+    """Returns the condition under which a value `s` may belong to a row `t` of the table."""
     (detail,) = session.spark.sql(f"DESCRIBE DETAIL {target}").collect()
     since = int(detail["properties"].get(RENAMED_AT, -1))
     met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}", f"s.{KEY_COLUMN} > {since}L"]
@@ -81,8 +81,8 @@ def _meets(session: LakeSession, target: str, column: str, values: RowValues) ->
 
 
 def _chosen(target: str, on: str, values: RowValues) -> str:
-    """Returns the SELECT of the values that can be assigned unambiguously: in each group there are as many values as matching rows
-    and, if there are several, all values are equal. The first value of a group has TURN 1.
+    """Returns the SELECT of the values that can be assigned without ambiguity: a group has as many values as matching rows, and all its
+    values are equal if there are several. The first value of a group has TURN 1.
     """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"
     ends = (f"{end}({VALUE_COLUMN}) OVER ({alike})" for end in ("min", "max"))

@@ -1,12 +1,11 @@
-"""The fold of a repair: one image per chosen key, with the row that the key has at the lake's position. `merge` calls it.
+"""Folds a repair: returns one image per chosen key, with the row that the key has at the lake's position. `merge` calls it.
 
 Rows were read from the source between two positions of the stream, low and high, and the lake has all changes up to `up_to`, which is
 after both. If a key changed after low, its last change up to `up_to` determines the row: either it was made after the row was read, or
 the row already shows it. For any other key the row that was read is correct. A key without a row and without later changes has no row. So
 a row that was deleted after it was read does not come back, and a row is removed only if neither the source nor the stream has it.
 
-Only keys are held in memory; rows are copied from file to file in batches.
-"""
+Only keys are held in memory; rows are copied from file to file in batches."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ OURS = pa.schema(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Read:
-    """The rows that were read of a table. `files`: Parquet files with the table's columns only. `keys`: column → values of the n
-    requested keys; `had`: for which of them the source had a row when they were found; `doubled`: for which the lake has several rows.
-    `read_at_us`: µs since 1970.
+    """The rows of a table that a repair read. `files`: Parquet files with the table's columns only. `keys`: column → values of the
+    requested keys. `had`: for which keys the source had a row when they were found. `doubled`: for which keys the lake has several rows.
+    `read_at_us`: in µs since 1970.
     """
 
     key: tuple[str, ...]
@@ -50,7 +49,7 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decided:
-    """Masks of the elements in each of three lists that determine their key's row: the requested keys (they have no row), the rows that
+    """For each of three lists, a mask of the elements that determine their key's row: the requested keys (they have no row), the rows that
     were read, the images of the stream.
 
     `lost`: requested keys that had a row, for which nothing was read and no deletion is known. Either they were deleted between the
@@ -64,8 +63,8 @@ class Decided:
 
 
 def decide(keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], seen: Mask) -> Decided:
-    """Chooses the element that determines each key's row. `keys`, `read`, `images`: the keys of each list by column (arrays of the same
-    type per column). `seen`: the images up to the lake's position.
+    """Chooses the element that determines each key's row. `keys`, `read`, `images`: the keys of each list by column (arrays of one type per
+    column). `seen`: which images the lake's position includes.
 
     Exactly one element is chosen for each key that was requested or read, except lost keys; none for other keys.
     """
@@ -92,8 +91,8 @@ def decide(keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fold:
-    """The result of the fold. `segment`: one image per key; None if there is nothing to merge. `lost`: mask of the n requested keys
-    that are left unchanged.
+    """The result of the fold. `segment`: one image per key; None if there is nothing to merge. `lost`: a mask of the requested keys that
+    stay unchanged.
     """
 
     segment: ChangesSegment | None
@@ -132,7 +131,7 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
-    """Returns a segment that deletes the keys of which the lake has several rows, except lost keys; None if there are none."""
+    """Returns a segment that deletes the keys for which the lake has several rows, except lost keys; None if there are none."""
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():
         return None
@@ -152,14 +151,14 @@ def _shape(of: Read | ChangesSegment) -> object:
 
 
 def _first(codes: Numbers) -> Mask:
-    """Returns a mask of the first element of each code."""
+    """Returns a mask of the elements that are the first with their code."""
     found = np.zeros(len(codes), np.bool_)
     found[np.unique(codes, return_index=True)[1]] = True
     return found
 
 
 def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> list[Any]:
-    """Returns the columns of all files, each as one array."""
+    """Returns the key columns of all files, each as one array."""
     tables = [pq.read_table(file, columns=list(names)) for file in files]
     if not tables:
         types = [schema.field(name).type if name != ORDER_KEY else pa.int64() for name in names]
@@ -169,7 +168,7 @@ def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> lis
 
 
 class _Writing:
-    """Appends to the file. All images get the order key of the lake's position, at which they are valid."""
+    """Appends images to the file. All of them get the order key of the lake's position, at which they are valid."""
 
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema, order_key: int) -> None:
         self._writer, self._schema, self._order_key, self._row = writer, schema, order_key, 0
@@ -203,7 +202,7 @@ class _Writing:
 
 
 def _batches(files: Sequence[Path], kept: Mask) -> Iterator[pa.Table]:
-    """Yields the rows of all files that the mask keeps."""
+    """Yields the rows of all files that the mask selects."""
     at = 0
     for path in files:
         with pq.ParquetFile(path) as file:

@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 from sluice.spark_jobs.staged_batch import REPAIR_KIND
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
-COMMITS_MAX = 200  # commits that are read; older repairs are of no interest
+COMMITS_MAX = 200  # The number of commits that are read; older repairs are of no interest.
 
 
 def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> CommittedInterval | None:

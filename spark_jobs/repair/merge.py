@@ -1,8 +1,7 @@
 """Merges a repair: each table's chosen keys in one commit, with the rows that they have at the lake's position. Called by a run.
 
 The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row. A MERGE cannot
-distinguish two rows of one key: such rows are deleted in a commit before, under the same lock.
-"""
+distinguish two rows of one key: such rows are deleted in a commit before, under the same lock."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def merge_repair(
     on_table_done: Callable[[TableReport, int], None],
     on_left: Callable[[str, int], None] = lambda _name, _keys: None,
 ) -> list[TableReport]:
-    """Merges the tables, one after the other. `context.fence`: of the run that holds the run lock.
+    """Merges the tables one after the other. `context.fence`: that of the run that holds the run lock.
 
     `on_table_done`: called with a table's report and the order key up to which the lake has the table. `on_left`: called before it with a
     table's number of keys that are left unchanged, because their rows are missing and it is unknown since when.

@@ -1,1 +1,1 @@
-"""The change log and the history of a source table, which are written from the same staged batches as its current-state table."""
+"""Writes the change log and the history of a source table, from the same staged batches as its current-state table."""

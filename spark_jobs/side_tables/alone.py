@@ -1,8 +1,7 @@
-"""Tables for which conf/ wants no current-state table. The change log or history is then all that the lake has, so the checks of a
-current-state table apply to it.
+"""Handles tables for which conf/ wants no current-state table. The lake then has only their change log or history, to which the checks of a
+current-state table apply.
 
-`write` calls these checks before it writes such tables, and `run_batch` reports the result.
-"""
+`write` calls these checks before it writes such tables, and `run_batch` reports the result."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ REASON = "conf/ has mirror: false for it"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
-    """Returns (kind, path) of the table's history and change log, as far as it has them; the one with most of the table first."""
+    """Returns (kind, path) of the table's history and change log, if they exist; the one with most of the table comes first."""
     every = ((history.KIND, target.history), (change_log.KIND, target.change_log))
     return [(kind, path) for kind, path in every if path]
 
@@ -42,14 +41,14 @@ def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> 
         path=table.path,
         table_id=str(table.log.metadata().id),
         version=table.version,
-        owner=writer.owner.to_text(),  # `SideTable.open` refuses a table of another owner
+        owner=writer.owner.to_text(),  # `SideTable.open` refuses a table of another owner.
         applied_epoch=epoch_of(table.applied) if table.applied >= 0 else -1,
         commits=table.log.history(later) if later > 0 else (),
     )
 
 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError: a renamed table can take over rows only from a current-state table."""
+    """Raises TableError for a renamed table, which can take over rows only from a current-state table."""
     why = (
         f"the table was {segment.renamed_from} before, and without a current-state table its rows are unknown; read them with "
         "`sluice snapshot start`"
@@ -58,7 +57,7 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
-    """Returns the report about the table with most of the data. `before`: its version before the batch; `began`: on the monotonic clock."""
+    """Returns a report about the table with most of the data. `before`: its version before the batch. `began`: on the monotonic clock."""
     told = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(
         told,

@@ -1,9 +1,7 @@
-"""Appends a table's share of a batch to its change log, exactly once: one row per change, with the row before and after it. `write` calls
-it.
+"""Appends a table's part of a batch to its change log exactly once: one row per change, with the row before and after it. `write` calls it.
 
 An append needs no Spark: deltalake writes rows while they are read, so only a part of them is in memory. Each segment is one commit with
-an app ID of the log's own; changes that the log has already are left out, as in every table.
-"""
+an app ID of the log's own; changes that the log has already are left out, as in every table."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from sluice.spark_jobs.staged_batch import last_order_key
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
-READ, GAP = "read", "gap"  # operations of rows about changes that are not in the log; each has its own app ID
+READ, GAP = "read", "gap"  # The operations of rows about changes that are not in the log. Each has its own app id.
 PROPERTIES = {"delta.appendOnly": "true"}
 BATCH_ROWS = 1 << 15
 FOREIGN_KEY = "foreign key"
@@ -69,8 +67,8 @@ def append_read(
     told: Mapping[str, Any],
     user_metadata: str,
 ) -> bool:
-    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit. For a table without a current-state table;
-    done once per app ID (`table`).
+    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit, for a table without a current-state table. It
+    is done once per app id (`table`).
 
     `since`: the order key up to which each row has all changes; `place`: as in `append_event`.
     """
@@ -104,7 +102,7 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 
 
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
-    """Appends the batches. `batches` is called again if the commit has to be repeated."""
+    """Appends the batches. `batches`: called again if the commit must be repeated."""
     if table.log is None:
         comment = f"Every change of {table.name}: a row a change, with the row before and after. Sluice appends to it."
         table.make(schema, PROPERTIES, comment)
@@ -124,7 +122,7 @@ def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, u
 
 
 def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches, or one without rows if there are none, because the commit also stores the log's position."""
+    """Yields the batches. If there are none, yields one without rows, because the commit also stores the log's position."""
     count = 0
     for batch in batches:
         count += 1
@@ -134,12 +132,12 @@ def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
 
 
 def _without_images() -> pa.Schema:
-    """Returns the schema of rows about the whole table. The image columns are added with the first change."""
+    """Returns the schema of rows about the whole table. The first change adds the image columns."""
     return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
 
 
 def _images_of(table: SideTable) -> Mapping[str, str]:
-    """Returns field of the log's images → Spark's name of its type."""
+    """Returns field of the log's images → name of its type in Spark."""
     fields = [] if table.log is None else table.log.schema().fields
     return {
         name: kind for field in fields if field.name == "after" for name, kind in types_of(field.type.fields).items()
@@ -158,7 +156,7 @@ def _derived(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _described(segment: SchemaSegment) -> str:
-    """Returns the result of a schema change, as JSON."""
+    """Returns the result of a schema change as JSON."""
     record: dict[str, Any] = {
         "key": segment.key,
         "columns": [dataclasses.asdict(column) for column in segment.columns],

@@ -1,9 +1,8 @@
-"""Maps the columns of the source to columns of the change log or history. Pure functions; used by `change_log` and `history`.
+"""Maps the source's columns to columns of the change log or history. Pure functions; used by `change_log` and `history`.
 
 What was written never changes: a column that the source dropped stays and is NULL from then on; a column whose type changed continues in
 a new column `<name>__<type>`. So neither table is rewritten for a schema change. The open rows of a history copy their values into such a
-new column, because versions are closed by their key, and queries of current rows use the present names.
-"""
+new column, because versions are closed by their key, and queries of current rows use the present names."""
 
 from __future__ import annotations
 
@@ -17,12 +16,14 @@ from sluice.spark_jobs.errors import TableError
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
 ALTERS_TYPE = frozenset({"widen", "convert"})
-UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")  # Delta refuses these if columns are not mapped by name
+UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")  # Delta refuses these characters if columns are not mapped by name.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappedColumns:
-    """`names`: column of the source → column of the table, in the source's order. `added`: columns that the table lacks."""
+    """The mapping of columns. `names`: column of the source → column of the table, in the source's order. `added`: columns that the table
+    lacks.
+    """
 
     names: Mapping[str, str]
     added: tuple[LakeColumn, ...]
@@ -59,8 +60,8 @@ def placed(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakenOver:
-    """A column of a history that copies values from other columns of the open rows: `origins`, (name, type). `renamed`: the copied value
-    has precedence over the column's own.
+    """A column of a history that takes values from other columns of the open rows: `origins`, (name, type). `renamed`: these values take
+    precedence over the column's own.
 
     `required`: the statement requires it, or the column is new; otherwise it is only checked whether values are missing.
     """
@@ -72,7 +73,7 @@ class TakenOver:
     required: bool
 
     def value(self, quote: Callable[[str], str]) -> str:
-        """Returns the expression of the column's new value, for both Spark and deltalake; empty if the other columns' values cannot be
+        """Returns the expression of the column's new value, for Spark and deltalake; empty if the other columns' values cannot be
         converted.
         """
         sources = [_as_type(quote(name), kind, self.type) for name, kind in self.origins if _casts(kind, self.type)]
@@ -87,8 +88,8 @@ def taken_over(
     there: Mapping[str, str],
     alterations: Sequence[Alteration] = (),
 ) -> tuple[TakenOver, ...]:
-    """Returns the columns of a history that copy values from other columns. `there`: its columns before `place.added` were added, as
-    in `placed`.
+    """Returns the columns of a history that take values from other columns. `there`: the history's columns before `place.added` were added,
+    as in `placed`.
     """
     renames = {each.new_name.lower(): each.column for each in alterations if each.kind is AlterationKind.RENAME}
     begin = {each.column.lower() for each in alterations if each.kind is AlterationKind.ADD}
@@ -113,7 +114,7 @@ def taken_over(
 
 def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
     """Returns the columns of the history that contained a column of the source at some time. `wanted`: a type; if one of them has it,
-    only that one is returned.
+    returns only that one.
     """
     known = [
         (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
@@ -122,17 +123,17 @@ def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[s
 
 
 def typed_name(name: str, kind: str) -> str:
-    """Returns the name of the new column for a column whose type changed."""
+    """Returns the name of the new column for a column whose type has changed."""
     return f"{name}__{re.sub(r'[^a-z0-9]+', '_', kind).strip('_')}"
 
 
 def _casts(kind: str, wanted: str) -> bool:
-    """Returns whether each value of a type either stays the same in the other type or is not representable there."""
+    """Returns whether every value of one type either stays the same in the other type or cannot be represented in it."""
     return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
 
 
 def _scale(kind: str) -> int:
-    """Returns the scale of an exact number; -1 for other types."""
+    """Returns the scale of an exact number's type; -1 for other types."""
     found = DECIMAL.fullmatch(kind)
     return 0 if kind in WHOLE else int(found[1]) if found else -1
 

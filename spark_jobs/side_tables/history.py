@@ -1,8 +1,7 @@
-"""Applies the fold of a history to its table in one commit: opens and closes versions of rows. `write` and `publish` call it.
+"""Applies the fold of a history to its table in one commit, which opens and closes versions of rows. `write` and `publish` call it.
 
 Small merges are made by deltalake in this process; others are a MERGE by Spark from a file with the same rows. Both use the same text for
-conditions and values.
-"""
+conditions and values."""
 
 from __future__ import annotations
 
@@ -46,9 +45,9 @@ from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
 
 KIND = "history"
-READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # other kinds of commits; each has its own app ID
+READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # The other kinds of commits. Each has its own app id.
 VIEW = "sluice_history"
-KEY_PROPERTY = "sluice.key"  # table property: the key columns of the source by which versions are closed
+KEY_PROPERTY = "sluice.key"  # A table property: the key columns of the source by which versions are closed.
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 OUT = "or take `history` of it out of conf/"
 KEYLESS = f"it has no key, so no row of it has a history; name columns in `key`, {OUT} (change_log needs none)"
@@ -59,7 +58,7 @@ PARTIAL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """The parameters of a commit to a history. `table`: with the app ID of the commit. `reads`: see `history_sql.condition`."""
+    """The parameters of a commit to a history. `table`: has the commit's app id. `reads`: see `history_sql.condition`."""
 
     table: SideTable
     order_key: int
@@ -101,7 +100,7 @@ class History:
         *,
         at_place: bool = False,
     ) -> bool:
-        """Makes the open versions equal to the current-state table at a version. Such rows were read, not changed. Returns whether
+        """Makes the open versions equal to the current-state table at a version. Their rows were read, not changed. Returns whether
         anything differed.
 
         `place`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_place`: see
@@ -161,8 +160,8 @@ class History:
         place: tuple[int, int],
         user_metadata: str,
     ) -> bool:
-        """Does the same as `take` for the rows of a snapshot, without a current-state table. `selection`: Spark's SELECT of the rows,
-        including Sluice's columns; `read`: the other columns, and the schema of their files.
+        """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection`: Spark's SELECT
+        of the rows with Sluice's columns. `read`: the other columns, and the schema of their files.
         """
         names = self._give(read[0], key, read[1], (place[0], user_metadata))
         left = self._left(names)
@@ -181,8 +180,8 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _aside(self, order_key: int, user_metadata: str) -> Commit:
-        """Returns the parameters of a commit that adds no changes of the stream. If the table has the order key already, the commit
-        gets another app ID and the next free order key under it.
+        """Returns the parameters of a commit without changes of the stream. If the table already has the order key, the commit gets another
+        app id and the next free order key under it.
         """
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
@@ -208,8 +207,8 @@ class History:
         return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
-        """Closes the open versions after the table was renamed at this position. Rows that another table of this name wrote from there
-        on stay open.
+        """Closes the open versions, because the table was renamed at this position. Rows that another table of this name has written since
+        then stay open.
         """
         if self.table.log is None:
             return False
@@ -222,7 +221,7 @@ class History:
         return self._update(closing, predicate, commit)
 
     def _update(self, values: Mapping[str, str], predicate: str, commit: Commit) -> bool:
-        """Sets columns of the rows that meet the predicate. `values`: column → new value, with names quoted for deltalake."""
+        """Sets columns in the rows that meet the predicate. `values`: column → new value, with names quoted for deltalake."""
         if not self._is_small(self._row_count):
             pairs = ", ".join(f"{_quoted(name)} = {value}" for name, value in values.items()).replace('"', "`")
             statement = f"UPDATE {sql_text.delta_path(self.table.path)} SET {pairs} WHERE {predicate}"
@@ -243,7 +242,7 @@ class History:
         return done
 
     def _evolve(self, segment: SchemaSegment, user_metadata: str) -> bool:
-        """Adds new columns. Rows that get a value from the statement are closed and opened again with that value."""
+        """Adds new columns. Rows that get a value from the statement are closed, and opened again with that value."""
         if self.table.log is None:
             return False
         place = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
@@ -271,7 +270,7 @@ class History:
     def _give(
         self, columns: Sequence[LakeColumn], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
     ) -> Mapping[str, str]:
-        """Gives the table these columns and returns column of the source → column of the table. `at`: order key and record of the next
+        """Gives the table these columns. Returns column of the source → column of the table. `at`: order key and record of the next
         commit.
         """
         if self.table.log is None:
@@ -286,7 +285,7 @@ class History:
 
     @property
     def kept_key(self) -> tuple[str, ...]:
-        """The key by which its rows were last closed, for a batch without a key: one with only a TRUNCATE."""
+        """Returns the key by which its rows were last closed. A batch with only a TRUNCATE has no key of its own."""
         known = {} if self.table.log is None else self.table.log.metadata().configuration
         return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
 
@@ -301,7 +300,7 @@ class History:
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),
     ) -> MappedColumns:
-        """Gives the table these columns, and copies values into them in the open rows, before anything is merged by these columns.
+        """Gives the table these columns and copies values into them in the open rows, before anything is merged by these columns.
 
         A crash between adding a column and copying its values leaves open rows whose key is NULL. If it is uncertain whether the values
         were copied, such rows are searched for.
@@ -327,7 +326,7 @@ class History:
         return place
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns of the open rows. A rename is applied once: twice would swap two columns back that swap their names."""
+        """Sets columns in the open rows. A rename is applied only once: if two columns swap names, a second time would swap them back."""
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
         self._update(values, IS_CURRENT, Commit(table=aside, order_key=order_key, user_metadata=user_metadata))
@@ -342,14 +341,12 @@ class History:
 
     @property
     def _given(self) -> dict[str, str]:
-        """The source's columns that the table has."""
+        """Returns the source's columns that the table has."""
         ours = {column.name for column in PERIOD}
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
 
     def _left(self, names: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns the columns of the source that the table has and that `names` (column of the source → column of the table) does not
-        have.
-        """
+        """Returns the source's columns that the table has and `names` (column of the source → column of the table) lacks."""
         return tuple(name for name in self._given if name not in names.values())
 
     def _schema(self) -> pa.Schema:
@@ -371,7 +368,7 @@ class History:
         return pa.table([rows[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
 
     def _merge(self, source: pa.Table, keys: Sequence[str], commit: Commit) -> bool:
-        """Merges the rows by deltalake or Spark. `keys`: columns of the history."""
+        """Merges the rows with deltalake or Spark. `keys`: columns of the history."""
         table, rows = commit.table, source.num_rows + self._row_count
         if not self._is_small(rows):
             self.folder.mkdir(exist_ok=True)
@@ -435,7 +432,7 @@ class History:
 
 
 def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
-    """Returns the rows with one value in each of these columns."""
+    """Returns the rows with these columns, each with one value."""
     for name, value in values.items():
         place = rows.schema.get_field_index(name)
         column: Any = pa.array([value.as_py()], value.type).take(pa.array([0] * rows.num_rows, pa.int64()))
@@ -449,7 +446,7 @@ def _filled(value: str, kind: str, type_: Any) -> Any:
 
 
 def _spelled(names: Mapping[str, str], key: Sequence[str]) -> list[str]:
-    """Returns the key's columns as the history spells them. Names of columns are not case-sensitive."""
+    """Returns the key's columns in the spelling of the history. Names of columns are not case-sensitive."""
     there = {name.lower(): theirs for name, theirs in names.items()}
     return [there[name.lower()] for name in key]
 

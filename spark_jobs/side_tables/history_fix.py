@@ -1,9 +1,8 @@
-"""Updates a history after a repair or a backfill wrote its current-state table outside the stream. Both call it.
+"""Updates a history after a repair or a backfill has written its current-state table outside the stream. Both call it.
 
 Two tables cannot be written in one commit. So the history first stores a number that announces the write, then the current-state table is
 written, then the history is compared with it and the number is confirmed. After a crash in between, the next batch or repair compares the
-history with the current-state table before anything else; `write` calls `is_due` for that.
-"""
+history with the current-state table before anything else; `write` calls `is_due` for that."""
 
 from __future__ import annotations
 
@@ -22,19 +21,19 @@ from sluice.spark_jobs.table_owner import Owner, TableRecords
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-WRITES, HELD = "mirror-writes", "mirror-held"  # kinds of commits without rows; each has its own app ID
+WRITES, HELD = "mirror-writes", "mirror-held"  # The kinds of commits without rows. Each has its own app id.
 PROPERTY = "sluice.mirrorWrites"
 
 
 def is_due(table: SideTable) -> bool:
-    """Returns whether the current-state table was written outside the stream, or was about to be, and the history was not compared
-    with it since.
+    """Returns whether the current-state table was written outside the stream, or was about to be, and the history was not compared with it
+    since.
     """
     return table.log is not None and table.aside(WRITES).applied > table.aside(HELD).applied
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
-    """Stores the announcement and syncs it to disk, before the current-state table is written."""
+    """Stores the announcement of a write and syncs it to disk, before the current-state table is written."""
     if table.log is not None and not is_due(table):
         began = time.time()
         table.aside(WRITES).mark(table.aside(HELD).applied + 1, user_metadata, PROPERTY)
@@ -42,7 +41,7 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """Confirms that the history was compared with the current-state table."""
+    """Records that the history was compared with the current-state table."""
     if is_due(table):
         table.aside(HELD).mark(table.aside(WRITES).applied, user_metadata, PROPERTY)
         table.open()
@@ -50,8 +49,8 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """A write outside the stream. `folder`: for files that Spark reads. `place`: order key and commit time (µs) of the current-state
-    table. `record`: the record of the commits. `fence`: of the run.
+    """A write outside the stream. `folder`: for files that Spark reads. `place`: order key and commit time (µs) of the current-state table.
+    `record`: that of the commits. `fence`: the run's.
     """
 
     session: LakeSession | None
@@ -74,7 +73,7 @@ class HistoryFix:
         table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
         announce(table, self.record)
         report = write()
-        if table.log is not None:  # a history that does not exist yet begins with the rows of the current-state table
+        if table.log is not None:  # A history that does not exist yet begins with the rows of the current-state table.
             self._hold(table)
         return report
 

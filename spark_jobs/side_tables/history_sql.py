@@ -1,5 +1,5 @@
-"""SQL for merges into a history that both Spark and deltalake understand: conditions of the MERGE, and the differences from a
-current-state table. Pure functions.
+"""Generates SQL for merges into a history, for both Spark and deltalake: conditions of the MERGE, and the differences from a current-state
+table. Pure functions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Quote = Callable[[str], str]
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
-    """Returns the condition by which a closing row of the source (`s`) closes a row of the table (`t`): the open row of its key, if that
-    is older.
+    """Returns the condition under which a closing row of the source (`s`) closes a row of the table (`t`): it is the open row of its key,
+    and is older.
 
     `reads`: the source is a comparison with the table, so it also closes a row that was opened at the same position: a version that is
     valid at no time.
@@ -34,7 +34,7 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
 
 
 def closing(prefix: str = "") -> dict[str, str]:
-    """Returns column → its value in a row that is closed."""
+    """Returns column → its value in a row that is being closed."""
     return {
         f"{prefix}{VALID_TO}": f"s.{VALID_TO}",
         f"{prefix}{TO_KEY}": f"s.{TO_KEY}",
@@ -44,7 +44,7 @@ def closing(prefix: str = "") -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryDifference:
-    """The comparison of a current-state table with the open versions of a history.
+    """The differences between a current-state table and the open versions of a history.
 
     `names`: column of the current-state table → column of the history. `key`: columns of the current-state table. `order_key`, `time_us`:
     the position of the current-state table. `deleted`: a condition that deleted rows of it meet, or empty. `at_place`: all differences
@@ -61,18 +61,18 @@ class HistoryDifference:
     left: tuple[str, ...] = ()
 
     def query(self, mirror: str, history: str, quote: Quote, micros: str) -> str:
-        """Returns the source of a MERGE: versions that are open but differ from the current-state table are closed, and rows that are
-        not open are opened at the position of their last change. `mirror`, `history`: relations. `micros`: name of the function that
-        makes a timestamp from microseconds.
+        """Returns the source of a MERGE: open versions that differ from the current-state table are closed, and rows that have no open
+        version are opened at the position of their last change. `mirror`, `history`: relations. `micros`: the function that makes a
+        timestamp from microseconds.
         """
         names, time = self.names, f"{micros}({self.time_us})"
         places = {name.lower(): at for at, name in enumerate(names)}
         met = " AND ".join(f"m_{places[name.lower()]} = c_{places[name.lower()]}" for name in self.key)
         others = [at for name, at in places.items() if name not in {each.lower() for each in self.key}]
-        # deltalake's parser reads `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR c)`
+        # deltalake's parser reads `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # Rows that disappeared, or changed without a newer order key, changed at the latest at this position.
+        # Rows that disappeared, or changed without a newer order key, changed at this position at the latest.
         is_newer = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
@@ -95,7 +95,7 @@ class HistoryDifference:
         return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
 
     def _selected(self, side: str, values: Mapping[str, str], quote: Quote) -> str:
-        """Returns all columns of the history, which closing and opening rows have in common."""
+        """Returns all columns of the history; closing and opening rows have the same."""
         values = {IS_CURRENT: "true", **values}
         own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
         own += [f"NULL AS {quote(name)}" for name in self.left]

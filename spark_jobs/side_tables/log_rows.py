@@ -1,5 +1,5 @@
-"""Converts staged images to rows of a change log: one row per change, with the row before and after it. Pure functions; `change_log`
-writes them.
+"""Converts staged images to rows of a change log: one row per change, with the row before and after it. Pure functions; `change_log` writes
+them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class LogRows:
         return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the images. A before image immediately precedes its after image, possibly as the last image of the
-        previous batch.
+        """Yields the rows of the images. A before image immediately precedes its after image; it may be the last image of the previous
+        batch.
         """
         waits: pa.Table | None = None
         last_key, last_row = -1, 0
@@ -78,8 +78,8 @@ class LogRows:
                 yield self._batch(images, changes[fresh], numbers[fresh])
 
     def read(self, batch: pa.RecordBatch, operation: str, order_key: int, commit_time_us: int) -> pa.RecordBatch:
-        """Returns rows that a snapshot read, which are not changes: each has only its `after` image and no row number. `order_key`:
-        the rows include all changes up to it.
+        """Returns rows that a snapshot read and that are not changes. Each has only an `after` image and no row number. `order_key`: the
+        rows include all changes up to it.
         """
         rows = pa.Table.from_batches([batch])
         count = rows.num_rows
@@ -100,7 +100,8 @@ class LogRows:
         operations = np.asarray(images[OPERATION]).astype(np.int64)
         kinds = operations[changes]
         has_preimage = (changes > 0) & (operations[np.maximum(changes - 1, 0)] == UPDATE_BEFORE)
-        # An update without a before image changed no captured column. Changes by foreign keys have no before image.
+        # An update without a before image changed no captured column. Changes by foreign keys have no before image
+        # either.
         without = np.full(len(changes), -1) if self.origin else changes
         of_update = np.where(has_preimage, changes - 1, without)
         before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))
@@ -130,7 +131,7 @@ class LogRows:
         return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(places < 0))
 
     def _present(self, images: pa.Table, places: Numbers) -> Any:
-        """Returns the names of the columns that an image has; NULL if it has all."""
+        """Returns the names of the columns in an image; NULL if it has all of them."""
         groups = [name for name in images.column_names if name.startswith(PRESENT)]
         if not groups:
             return pa.nulls(len(places), pa.list_(pa.string()))
@@ -160,8 +161,8 @@ def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us:
 
 
 def numbered(keys: Numbers, last_key: int, last_row: int) -> Numbers:
-    """Returns the numbers of changes within their transactions, from 1. `last_key`, `last_row`: order key and number of the preceding
-    change.
+    """Returns the numbers of changes within their transactions, from 1 on. `last_key`, `last_row`: order key and number of the change
+    before.
     """
     begins = np.r_[True, keys[1:] != keys[:-1]]
     first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))

@@ -1,9 +1,8 @@
-"""The Delta table of a change log or a history, accessed with deltalake: its owner, its position, and commits under its own app ID.
+"""Opens the Delta table of a change log or a history with deltalake, checks its owner, and commits to it under its own app id.
 
 The table's Delta name is that app ID, so that two source tables, or two ledgers, never write the same table. Commits without changes of
 the stream (rows of a snapshot, columns that copy others) have an app ID of their own, `<app ID>#<word>`. A commit is tried only at the
-next version. If another writer was faster, the table is read again, because the other commit may contain the same changes.
-"""
+next version. If another writer was faster, the table is read again, because the other commit may contain the same changes."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
-PLACE_PROPERTY = "sluice.upTo"  # table property with the order key of a commit without rows
-# deltalake's errors for a table with features that it does not know
+PLACE_PROPERTY = "sluice.upTo"  # A table property with the order key of a commit without rows.
+# deltalake raises these errors for a table with features that it does not know.
 FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
 
 
 def side_app_id(batch: StagedBatch, staged: StagedTable, kind: str) -> str:
-    """Returns the app ID under which the table stores the last order key that it has. `kind`: log or history."""
+    """Returns the app id under which the table stores its last order key. `kind`: log or history."""
     return side_app_id_of(batch.destination, batch.ledger_id, kind, staged.name)
 
 
@@ -55,9 +54,8 @@ def is_side_table(name: str, kind: str) -> bool:
 
 @dataclasses.dataclass
 class SideTable:
-    """A change log or history. `name`: "database.table" of the source. `log`: deltalake's table, None if it does not exist yet.
-    `app_id`: of the owner; commits use `txn_id` if that is set. `fence`: of the run that writes it; without one the table is
-    read-only.
+    """A change log or history. `name`: "database.table" of the source. `log`: deltalake's table; None if it does not exist yet. `app_id`:
+    the owner's; commits use `txn_id` if it is set. `fence`: that of the run that writes; without one the table is read-only.
     """
 
     name: str
@@ -92,7 +90,7 @@ class SideTable:
 
     @property
     def applied(self) -> int:
-        """The order key of the last change that it has; -1 if it has none."""
+        """The order key of the last change in the table; -1 if there is none."""
         found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
         return -1 if found is None else int(found)
 
@@ -102,18 +100,18 @@ class SideTable:
 
     @property
     def record(self) -> TableRecord:
-        """The state that a run stores of the table."""
+        """Returns the state that a run records for the table."""
         return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
 
     @property
     def columns(self) -> dict[str, str]:
-        """Names of columns → Spark's names of their types."""
+        """Returns column → name of its type in Spark."""
         return {} if self.log is None else types_of(self.log.schema().fields)
 
     def make(self, schema: pa.Schema, properties: Mapping[str, str], comment: str) -> None:
         """Creates the table without rows; does nothing if another run created it meanwhile. `comment`: a description for users."""
         self.fence.check(self.name)
-        with contextlib.suppress(DeltaError):  # it exists now: `open` checks whether it is ours
+        with contextlib.suppress(DeltaError):  # The table exists now; `open` checks whether it is ours.
             deltalake.DeltaTable.create(
                 self.path,
                 schema,
@@ -147,7 +145,7 @@ class SideTable:
         self.open()
 
     def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
-        """Returns the properties of the commit that brings the table up to an order key."""
+        """Returns the properties for a commit that brings the table up to an order key."""
         return CommitProperties(
             custom_metadata={"userMetadata": user_metadata},
             max_commit_retries=0,
@@ -155,8 +153,8 @@ class SideTable:
         )
 
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
-        """Commits by calling `write`, again if other writers were faster. Returns False without a call if the table has the order key
-        already.
+        """Commits by calling `write`, and again if other writers were faster. If the table already has the order key, returns False without
+        calling `write`.
         """
         for tried in range(1, TRIES_MAX + 1):
             if self.applied >= order_key:
@@ -182,13 +180,13 @@ class SideTable:
         return True
 
     def require_own(self, before: int, order_key: int) -> None:
-        """Raises TableError if the log has commits above the version `before` but not the transaction of this order key."""
+        """Raises TableError if the log has commits above the version `before` without the transaction of this order key."""
         if self.version > before and self.applied < order_key:
             raise TableError(self.name, lost_commit(self.path, before), own=False)
 
     def mark(self, order_key: int, user_metadata: str, name: str = PLACE_PROPERTY) -> None:
-        """Makes a commit without rows, which records that the table has everything up to the order key. `name`: the property that
-        records it.
+        """Makes a commit without rows. It records that the table has everything up to the order key. `name`: the property that records
+        it.
         """
         self.commit(
             order_key,
@@ -201,7 +199,9 @@ class SideTable:
         )
 
     def too_new(self, error: object) -> TableError | None:
-        """Returns an error if deltalake reports that the table has a Delta feature that it does not know; no retry fixes that."""
+        """Returns an error if deltalake reports that the table has a Delta feature that it does not know; another attempt does not help
+        then.
+        """
         found = FEATURES.search(str(error))
         if found is None:
             return None
@@ -211,7 +211,7 @@ class SideTable:
         )
 
     def keep_on_disk(self, since_seconds: float) -> None:
-        """Syncs to disk everything that was committed since a time of the file system's clock, also by an earlier try, because an ack
+        """Syncs to disk everything that was committed since a time of the file system's clock, also by an earlier attempt, because an ack
         follows. Raises TableError.
         """
         try:
@@ -229,5 +229,5 @@ class SideTable:
 
 
 def types_of(fields: Any) -> dict[str, str]:
-    """Returns names of deltalake's fields → Spark's names of their types."""
+    """Returns name of each of deltalake's fields → name of its type in Spark."""
     return {field.name: sql_text.spark_type(field.type) for field in fields}

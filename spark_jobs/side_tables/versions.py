@@ -1,11 +1,10 @@
-"""The fold of a history: from staged images to versions of rows that open, and keys whose open version is closed. Pure functions;
-`history` applies the result.
+"""Folds a history: turns staged images into versions of rows that open, and keys whose open version is closed. Pure functions; `history`
+applies the result.
 
 An image that leaves a row (`insert`, `update_postimage`) opens a version at its transaction's position; one that leaves none opens
 nothing. The next image of the same key closes the version. The first image of a key closes the version that the table has open for it. So
 a delete closes a version, a changed key closes the old key's and opens the new key's, and a key that is deleted and inserted again has a
-gap. Of the images of a key in one transaction only the last counts, because nobody could see the others.
-"""
+gap. Of the images of a key in one transaction only the last counts, because nobody could see the others."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ PERIOD_TYPES = {
     TO_KEY: pa.int64(),
     OPERATION_NAME: pa.string(),
 }
-PERIOD = (  # Sluice's columns, after those of the source
+PERIOD = (  # Sluice's columns, which follow those of the source.
     LakeColumn(name=VALID_FROM, type="timestamp"),
     LakeColumn(name=VALID_TO, type="timestamp"),
     LakeColumn(name=IS_CURRENT, type="boolean"),
@@ -40,13 +39,13 @@ PERIOD = (  # Sluice's columns, after those of the source
     LakeColumn(name=TO_KEY, type="bigint"),
     LakeColumn(name=OPERATION_NAME, type="string"),
 )
-CLOSES = "_sluice_closes"  # in a row of the source: whether it closes the open version or is a new version
+CLOSES = "_sluice_closes"  # Whether a row of the source closes the open version or is a new version.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versions:
-    """`opened`: columns of the source, then those of `PERIOD`. `closed`: the key, and VALID_TO and TO_KEY for the version that is open
-    under it.
+    """The result of the fold. `opened`: the source's columns, then those of `PERIOD`. `closed`: the key, and VALID_TO and TO_KEY for the
+    version that is open under it.
     """
 
     opened: pa.Table
@@ -54,8 +53,8 @@ class Versions:
 
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
-    """Folds images. `images`: those that the table lacks, in stream order; each has all `columns`. The before image of a changed key
-    is one of them.
+    """Folds images. `images`: those that the table lacks, in stream order; each has all `columns`. They include the before image of a
+    changed key.
     """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))
@@ -86,7 +85,7 @@ def _last_of_transactions(codes: Any, order_keys: Any) -> Any:
 
 
 def as_source(versions: Versions, names: dict[str, str], schema: pa.Schema) -> pa.Table:
-    """Returns both as rows of one table with the columns of `schema` (the history's) and CLOSES. `names`: column of the source →
+    """Returns both kinds of rows as one table with the columns of `schema` (the history's) and CLOSES. `names`: column of the source →
     column of the history.
     """
     opened = _in_columns(versions.opened, names, schema)

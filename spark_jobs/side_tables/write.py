@@ -1,9 +1,8 @@
-"""Brings change log and history of a table up to a batch, after its current-state table has it. Also for tables without a current-state
-table. `run_batch` calls it.
+"""Brings a table's change log and history up to a batch, after its current-state table has it. It also handles tables without a
+current-state table. `run_batch` calls it.
 
 Each table has its own app ID and so knows which part of the batch it has. If a run dies between the commits of the current-state table
-and of the other two, the batch is merged again, the current-state table is skipped, and the others are completed.
-"""
+and of the other two, the batch is merged again, the current-state table is skipped, and the others are completed."""
 
 from __future__ import annotations
 
@@ -29,15 +28,15 @@ from sluice.spark_jobs.tables.commit_record import commit_record
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-FOLDER = "history"  # folder of a batch for files that Spark merges into histories
-# deltalake's errors for an object store that does not answer
+FOLDER = "history"  # The folder in a batch for files that Spark merges into histories.
+# deltalake raises these errors for an object store that does not answer.
 STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """A table's share of a batch, for its change log and history. `renamed`: the new names of renamed tables in the batch, each with its
-    order key.
+    """A table's part of a batch, for its change log and history. `renamed`: the new names of renamed tables in the batch, with their order
+    keys.
     """
 
     batch: StagedBatch
@@ -47,7 +46,7 @@ class Share:
     renamed: frozenset[tuple[str, int]] = frozenset()
 
     def is_named_at(self, name: str, order_key: int) -> bool:
-        """Returns whether another table gets this name at this order key: the case of tables that swap names."""
+        """Returns whether another table gets this name at this order key, as when tables swap names."""
         return (name, order_key) in self.renamed
 
     def table(self, path: str, kind: str) -> SideTable:
@@ -65,7 +64,9 @@ class Share:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is a current-state table that was merged up to here; also true immediately after it was removed from conf/."""
+        """Whether there is a current-state table that was merged up to here. It is also true immediately after the table was removed from
+        conf/.
+        """
         return self.target.mirror or self.context.records.get(self.staged.name) is not None
 
     def record(self, segment: Segment) -> str:
@@ -74,7 +75,7 @@ class Share:
 
 
 def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
-    """Returns (name, order key) of each table of a batch that was renamed to this name."""
+    """Returns (name, order key) for each table that gets its name in the batch."""
     return frozenset(
         (table.name, segment.order_key)
         for table in batch.tables
@@ -84,8 +85,8 @@ def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
 
 
 def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> None:
-    """Raises StagedBatchError if a batch lacks the before images that a change log needs. It is then staged again, before anything is
-    merged from it.
+    """Raises StagedBatchError if a batch lacks the before images that a change log needs. The batch is then staged again, before anything
+    is merged from it.
     """
     for table in batch.tables:
         if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
@@ -96,8 +97,8 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
 
 
 def write_side_tables(session: LakeSession | None, share: Share) -> None:
-    """Brings change log and history up to the batch, as far as conf/ wants them. Raises TableError, StagedBatchError, or any exception
-    of Spark.
+    """Brings the change log and the history up to the batch, if conf/ wants them. Raises TableError, StagedBatchError, or any exception of
+    Spark.
     """
     name, target = share.staged.name, share.target
     if not share.staged.segments:
@@ -121,7 +122,7 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
-    """Does the same for a table without a current-state table and returns a report. Raises the same errors as `write_side_tables`."""
+    """Does the same for a table without a current-state table, and returns a report. Raises the same errors as `write_side_tables`."""
     began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
     before = share.table(path, kind).version
     write_side_tables(session, share)
@@ -175,8 +176,8 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
-    """Fills a history that does not have all rows that the current-state table had before the batch: a new one, or one that was
-    disabled for a while.
+    """Fills a history that lacks rows which the current-state table had before the batch: a new history, or one that was off for a
+    while.
     """
     table, segments = given.table, share.staged.segments
     first, before = _before(mirror, segments)
@@ -196,24 +197,24 @@ def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
         and (keys := _keys(segments))
         and all(name.lower() in mirror.snapshot.columns for name in keys[-1])
     ):
-        # The present key cannot identify earlier rows. The history gets the rows as they are after the batch; versions within the batch
-        # are missing.
+        # The current key cannot identify earlier rows. The history gets the rows as they are after the batch and lacks
+        # the versions within it.
         given.take(mirror, mirror.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
 
 
 def _tell_gap(table: SideTable, share: Share) -> None:
-    """Appends a gap row to a log that lacks changes that the current-state table had before the batch: what happened between this row
-    and the one before is unknown.
+    """Appends a gap row to a log that lacks changes which the current-state table had before the batch: the changes between this row and
+    the one before are unknown.
     """
-    if table.version <= 0:  # the log is new
+    if table.version <= 0:  # The log is new.
         return
     mirror = DeltaTable(
         share.staged.name, share.target.path, share.batch.app_id(share.staged), share.context.storage_options
     )
     segments = share.staged.segments
     first, before = _before(mirror, segments)
-    seen = max(table.applied, table.aside(change_log.READ).applied)  # a publication appends a row of its own
+    seen = max(table.applied, table.aside(change_log.READ).applied)  # A publication appends a row of its own.
     if before.exists and (seen < 0 or seen < before.applied_order_key):
         told = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
         begins = segments[0]
@@ -235,7 +236,7 @@ def _began_us(share: Share) -> int:
 
 
 def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key under the names that the columns had before the batch; empty if the current-state table lacks one of them."""
+    """Returns the key with the names that its columns had before the batch; empty if the current-state table lacks one of them."""
     renames = {
         each.new_name.lower(): each.column
         for segment in segments
@@ -249,12 +250,12 @@ def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[s
 
 
 def _there(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key if the current-state table had its columns, otherwise none."""
+    """Returns the key if the current-state table had its columns; otherwise none."""
     return key if all(name.lower() in before.columns for name in key) else ()
 
 
 def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
-    """Closes the open versions under the name that the table had, unless another table gets that name at the same position."""
+    """Closes the open versions under the table's former name, unless another table gets that name at the same position."""
     origin = share.context.target_of(segment.renamed_from)
     if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):
         return
@@ -269,12 +270,12 @@ def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment
 
 
 def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
-    """Returns the keys of the segments that have one."""
+    """Returns the keys of the segments that have a key."""
     return [each.key for each in segments if isinstance(each, ChangesSegment | SchemaSegment) and each.key]
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table got its name in the batch. Its rows are then taken from that position."""
+    """Returns whether the table got its name in the batch. Its rows are then taken over at that position."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 
@@ -290,7 +291,7 @@ def _first_order_key(segments: tuple[Segment, ...]) -> int:
 
 
 def _keep(table: SideTable, share: Share, kind: str) -> None:
-    """Syncs the table to disk, then stores its state. `table`: may be the history under the former name."""
+    """Syncs the table to disk, then records its state. `table`: may be the history under the former name."""
     if table.log is not None:
         table.keep_on_disk(staged_at(share.batch))
         share.context.records.keep_side_table(table.name, kind, table.record)

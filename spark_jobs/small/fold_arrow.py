@@ -1,9 +1,8 @@
-"""The folds of `fold` and `fold_partial` on Arrow tables, for merges without Spark. `small.merge` calls it. Pure, except that it reads
-files.
+"""Implements the folds of `fold` and `fold_partial` on Arrow tables, for merges without Spark. `small.merge` calls it. Pure, except that it
+reads files.
 
 The rules are described in those modules. The result has all columns in every row: what an image lacks is taken from the rows of the lake
-(`Lake`) that the images may match, read at the version into which they are then merged.
-"""
+(`Lake`) that the images may match, read at the version into which they are then merged."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ REMOVING = (fold.UPDATE_BEFORE, fold.DELETE)
 
 
 class UnknownRowError(Exception):
-    """An image lacks columns and its row is missing in the lake. `order_key`: of the image."""
+    """An image lacks columns, and the lake lacks its row. `order_key`: the image's."""
 
     def __init__(self, order_key: int) -> None:
         super().__init__(order_key)
@@ -45,12 +44,13 @@ class UnknownRowError(Exception):
 
 
 class DuplicateKeysError(Exception):
-    """The lake has two rows of one key, so the values that an image lacks are ambiguous."""
+    """The lake has two rows with one key, so the values that an image lacks are ambiguous."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lake:
-    """Rows of the table that may have a key of the segment. `rows`: the segment's columns under the segment's names, and the order key.
+    """The rows of the lake's table that may have a key of the segment. `rows`: the segment's columns with the segment's names, and the
+    order key.
 
     `deleted`: mask of the rows that are marked as deleted.
     """
@@ -60,7 +60,7 @@ class Lake:
 
 
 def staged_images(segment: ChangesSegment, storage_options: Mapping[str, str]) -> pa.Table:
-    """Returns all images of the segment's file, in stream order. `storage_options`: of the object store, if the file is in one."""
+    """Returns all images of the segment's file in stream order. `storage_options`: those of the object store, if the file is in one."""
     file = opened(segment.stored, storage_options) if segment.stored else segment.file
     return pq.read_table(file, columns=list(staged_types(segment)), memory_map=False)
 
@@ -83,7 +83,7 @@ def removes(images: pa.Table) -> Mask:
 
 
 def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
-    """Returns the names of the operations, from the staged numbers."""
+    """Returns the names of the operations, by their staged numbers."""
     texts = [names.get(number) for number in range(max(names) + 1)]
     return pa.array(texts, pa.string()).take(pa.array(_numbers(images[OPERATION])))
 
@@ -99,12 +99,12 @@ def whole_images(
 
 
 class _Partial:
-    """Images that may lack columns, sorted by their row and then in stream order."""
+    """Images that may lack columns, sorted by row and then in stream order."""
 
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        if not segment.moves:  # images that the table has are not needed then
+        if not segment.moves:  # The images that the table has are not needed then.
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
         order = np.argsort(lives, kind="stable")
@@ -148,25 +148,25 @@ class _Partial:
         return key_codes([*self._origins(images), _filled(images[BIRTH], 0)])
 
     def _origins(self, images: pa.Table) -> list[Any]:
-        """Returns the key that identifies the row of each image: its own key, unless the image has a birth."""
+        """Returns the key that identifies the row of each image: the image's own key, unless the row began in this batch."""
         plain: Any = pc.is_null(images[BIRTH])
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """Returns, per last image of a key, the index of the last image of the same row, up to itself, that is in the mask; -1 if
+        """Returns, for each last image of a key, the index of the last image of the same row, up to itself, that the mask selects; -1 if
         there is none.
         """
         places = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(places >= self.starts, places, -1)[self.last]
 
     def _known(self, place: int, name: str) -> tuple[Mask, Any]:
-        """Returns whether images of the row have the column, and the last value that they have."""
+        """Returns whether images of the row contain the column, and the last value in them."""
         bits = _numbers(self.images[f"{PRESENT}{place // GROUP_COLUMNS}"]) >> (place % GROUP_COLUMNS)
         places = self._before(self.fresh & ((bits & 1) == 1))
         return places >= 0, _take(self.images[name], places)
 
     def _held_keys(self) -> tuple[list[Any], Mask]:
-        """Returns, per last image of a key, the key under which the lake has its row, and a mask of the images whose row the lake
+        """Returns, for each last image of a key, the key under which the lake has its row, and a mask of the images whose row the lake
         cannot have.
         """
         if not self.segment.moves:
@@ -225,15 +225,15 @@ class _Found:
         return self.mask, _take(self._lake.rows[name], self._places)
 
     def older_than(self, order_keys: Numbers) -> Mask:
-        """Returns a mask of the rows that are older than the images: the guard by position. A row without an order key is older than
-        every image.
+        """Returns a mask of the rows that are older than the images, which is the guard by position. A row without an order key is older
+        than every image.
         """
         theirs = _take(self._lake.rows[ORDER_KEY], self._places)
         return np.asarray(_filled(theirs, -1)) < order_keys
 
 
 def key_codes(columns: Sequence[Any]) -> Numbers:
-    """Returns a number for each combination of values; NULL counts as a value."""
+    """Returns a number for each distinct combination of values; NULL counts as a value."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         encoded = pa.chunked_array(_chunks(column)).combine_chunks().dictionary_encode("encode")
@@ -249,21 +249,21 @@ def _codes_equal(left: Any, right: Any) -> Mask:
 
 
 def is_last(codes: Numbers) -> Mask:
-    """Returns a mask of the elements that have no equal element after them."""
+    """Returns a mask of the elements that no equal element follows."""
     last = np.zeros(len(codes), np.bool_)
     last[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]] = True
     return last
 
 
 def _picked(choices: Sequence[tuple[Mask, Any]]) -> Any:
-    """Returns, per row, the first value whose mask is set; NULL if none is."""
+    """Returns, per row, the first value whose mask is set; NULL if none is set."""
     (mask, values), *others = choices
     rest = _picked(others) if others else pa.nulls(len(mask), values.type)
     return pc.if_else(pa.array(mask), values, pc.cast(rest, values.type))
 
 
 def _take(column: Any, places: Numbers) -> Any:
-    """Returns the values at the indices; NULL at -1."""
+    """Returns the values at the indices; an index of -1 gives NULL."""
     present: Any = pa.array(places, mask=places < 0)
     return pa.chunked_array(_chunks(column), column.type).take(present)
 

@@ -1,8 +1,7 @@
-"""One Spark job that merges many small tables, each with `deltalake` in a task. `run_batch` calls it before Spark's own merges.
+"""Runs one Spark job that merges many small tables, each with `deltalake` in a task. `run_batch` calls it before Spark's own merges.
 
 The code that a task needs is sent to the executors with the job: they need Python, pyarrow and deltalake, but not Sluice. A table without
-a report in the result is merged by Spark: its task declined, or the whole job could not run on the executors.
-"""
+a report in the result is merged by Spark: its task declined, or the whole job could not run on the executors."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-TABLES_A_TASK = 12  # starting a task costs as much as one merge; this many take about a second
+TABLES_A_TASK = 12  # Starting a task costs as much as one merge. So many tables take about a second.
 ANSWER = "number long, answer string"
 SILENT = "its Spark task returned no result"
-PACKAGES = ("deltalake", "pyarrow")  # tasks must use the versions that were tested
-NO_TABLE = -1  # in place of a job's number: the answer is about the executor itself
+PACKAGES = ("deltalake", "pyarrow")  # Tasks must use the versions that were tested.
+NO_TABLE = -1  # It stands in place of a job's number when the answer is about the executor itself.
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallResult:
-    """The result of one table: a report and its record, or an error, or the reason why Spark has to merge it."""
+    """The result of one table: a report and its record, an error, or the reason why Spark must merge it."""
 
     report: TableReport | None = None
     record: TableRecord | None = None
@@ -42,7 +41,7 @@ class SmallResult:
 
 
 def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
-    """Merges small tables. Returns one result per job, by "database.table". Raises SparkUnavailableError if Spark goes away.
+    """Merges small tables. Returns one result per job, by "database.table". Raises SparkUnavailableError if Spark stops answering.
 
     Tasks cannot ask the fence, so it is checked here, and the tasks' commits are conditional (`small.merge`).
     """
@@ -85,7 +84,7 @@ def _told_of_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Seque
 
 
 def _why_not(error: BaseException) -> str:
-    """Returns the reason why a whole job failed: what the executors lack if the error contains that, otherwise its first line."""
+    """Returns why a whole job failed: what the executors lack if the error says so, otherwise its first line."""
     text = str(error)
     if found := re.search(r"No module named '([\w.]+)'", text):
         return f"the executors lack the Python package {found[1]}"
@@ -103,7 +102,9 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
 
 
 def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
-    """Returns, per task, the numbers of its jobs; at least one task. The largest jobs come first; shards of one table follow each other."""
+    """Divides the jobs into tasks and returns each task's job numbers; at least one task. The largest jobs come first; shards of one table
+    follow each other.
+    """
     shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
     of_path: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
@@ -114,7 +115,7 @@ def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
 
 
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function with all Sluice packages that it uses, for executors that do not have them.
+    """Returns the function with all Sluice packages that it uses, because executors may not have them.
 
     Other modules are sent by name. deltalake's exceptions name a module that does not exist; the code uses the module that exists.
     """
@@ -131,7 +132,7 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
 def _task(
     shares: Sequence[Sequence[tuple[int, SmallJob]]], packages: Mapping[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Returns the function of a task. `shares`: the jobs of each task. `packages`: the run's versions."""
+    """Returns the function that a task runs. `shares`: the jobs of each task. `packages`: the run's versions."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415  of the executor
@@ -147,7 +148,7 @@ def _task(
 
 
 def _other_versions(wanted: Mapping[str, str]) -> str:
-    """Returns which package of the executor differs in version from the run's; empty if none does."""
+    """Returns which package of the executor has another version than the run's; empty if none has."""
     for name, version in wanted.items():
         there = importlib.metadata.version(name)
         if there != version:
@@ -156,7 +157,7 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
 
 
 def _answer(job: SmallJob, others: str) -> dict[str, Any]:
-    """Returns the result of a job as JSON, because classes that were sent to executors differ from those of the run."""
+    """Returns the result of a job as JSON, because classes that were sent to executors differ from the run's classes."""
     if others:
         return {"declined": others}
     try:
@@ -164,7 +165,7 @@ def _answer(job: SmallJob, others: str) -> dict[str, Any]:
     except TableError as error:
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
-    except Exception as error:  # for any error: Spark may succeed, or report the error itself
+    except Exception as error:  # The error may be of any kind. Spark may succeed, or report the error itself.
         why = f"deltalake could not merge it: {type(error).__name__}: {first_line(error)}"
         return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):

@@ -1,8 +1,7 @@
-"""Merges one table's share of a batch with `deltalake`, in a task of a Spark job. `small.job` sends it there.
+"""Merges one table's part of a batch with `deltalake`, in a task of a Spark job. `small.job` sends it there.
 
 It uses the same checks, transactions, guards and filters as `merge`, on the same segments. Each commit is tried once: another writer that
-was faster may have committed the same changes, so everything is checked again. What `deltalake` does not support is left to Spark.
-"""
+was faster may have committed the same changes, so everything is checked again. What `deltalake` does not support is left to Spark."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ STAGED, LAKE = "s", "t"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallJob:
-    """A table's share of a batch. `batch`: without its tables. `known`: the state that the last run left. `staged_at`: seconds of the
+    """A table's part of a batch. `batch`: without its tables. `known`: the state that the last run left. `staged_at`: in seconds of the
     file system's clock.
 
     `makes_tables`: whether the task may create a missing table. `run`: the run's ID, which is stored in the commits.
@@ -77,19 +76,19 @@ class SmallJob:
 
 
 class FolderTakenError(Exception):
-    """The table's folder is not empty and is not a Delta table."""
+    """The table's folder is not empty, and is not a Delta table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declined:
-    """Spark has to merge the table. Segments before the one that `deltalake` does not support may be merged already."""
+    """Spark must merge the table. The segments before the first one that `deltalake` does not support may already be merged."""
 
     reason: str
 
 
 def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
-    """Applies the part of the batch that the table lacks, or declines. Raises TableError, as `merge.merge_table`, or any exception of
-    deltalake.
+    """Applies the part of the batch that the table lacks, or raises Declined. Raises TableError like `merge.merge_table`, or any exception
+    of deltalake.
     """
     for _ in range(TRIES_MAX):
         with contextlib.suppress(exceptions.CommitFailedError):
@@ -130,7 +129,7 @@ def _with_choice(report: TableReport, choice: MergeChoice) -> TableReport:
 
 @dataclasses.dataclass(frozen=True)
 class _SmallMerge:
-    """The merge of one table in one task."""
+    """Merges one table in one task."""
 
     table: DeltaTable
     target: TableTarget
@@ -161,7 +160,7 @@ class _SmallMerge:
         )
 
     def _alters(self, segments: tuple[Segment, ...]) -> bool:
-        """Returns whether an existing table needs other columns or properties. True if they are impossible, so that the merge by Spark
+        """Returns whether an existing table needs other columns or properties. Returns True if they are impossible, so that Spark's merge
         reports the error.
         """
         given = [segment for segment in segments if not isinstance(segment, TruncateSegment)]
@@ -182,20 +181,20 @@ class _SmallMerge:
         return new_properties(self.target, self._wanted(segment), segment.key, self.writer.owner.to_text())
 
     def _statements(self, segment: ChangesSegment | SchemaSegment) -> list[str]:
-        """Returns the statements with which Spark would give the table the columns of a segment."""
+        """Returns the statements with which Spark would add the columns of a segment to the table."""
         owner = self.writer.owner.to_text()
         return schema_statements(self.table, self.target, self._wanted(segment), segment.key, owner)
 
     def _make(self, segment: ChangesSegment | SchemaSegment) -> None:
         """Creates the table. Raises PlaceTakenError, TableError."""
-        self._statements(segment)  # raises TableError for columns that no table can have
+        self._statements(segment)  # This raises TableError for columns that no table can have.
         if (
             not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_cannot_ask)
             and not self.table.refresh().exists
         ):
             raise FolderTakenError
         self.table.refresh()
-        refuse_other_owner(self.table, self.writer, None)  # another run may have created it at the same moment
+        refuse_other_owner(self.table, self.writer, None)  # Another run may have created it at the same moment.
 
     def _reach(self, segment: ChangesSegment) -> Reach:
         """Returns the files that a merge of the segment may read; none for an append."""
@@ -216,7 +215,7 @@ class _SmallMerge:
         return low, high
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
-        """Commits the changes of a segment. A schema segment needs no commit: tables whose columns would change are not merged here."""
+        """Commits the changes of a segment. A schema segment needs no commit, because tables whose columns change are not merged here."""
         if not self.table.snapshot.exists and not isinstance(segment, TruncateSegment):
             self._make(segment)
         if not isinstance(segment, ChangesSegment):
@@ -239,7 +238,7 @@ class _SmallMerge:
             raise TableError(self.table.name, f"{merge_clauses.UNKNOWN_ROW}{error.order_key}") from error
 
     def _lake(self, segment: ChangesSegment) -> fold_arrow.Lake:
-        """Returns the rows that images of the segment may match, under the segment's column names."""
+        """Returns the rows that images of the segment may match, with the segment's column names."""
         there = self.table.snapshot.columns
         names = [column.name for column in segment.columns] + [ORDER_KEY]
         marks = [DELETED] if DELETED in there else []
@@ -263,14 +262,14 @@ class _SmallMerge:
         return self._merge_rows(rows, images[OPERATION], segment)
 
     def _all_new(self, images: pa.Table, segment: ChangesSegment) -> bool:
-        """Returns whether statistics prove that no file has a key of the segment; true if there are no files."""
+        """Returns whether statistics prove that no file has a key of the segment. It is true if there are no files."""
         whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
         known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files
         return known and bool(images.num_rows) and self._reach(segment).files == 0
 
     def _rows(self, images: pa.Table, segment: ChangesSegment, operations: Mapping[int, str]) -> pa.Table:
-        """Returns the images as rows of the table, in its columns and types. Columns that the source dropped are NULL; other columns
-        that the segment lacks are left out.
+        """Returns the images as rows with the table's columns and types. Columns that the source dropped are NULL; other columns that the
+        segment lacks are left out.
         """
         values: dict[str, Any] = {column.name.lower(): images[column.name] for column in segment.columns}
         values |= {name: images[name] for name in images.column_names if name in (ORDER_KEY, COMMIT_TIME)}
@@ -286,8 +285,8 @@ class _SmallMerge:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
-        """Merges with the clauses of `merge_clauses.whole`. The source's columns get generated names, so that no name is parsed except
-        the table's.
+        """Merges with the clauses of `merge_clauses.whole`. The source's columns get generated names, so that no name except the table's is
+        parsed.
         """
         values = {_quoted(name): f"{STAGED}.c{place}" for place, name in enumerate(rows.column_names)}
         source = rows.rename_columns([f"c{place}" for place in range(rows.num_columns)])
@@ -315,7 +314,7 @@ class _SmallMerge:
         return self._committed(merge.execute) or self._append(rows.slice(0, 0), segment.last_order_key)
 
     def _bounds_text(self, segment: ChangesSegment) -> str:
-        """Returns the bounds of the first key column as a condition, if they are integers. Files are skipped by it before any is read."""
+        """Returns the bounds of the first key column as a condition, if they are integers. Files are skipped by it without being read."""
         low, high = self._bounds(segment)
         types = {column.name: column.type for column in segment.columns}
         if types[segment.key[0]] not in INTEGERS or low is None or high is None:
@@ -324,8 +323,8 @@ class _SmallMerge:
         return f"{name} >= {int(low)} AND {name} <= {int(high)}"
 
     def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
-        """Appends the rows. Commits even without rows: if changes that change nothing left no transaction in the log, a later merge of
-        a part of them would not recognize them as old.
+        """Appends the rows, and commits even without rows: if the log had no transaction for changes without effect, a later merge of some
+        of them would not recognize them as old.
         """
         missing = [field for field in self._schema() if field.name not in rows.column_names]
         for field in missing:
@@ -352,7 +351,7 @@ class _SmallMerge:
         )
 
     def _committed(self, write: Any) -> CommitCounts | None:
-        """Returns the counts of the write's commit; None if there was nothing to change. The fence cannot be asked here: see
+        """Returns the counts of the write's commit; None if there was nothing to change. A task cannot check the fence; see
         `spark_jobs.fence`.
         """
         before = self.table.snapshot.version
@@ -361,7 +360,8 @@ class _SmallMerge:
         if after == before:
             return None
         try:
-            # Spark's log store, for local files and in S3, checks and then overwrites a commit that was made meanwhile.
+            # Spark's log store, for local files and in S3, checks for a commit and then overwrites one that was made in
+            # between.
             counts = self.table.own_commit(before, self.user_metadata, self.app_id)
         except TableError as error:
             raise exceptions.CommitFailedError(error.reason) from error
@@ -369,7 +369,7 @@ class _SmallMerge:
         return counts
 
     def _checkpoint(self, before: int, after: int) -> None:
-        """Makes a checkpoint as often as Spark would and then, like Spark, removes what the log no longer needs."""
+        """Makes a checkpoint as often as Spark would. Then removes, like Spark, what the log no longer needs."""
         interval = int(self.table.snapshot.properties.get(CHECKPOINT_PROPERTY, CHECKPOINT_COMMITS))
         if before // interval < after // interval:
             before_checkpoint(self.table.path)
@@ -386,7 +386,7 @@ NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_log
 
 
 def _columns_of(segments: tuple[Segment, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns (name, type) of each column of the source table, for a new Delta table. Empty if all segments are TRUNCATE."""
+    """Returns (name, type) of each column of the source table, for a new Delta table. Returns nothing if all segments are TRUNCATE."""
     given = (segment.columns for segment in segments if not isinstance(segment, TruncateSegment))
     return tuple((column.name, column.type) for column in next(given, ()))
 

@@ -1,1 +1,1 @@
-"""Snapshots of tables: buffers the changes that arrive while rows are read, and publishes rows and changes in one commit."""
+"""Buffers the changes of a table while a snapshot reads its rows, and publishes rows and changes in one commit."""

@@ -21,15 +21,15 @@ from sluice.spark_jobs.merging.fold import INSERT, UPDATE_AFTER
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-ROWS_MAX = 200_000  # rows and images that one publication loads
+ROWS_MAX = 200_000  # How many rows and images one publication loads.
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
 
 class AffectedRows:
-    """The rows that events may change. `wanted`: per foreign key (its columns) the coarse values that were deleted or changed. `key`: of
-    the table. Column names are in lower case.
+    """The rows that events may change. `wanted`: for each foreign key (its columns) the coarse values that were deleted or changed. `key`:
+    the table's. Column names are in lower case.
     """
 
     def __init__(self, given: Publication, events: Sequence[Event]) -> None:
@@ -49,8 +49,8 @@ class AffectedRows:
         self._count = 0
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
-        """Returns rows as they were read, and images. For a table with a key these are the last image per key, which replaces the row; for
-        a table without a key all images after the read. Places of images are multiples of `step`. `order_keys`: of the events.
+        """Returns rows that were read, and images. For a table with a key, the last image of a key replaces its row; for a table without a
+        key, they are all images after the reading. Places of images are multiples of `step`. `order_keys`: those of the events.
         """
         given, keyed = self._given, bool(self.key)
         read = [record for record, _ in self._records(given.chunks, self._points)]
@@ -76,7 +76,7 @@ class AffectedRows:
         return tuple(values[name] for name in self.key)
 
     def _points(self, rows: pa.Table) -> Mask:
-        """Returns which rows may reference a wanted value."""
+        """Returns which rows may refer to a wanted value."""
         found = np.zeros(rows.num_rows, bool)
         for columns, values in self.wanted.items():
             each = [
@@ -93,7 +93,7 @@ class AffectedRows:
     def _records(
         self, files: StoredFiles, may_matter: Callable[[pa.Table], Mask], keys: set[Values] | None = None
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yields rows that reference a wanted value, or that have one of the keys, as (the table's columns, Sluice's columns)."""
+        """Yields rows that refer to a wanted value or have one of the keys, as (the table's columns, Sluice's columns)."""
         searched = [self._spelled[name] for name in (self.key if keys is not None else self._foreign())]
         for name in files.names():
             with pq.ParquetFile(files.opened(name)) as file:
@@ -148,14 +148,14 @@ class AffectedRows:
 
 
 class _Places:
-    """The places of images in their transactions: 1, 2, … times `step`, in the order of their row numbers."""
+    """The places of images in their transactions: 1, 2, … times `step`, by their row numbers."""
 
     def __init__(self, keys: Numbers, rows: Numbers, step: int) -> None:
         order = np.lexsort((rows, keys))
         self._keys, self._rows, self._step = keys[order], rows[order], step
 
     def of(self, ours: dict[str, Any]) -> ChangeOrder:
-        """Returns the position of an image. Its place is exact if its transaction contains an event."""
+        """Returns the place of an image. It is exact if the image's transaction contains an event."""
         key, row = ours[ORDER_KEY], ours[ROW]
         begin, end = np.searchsorted(self._keys, [key, key + 1])
         at = int(np.searchsorted(self._rows[begin:end], row))
@@ -164,7 +164,7 @@ class _Places:
 
 
 def _may_be(column: Any, values: set[Any]) -> Mask:
-    """Returns which values may be equal to one of these coarse values. `coarse` decides for the values that Arrow cannot decide."""
+    """Returns which values may equal one of these coarse values. `coarse` decides where Arrow cannot."""
     found = _is_in(_bare(column), values)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return found | _true(pc.match_substring_regex(column, "[^ -~]"))
@@ -175,7 +175,7 @@ def _may_be(column: Any, values: set[Any]) -> Mask:
 
 
 def _bare(column: Any) -> Any:
-    """Returns what `coarse` returns, for values of printable ASCII characters."""
+    """Computes `coarse` for values of printable ASCII characters."""
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return pc.utf8_lower(pc.utf8_rtrim(column, characters=" ")) if is_text else column
 

@@ -38,7 +38,7 @@ from sluice.spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-ROW_BASE = 1 << 40  # derived images stand after all images of their transaction that they follow
+ROW_BASE = 1 << 40  # Derived images come after all images of their transaction that they follow.
 OURS_TYPES = {
     OPERATION: pa.int8(),
     ORDER_KEY: pa.int64(),
@@ -48,7 +48,8 @@ OURS_TYPES = {
 
 
 def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
-    """Writes the images of the changes up to the order key `label` to the buffered images, and removes those of an earlier attempt.
+    """Adds the images of the foreign keys' changes up to the order key `label` to the buffered images, and removes those of an earlier
+    attempt.
 
     Raises CascadesUnseenError if the rows must be read again, OSError, StoreError.
     """
@@ -65,7 +66,9 @@ def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
 
 
 def given_again(events: Sequence[Event]) -> str:
-    """Returns why a row as read may have an old value although it contains the change, or an empty text. Each event has one foreign key."""
+    """Returns why a row that was read may have an old value although it contains the change, or an empty text. Each event has one foreign
+    key.
+    """
     every = {cascade.columns for event in events for cascade in event.cascades}
     gone: dict[tuple[tuple[str, ...], tuple[str, ...]], set[Values]] = defaultdict(set)
     for event in events:
@@ -88,7 +91,7 @@ def given_again(events: Sequence[Event]) -> str:
 
 
 def _values(columns: Sequence[str], referenced: Sequence[str], row: Mapping[str, Any], chosen: Sequence[str]) -> Values:
-    """Returns the coarse values of some columns of a child, from the values of its parent."""
+    """Returns the coarse values of some columns of a child that follow from the values of its parent."""
     by_column = dict(zip(columns, referenced, strict=True))
     return coarse_values(tuple(row[by_column[name]] for name in chosen))
 
@@ -104,7 +107,7 @@ def _refuse(given: Publication, events: Sequence[Event]) -> None:
 
 
 def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) -> list[Derived]:
-    """Returns the images that the events cause: for a table with a key the last one per row, otherwise all."""
+    """Returns the images that the events cause: the last one per row for a table with a key, otherwise all."""
     step = len(events) + 2
     known, images = rows.found({event.at.order_key for _, event in events}, step)
     changes: list[Image | Event] = [*images, *_placed(events, step)]
@@ -124,7 +127,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
 
 
 def _placed(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
-    """Yields the events with places between those of the images. Events of the same parent row keep the same place."""
+    """Yields the events with places between those of the images. Events of one parent row keep the same place."""
     first: dict[ChangeOrder, int] = {}
     for number, (images, event) in enumerate(events):
         place = images * step + 1 + first.setdefault(event.at, number)

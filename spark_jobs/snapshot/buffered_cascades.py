@@ -1,4 +1,4 @@
-"""Keeps the changes of foreign keys for a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads them.
+"""Stores the changes of foreign keys for a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads them.
 
 The current rows of such a table are not known, so the run keeps the changes of referenced values that reach the table: the value that was
 deleted or changed, and the number of the table's own images that precede the change in its transaction. This number does not depend on the
@@ -8,8 +8,7 @@ A batch writes three things in this order: these changes, the table's buffered i
 of derived changes is written, and only then other tables are merged. After a crash before the manifest, the repeated batch is derived again
 from the unchanged lake, also if it has other limits. The files of the attempt before stay: its images may be buffered already, and a
 publication in between takes the table up to them. So only changes of transactions that no file has are written. After the manifest a
-publication always has the whole batch.
-"""
+publication always has the whole batch."""
 
 from __future__ import annotations
 
@@ -37,9 +36,10 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
 from sluice.spark_jobs.staged_batch import ORDER_KEY
 
-# per snapshot, summed over its foreign keys: a publication replays them in the memory of its run
+# The most changes per snapshot, over all its foreign keys: a publication replays them in its run's memory.
 CHANGES_MAX = 100_000
-FORMAT_KEY, FORMAT = b"sluice.format", b"1"  # of the files; another version of Sluice may have written them otherwise
+# The format of the files, which another version of Sluice may have written differently.
+FORMAT_KEY, FORMAT = b"sluice.format", b"1"
 COUNT_DIGITS = 9
 COMPLETE = "complete"
 CASCADES = b"sluice.cascades"
@@ -60,13 +60,13 @@ class TooManyChangesError(Exception):
 
 
 def complete_up_to(cascades: StoredFiles) -> int:
-    """Returns the end of the last batch of which everything is buffered; -1 if there is none. Raises StoreError."""
+    """Returns the end of the last batch whose changes are all buffered; -1 if there is none. Raises StoreError."""
     names = [name for name in cascades.names() if COMPLETE in name]
     return int(names[-1].split(".")[0]) if names else -1
 
 
 def buffer_changes(table: StagedTable, changes: Sequence[Passed], held: BufferedChanges, end: int) -> None:
-    """Writes the changes of a batch that ends at the order key `end`. They are on disk when it returns.
+    """Writes the changes of a batch that ends at the order key `end`. They are on disk when this returns.
 
     Raises TooManyChangesError before anything is written, TableError if the disk or the store fails.
     """
@@ -86,15 +86,15 @@ def buffer_changes(table: StagedTable, changes: Sequence[Passed], held: Buffered
 
 
 def mark_complete(table: str, held: BufferedChanges, end: int) -> None:
-    """Writes the mark that everything of the table is buffered up to the order key `end`. Raises TableError."""
+    """Writes the mark that all changes of the table up to the order key `end` are buffered. Raises TableError."""
     with _as_table_error(table, held.cascades):
         if complete_up_to(held.cascades) < end:
             write_rows(SCHEMA.empty_table(), held.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
 
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
-    """Returns the changes with order keys in (`after`, `up_to`] in the order of the stream, each with the number of the table's images that
-    precede it in its transaction. Raises TableError for files of another format, StoreError, OSError.
+    """Returns the changes with order keys in (`after`, `up_to`] in stream order, each with the number of the table's images that precede it
+    in its transaction. Raises TableError for files of another format, StoreError, OSError.
 
     Several attempts at a batch may have written the same transaction, each as a whole: those of one file count.
     """
@@ -126,7 +126,7 @@ def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | Non
 
 
 def _unmarked_transactions(child: str, cascades: StoredFiles) -> set[int]:
-    """Returns the order keys of transactions that an attempt without a mark has written. Raises as `buffered_events`."""
+    """Returns the order keys of transactions that an attempt wrote without a mark. Raises as `buffered_events` does."""
     marked = complete_up_to(cascades)
     names = [name for name in cascades.names() if COMPLETE not in name and int(name.split(".")[0]) > marked]
     read = [_read(child, cascades, name, ["order_key"])["order_key"] for name in names]
@@ -141,7 +141,7 @@ def _event(row: Mapping[str, Any], cascade: Cascade, child: str) -> Event:
 
 
 def _images_before(table: StagedTable, changes: Sequence[Passed]) -> list[int]:
-    """Returns for each change how many images of the table precede it in its transaction."""
+    """Returns, for each change, how many images of the table precede it in its transaction."""
     segments = [np.asarray(pq.read_table(each.file, columns=[ORDER_KEY])[ORDER_KEY]) for each in table.changes]
     if not segments:
         return [0] * len(changes)
@@ -174,7 +174,7 @@ def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
 
 
 def write_rows(rows: pa.Table, files: StoredFiles, name: str) -> None:
-    """Writes one file of a snapshot. It is complete and on disk, or absent. Raises OSError, StoreError."""
+    """Writes one file of a snapshot. After a crash the file is complete and on disk, or absent. Raises OSError, StoreError."""
     with tempfile.TemporaryDirectory(prefix="sluice-cascades-") as scratch:
         folder = Path(scratch) if files.url else files.folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def _count(files: StoredFiles) -> int:
 
 @contextlib.contextmanager
 def _as_table_error(table: str, files: StoredFiles) -> Iterator[None]:
-    """Raises an error of the disk or the store as an error of the table, after which the batch is repeated."""
+    """Raises an error of the disk or the store as an error of the table, so that the batch is repeated."""
     try:
         yield
     except (OSError, StoreError) as error:

@@ -1,7 +1,6 @@
-"""The keys of buffered changes, and the last image of each. Used by `whole_files`; works on Arrow tables, without Spark.
+"""Keeps the keys of buffered changes, and the last image of each. Used by `whole_files`; works on Arrow tables, without Spark.
 
-The rule is that of `publish_sql`: the last buffered change of a key determines its row.
-"""
+The rule is that of `publish_sql`: the last buffered change of a key determines its row."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, RO
 
 
 class BufferedKeys:
-    """The keys of a table that have buffered changes. `live`: one row per key whose last change is not a delete, with the values of that
-    change. It has the columns of a chunk's file.
+    """The keys of a table that have buffered changes. `live`: one row per key whose last change is not a delete, with that change's values
+    and the columns of a chunk's file.
     """
 
     def __init__(self, changes: StoredFiles, key: Sequence[str], chunk: pa.Schema) -> None:
@@ -41,7 +40,7 @@ class BufferedKeys:
 
     def among(self, rows: pa.Table) -> Mask:
         """Returns a mask of the rows whose key has buffered changes. `rows`: has at least the key's columns."""
-        if len(self._key) == 1:  # takes at most a third of the time: no sort per row group
+        if len(self._key) == 1:  # This takes at most a third of the time, because it does not sort per row group.
             (name,) = self._key
             return np.asarray(pc.is_in(rows[name], self._keys[name].combine_chunks()))
         count = self._keys.num_rows
@@ -54,14 +53,14 @@ class BufferedKeys:
         return found
 
     def may_be_in(self, group: pq.RowGroupMetaData, place: int) -> bool:
-        """Returns whether a row group may have one of the keys, by the bounds of the key's first column. `place`: that column's index
-        in the file.
+        """Returns whether a row group may have one of the keys, by the bounds of the key's first column. `place`: that column's index in
+        the file.
         """
         bounds = group.column(place).statistics
         if bounds is None or not bounds.has_min_max:
             return bool(group.num_rows)
         first: Any = self._keys[self._key[0]]
-        # A bound that is not a value of the type is ignored, and so is one that Python has no date for: MySQL has a year 0.
+        # A bound is ignored if it is not a value of the type, or if Python has no date for it: MySQL has a year 0.
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             low, high = (pa.scalar(value, first.type) for value in (bounds.min, bounds.max))
             return bool(pc.any(pc.and_(pc.greater_equal(first, low), pc.less_equal(first, high))).as_py())

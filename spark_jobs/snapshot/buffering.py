@@ -1,9 +1,8 @@
-"""Buffers the changes of a table whose snapshot is running: links its staged files into the folder that the publication will read, and
-does not merge them.
+"""Buffers the changes of a table whose snapshot is running: links its staged files into the folder that the publication will read, and does
+not merge them.
 
 `run_batch` calls it instead of the merge. Buffered files never overlap: a batch that was rolled back may be handed out again with another
-end, and its changes that are buffered already are left out. So each image is buffered once, which a table without a key needs.
-"""
+end, and its changes that are buffered already are left out. So each image is buffered once, which a table without a key needs."""
 
 from __future__ import annotations
 
@@ -27,14 +26,15 @@ from sluice.spark_jobs.staged_batch import ORDER_KEY, last_order_key
 from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
-KEY_DIGITS = 19  # decimal digits of an int64
-DERIVED_SUFFIX = ".derived.parquet"  # of the file into which a publication writes the changes of foreign keys
-RESTARTS_MAX = 8  # restarts because rows changed their key during the snapshot and their images lack columns
+KEY_DIGITS = 19  # The number of decimal digits of an int64.
+DERIVED_SUFFIX = ".derived.parquet"  # The suffix of the file to which a publication writes the changes of foreign keys.
+# How often a snapshot restarts because rows changed their key during it and their images lack columns.
+RESTARTS_MAX = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BufferedChanges:
-    """The buffered changes of a table. Each file is named after the order key of its last change. Changes up to the order key `after` are
+    """The buffered changes of a table. The name of each file is the order key of its last change. Changes up to the order key `after` are
     not buffered, because a statement changed the table there.
 
     `restarts`: how often its rows were read again because images lack columns. `cascades`: the files of `buffered_cascades`.
@@ -53,13 +53,13 @@ class SnapshotBuffers(Protocol):
         """Returns the buffer of a table; None if no snapshot of the table is running."""
 
     def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
-        """Restarts the snapshot because the whole table was changed at this order key: earlier changes and rows are dropped, and all
-        rows are read again. `images`: because images lack columns, which is bounded.
+        """Restarts the snapshot because the whole table was changed at this order key: earlier changes and rows are dropped, and all rows
+        are read again. `images`: the cause are images that lack columns; such restarts are limited.
         """
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
-        """Restarts the snapshot because foreign keys changed rows up to this order key and the changes cannot be derived; fails it if that
-        happened too often. The rows are not read before the tables `through` are published.
+        """Restarts the snapshot because foreign keys changed rows up to this order key and the changes cannot be derived. Fails it if that
+        happened too often. The rows are read only after the tables `through` are published.
         """
 
     def fail(self, name: str, why: str) -> None:
@@ -67,7 +67,7 @@ class SnapshotBuffers(Protocol):
 
 
 class NoSnapshotBuffers:
-    """`SnapshotBuffers` of a destination without snapshots."""
+    """Implements `SnapshotBuffers` for a destination without snapshots."""
 
     def get(self, name: str) -> BufferedChanges | None:  # noqa: ARG002
         return None
@@ -88,7 +88,7 @@ NO_SNAPSHOT_BUFFERS = NoSnapshotBuffers()
 def buffer_table(
     staged: StagedTable, target: TableTarget, holds: SnapshotBuffers, held: BufferedChanges
 ) -> TableReport:
-    """Buffers the changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
+    """Buffers those changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
     started, rows = time.monotonic(), 0
     for segment in staged.segments:
         if last_order_key(segment) <= held.after:
@@ -109,8 +109,8 @@ def buffered_up_to(files: StoredFiles) -> int:
 
 
 def _read_again(name: str, segment: ChangesSegment, holds: SnapshotBuffers, held: BufferedChanges) -> BufferedChanges:
-    """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, it is unknown under which key
-    the row was read. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
+    """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, the key under which it was read is
+    unknown. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
     """
     if segment.key and held.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"
@@ -136,7 +136,7 @@ def _hold(name: str, segment: ChangesSegment, held: BufferedChanges) -> int:
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Does the same as `_keep` if the buffer is in an object store, because the publication may run on another host."""
+    """Buffers the segment like `_keep`, in an object store, because the publication may run on another host."""
     if segment.first_order_key > after:
         files.put(segment.file, _name(segment))
         return segment.rows
@@ -148,16 +148,16 @@ def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
 
 
 def _name(segment: ChangesSegment) -> str:
-    """Returns the name of the buffered file: the order key of its last change."""
+    """Returns the name of the buffered file, which is the order key of its last change."""
     return f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
 
 
 def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Links or copies the segment's changes after the order key `after` into the buffer. Returns the number of rows."""
+    """Links or copies the segment's changes after the order key `after` into the buffer. Returns how many rows they have."""
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)
-    beside = folder / f".{path.stem}.tmp"  # Spark ignores it if a crash leaves it behind
+    beside = folder / f".{path.stem}.tmp"  # Spark ignores this name if a crash leaves the file behind.
     beside.unlink(missing_ok=True)
     if segment.first_order_key > after:
         link(segment.file, beside)

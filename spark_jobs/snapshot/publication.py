@@ -1,4 +1,4 @@
-"""The input and result of a snapshot's publication, and the check that rows and buffered changes have the same columns. `publish` uses
+"""Defines the input and result of a snapshot's publication, and checks that rows and buffered changes have the same columns. `publish` uses
 it.
 """
 
@@ -19,7 +19,7 @@ from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.commit_record import PublicationRecord
 from sluice.spark_jobs.targets.report import TableTarget
 
-OURS = "_sluice_"  # prefix of columns that are not the table's
+OURS = "_sluice_"  # The prefix of columns that are not the table's.
 
 
 class ColumnsDifferError(Exception):
@@ -32,8 +32,8 @@ class CascadesUnseenError(ColumnsDifferError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
-    """A snapshot to be published. `columns`: of the rows, as staged. `chunks`, `changes`: the rows that were read and the buffered
-    changes; `rows`: number of rows in all chunks.
+    """A snapshot to publish. `columns`: those of the rows, as staged. `chunks`, `changes`: the rows that were read and the buffered
+    changes. `rows`: the number of rows in all chunks.
 
     `cascades`: the changes of foreign keys, as `buffered_cascades` keeps them.
     `place`: the order key up to which everything is merged, or at which a table without a key was read. `since`: the order key up to
@@ -60,8 +60,8 @@ class Publication:
 
     @property
     def rows_key(self) -> int:
-        """The order key that the rows that were read get: `since`, after which all changes are buffered; for a table without a key,
-        the position at which it was read (`place`).
+        """The order key that rows get that were read: `since`, after which all changes are buffered. For a table without a key it is the
+        position at which it was read (`place`).
         """
         return self.since if self.key else self.place
 
@@ -110,7 +110,7 @@ class PublishedSnapshot:
 
 
 def check_columns(given: Publication) -> None:
-    """Raises ColumnsDifferError if a buffered file has other columns or types than the rows. A statement that changes them normally
+    """Raises ColumnsDifferError if a buffered file has other columns or types than the rows. Usually the statement that changes them
     restarts the snapshot.
     """
     chunk = next(iter(given.chunks.names()), None)

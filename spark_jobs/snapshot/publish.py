@@ -49,7 +49,7 @@ from sluice.spark_jobs.targets import layout
 
 AGAIN = "the stream is being read again and has not reached the position that the table has; it is tried again"
 RESUME = "sluice snapshot resume"
-SNAPSHOT_PROPERTY = "sluice.snapshot"  # the snapshot that the table was created from
+SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the snapshot from which the table was created.
 
 
 def publish_snapshot(
@@ -61,7 +61,7 @@ def publish_snapshot(
     records: TableRecords = NO_RECORDS,
     table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> PublishedSnapshot:
-    """Publishes in a Spark session of its own, under the table lock. `fence`: of the run that holds the run lock.
+    """Publishes in a Spark session of its own, under the table lock. `fence`: that of the run that holds the run lock.
 
     Raises SparkUnavailableError, TableError, ColumnsDifferError, one sentence each.
     """
@@ -85,7 +85,7 @@ def publish_snapshot(
 
 
 def _failed_in(error: Exception) -> str:
-    """Returns what could not be done: by Spark, or with the type of an error that did not come from Spark."""
+    """Returns what could not be done, or the type of an error that did not come from Spark."""
     by_spark = type(error).__module__.startswith(("pyspark", "py4j"))
     return (
         "Spark could not publish its rows" if by_spark else f"its rows could not be published ({type(error).__name__})"
@@ -127,7 +127,7 @@ def publish(
     after = table.refresh()
     table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
     try:
-        # A run that was killed after its commit did not sync it, and this run may have found the table finished.
+        # A run that was killed after its commit did not sync it; this run may have found the table complete.
         sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; it is tried again"
@@ -151,7 +151,7 @@ def publish(
 
 
 def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapshot, label: int) -> None:
-    """Has Spark read all rows again and write them as the new table, or in place of the rows of the table or the shard."""
+    """Makes Spark read all rows again and write them as the new table, or in place of the rows of the table or the shard."""
     session.expect(given.rows + given.changes.rows())
     partial = _show(session, given)
     session.commit_as(_txn_id(given, before, label), label, given.record(label))
@@ -162,8 +162,8 @@ def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapsh
 
 
 def _txn_id(given: Publication, before: DeltaSnapshot, label: int) -> str:
-    """Returns the app ID of the commit's transaction: the table's. If the table already has `label`, Delta would drop that
-    transaction, so the ID is then one of this snapshot. In both cases Delta drops a repeated commit of the same publication.
+    """Returns the app id of the commit's transaction, which is the table's. If the table already has `label`, Delta would drop that
+    transaction, so the id is then this snapshot's. In both cases Delta drops a repeated commit of the same publication.
     """
     app_id = app_id_of(given.owner)
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
@@ -180,8 +180,8 @@ def _properties(given: Publication, before: DeltaSnapshot) -> dict[str, str]:
 
 
 def _show(session: LakeSession, given: Publication) -> bool:
-    """Creates views of the rows that were read and the buffered changes. Returns whether images lack columns. Raises
-    ColumnsDifferError if a missing value is in none of them.
+    """Creates views of the rows that were read and of the buffered changes. Returns whether images lack columns. Raises ColumnsDifferError
+    if a missing value is in neither.
     """
     chunks, changes = session.uploaded.placed(given.chunks), session.uploaded.placed(given.changes)
     session.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
@@ -196,8 +196,8 @@ def _show(session: LakeSession, given: Publication) -> bool:
 def _publish_alone(
     session: LakeSession, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> PublishedSnapshot:
-    """Publishes a table without a current-state table: appends the rows to its change log, and compares them with the open versions of
-    its history.
+    """Publishes a table without a current-state table: appends the rows to its change log, and compares them with the open versions of its
+    history.
     """
     started, owner, place, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()
@@ -212,8 +212,8 @@ def _publish_alone(
             history = History(
                 table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark"
             )
-            # Rows that differ from the open versions get `label` as the start of their new versions, because the difference is found
-            # there.
+            # A row that differs from its open version gets `label` as the start of its new version, because the
+            # difference is found there.
             rows = dataclasses.replace(_rows(given, partial=_show(session, given)), label=label)
             selection = publish_sql.selection(rows)
             history.take_read(
@@ -244,8 +244,8 @@ def _publish_alone(
 def _tell_log(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
-    """Appends a row to the change log that states that the table was read again: the changes of the time in which it was stopped are
-    not in the log. Does nothing if the log does not exist yet; it then begins later.
+    """Appends a row to the change log which says that the table was read again: the log lacks the changes of the time in which the table
+    was stopped. Does nothing if the log does not exist yet; it then begins later.
     """
     if not given.target.change_log:
         return
@@ -269,7 +269,7 @@ def _tell_history(  # noqa: PLR0917  one caller
     storage_options: Mapping[str, str],
     records: TableRecords,
 ) -> None:
-    """Updates the history: rows that were read open versions at the snapshot's position, and open versions that the table no longer
+    """Updates the history: rows that were read open versions at the snapshot's position, and open versions of rows that the table no longer
     has are closed there.
     """
     if not given.target.history or not given.key:
@@ -312,7 +312,7 @@ def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows
 
 
 def _check_completed(session: LakeSession, given: Publication) -> None:
-    """Raises ColumnsDifferError if a row was inserted while the table was read, and its images lack columns.
+    """Raises ColumnsDifferError if a row was inserted during the reading and its images lack columns.
 
     A publication takes missing values from the row that was read. For an inserted row no such row exists, so all rows must be read again.
     """
@@ -323,7 +323,7 @@ def _check_completed(session: LakeSession, given: Publication) -> None:
 
 
 def _scratch(given: Publication) -> Path:
-    """Creates and returns the folder for files of a history that Spark reads."""
+    """Makes the folder for files of a history that Spark reads, and returns it."""
     folder = given.chunks.folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     return folder

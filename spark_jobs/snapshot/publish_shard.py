@@ -1,4 +1,4 @@
-"""Publishes the rows of a shard in place of its rows in the shared Delta table. `publish` calls it."""
+"""Replaces the rows of a shard in the shared Delta table by the rows of its snapshot. `publish` calls it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def give_columns(session: LakeSession, given: Publication, table: DeltaTable) ->
 
 
 def statement(given: Publication, there: DeltaSnapshot, rows: publish_sql.Rows) -> str:
-    """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks are NULL. `there`: the table,
-    with the columns of the shard.
+    """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks are NULL. `there`: the table with
+    the columns of the shard.
     """
     has = {column.name.lower() for column in wanted_columns(given.columns, soft_deletes=rows.soft_deletes)}
     values = [

@@ -1,12 +1,11 @@
-"""Generates the statement that creates a table from the rows that were read and the buffered changes. `publish` runs it.
+"""Generates the statement that creates a table from the rows that were read and the buffered changes. `publish` executes it.
 
 If a key has buffered changes, the last one determines its row; every other key keeps the row that was read. A table without a key is a
 log of its changes: the rows that were read, as inserts, and the images buffered after the position at which they were read.
 
 If images lack columns, each column gets the last value that an image of the same row has, otherwise the value that was read. The value
 that was read is correct: a row that existed before the first buffered image and still exists was read, and no image means no change of
-the column in between.
-"""
+the column in between."""
 
 from __future__ import annotations
 
@@ -27,14 +26,15 @@ from sluice.spark_jobs.staged_batch import (
     STAGED_TYPES,
 )
 
-READ = "snapshot"  # the operation of a row that was read, in addition to insert, update and delete
+READ = "snapshot"  # The operation of a row that was read, besides insert, update and delete.
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_held"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What a table is created from. `label`: the order key of rows that were read; `read_at_us`: their commit time, µs since 1970.
+    """The input from which a table is created. `label`: the order key of rows that were read. `read_at_us`: their commit time in µs since
+    1970.
 
     `held_after`: for a table without a key, the order key up to which the rows that were read have its changes. `changes`: whether there
     are buffered changes. `partial`: whether some of them lack columns.
@@ -56,15 +56,15 @@ def chunk_types(columns: tuple[LakeColumn, ...]) -> dict[str, str]:
 
 
 def change_types(columns: tuple[LakeColumn, ...], *, partial: bool = False) -> dict[str, str]:
-    """Returns the columns of a buffered file with their types. `partial`: includes the presence bits. A file without presence bits has
-    all columns in each image.
+    """Returns the columns of a buffered file with their types. `partial`: includes the presence bits. In a file without presence bits, each
+    image has all columns.
     """
     groups = range(-(-len(columns) // GROUP_COLUMNS)) if partial else ()
     return {**STAGED_TYPES, **chunk_types(columns), **{f"{PRESENT}{group}": "bigint" for group in groups}}
 
 
 def selection(rows: Rows) -> str:
-    """Returns the SELECT of all rows of the table, Sluice's columns last. If images lack columns, deleted rows are not kept, even with
+    """Returns the SELECT of all rows of the table, with Sluice's columns last. If images lack columns, deleted rows are dropped even with
     soft deletes.
     """
     if not rows.key:
@@ -96,7 +96,7 @@ def _last_images(rows: Rows) -> str:
 
 
 def incomplete(rows: Rows) -> str:
-    """Returns the query that counts the remaining rows for which some column has no value in any image or row."""
+    """Returns the query that counts the remaining rows in which a column has no value from any image or row."""
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     known = " AND ".join(f"{HAS}{place}" for place in range(len(rows.columns)))
     return (
@@ -106,7 +106,7 @@ def incomplete(rows: Rows) -> str:
 
 
 def _completed(rows: Rows) -> str:
-    """Does the same as `_last_images`, and takes what an image lacks from the row that was read."""
+    """Returns the SELECT of `_last_images`, in which the row that was read completes what an image lacks."""
     names = [sql_text.identifier(column.name) for column in rows.columns]
     values = [f"if(l.{HAS}{place}, l.{name}, c.{name}) AS {name}" for place, name in enumerate(names)]
     ours = ", ".join(f"l.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME))
@@ -117,12 +117,12 @@ def _completed(rows: Rows) -> str:
 
 
 def _states(rows: Rows) -> str:
-    """Returns the SELECT of one row per key: the last image, the newest value of each column since the row began, and whether an image
+    """Returns the SELECT of one row per key: the last image, and for each column its newest value since the row began and whether an image
     has it.
 
     `SINCE`: the number of the image with which the row began or ended; 0 if the row existed before all images.
     """
-    keys = {name.lower() for name in rows.key}  # conf/ may use another case than the table
+    keys = {name.lower() for name in rows.key}  # conf/ may use another case than the table.
     key = sql_text.identifiers(tuple(column.name for column in rows.columns if column.name.lower() in keys))
     number = f"row_number() OVER (PARTITION BY {key} ORDER BY {ORDER_KEY}, {ROW}) AS {NUMBER}"
     begins = (

@@ -1,10 +1,9 @@
-"""Creates a table from the files that its rows were read into, in one commit. Nothing is read or written a second time.
+"""Creates a table in one commit from the files into which its rows were read. Nothing is read or written a second time.
 
 `publish` calls it for tables that do not exist in the lake yet; Spark writes the tables that it does not support. A chunk's file is
 linked into the table. A file that has rows whose keys have buffered changes is rewritten without these rows, and the last images get a
 file of their own. All files are put into a folder next to the table's, which is then renamed to it: readers see no table or the whole
-table, and VACUUM finds no file that no commit names. A killed run leaves that folder; the next publication of the table removes it.
-"""
+table, and VACUUM finds no file that no commit names. A killed run leaves that folder; the next publication of the table removes it."""
 
 from __future__ import annotations
 
@@ -33,16 +32,17 @@ from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.tables.new_table import Contents, make_table
 from sluice.spark_jobs.targets.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
-OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"  # Delta's name of the operation when Spark creates a table with rows
+# Delta's name for the operation in which Spark creates a table with rows.
+OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
-BUFFERED_ROWS_MAX = 1_000_000  # images that this process folds without Spark
+BUFFERED_ROWS_MAX = 1_000_000  # The number of images that this process folds without Spark.
 BUFFERED_BYTES_MAX = 256 << 20
 ROW_GROUP_ROWS = 1 << 16
 MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
 
 
 def why_not(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) -> str:
-    """Returns why Spark has to create the table; empty if the files can become it. `defaults`: properties that Spark sets on new
+    """Returns why Spark must create the table; empty if the files can become the table. `defaults`: properties that Spark sets on new
     tables by default.
     """
     if given.target.shard is not None:
@@ -90,7 +90,7 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
 
 
 def _has_marks(given: Publication, name: str) -> bool:
-    """Returns whether the file has Sluice's columns, with the values of this publication."""
+    """Returns whether the file has Sluice's columns with the values of this publication."""
     footer = pq.read_metadata(given.chunks.folder / name)
     places = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
     if not set(MARKS) <= places.keys():
@@ -99,7 +99,7 @@ def _has_marks(given: Publication, name: str) -> bool:
         said: list[Any] = [group.column(places[mark]).statistics for mark in MARKS]
         if not group.num_rows:
             continue
-        # pyarrow fails if it is asked for a missing bound
+        # pyarrow fails if it is asked for a missing bound.
         if not all(each and each.has_min_max for each in said):
             return False
         key, time_us, word = said
@@ -111,11 +111,11 @@ def _has_marks(given: Publication, name: str) -> bool:
 
 
 def make_of_files(given: Publication, label: int, properties: Mapping[str, str], fence: Fence) -> bool:
-    """Creates the table. Returns False if its path is in use, so that Spark has to create it. Raises OSError."""
+    """Creates the table. Returns False if its path is in use, so that Spark must create it. Raises OSError."""
     place = local_folder(given.target.path)
     if place is None:
         return False
-    # left by a killed run
+    # A killed run left it.
     for left in place.parent.glob(f"{glob.escape(_aside(place, ''))}*"):
         shutil.rmtree(left, ignore_errors=True)
     wanted = wanted_columns(given.columns, soft_deletes=False)
@@ -166,7 +166,7 @@ class _Filling:
     count: int = 0
 
     def files(self) -> Iterator[Path]:
-        """Yields the files one after the other, each complete and synced to disk; none if there are no rows."""
+        """Yields the files one after the other, each complete and synced to disk. Yields none if there are no rows."""
         chunks, held = self.given.chunks, None
         if self.given.changes.names():
             schema = chunks.schema(chunks.names()[0])
@@ -190,7 +190,7 @@ class _Filling:
         yield file
 
     def _gone(self, read: pq.ParquetFile, held: BufferedKeys) -> dict[int, Any]:
-        """Returns row group → mask of its rows whose keys have buffered changes; only row groups that have such rows."""
+        """Returns row group → mask of its rows whose keys have buffered changes, only for row groups that have such rows."""
         key, footer = list(self.given.key), read.metadata
         place = read.schema_arrow.get_field_index(key[0])
         found = dict[int, Any]()

@@ -54,10 +54,12 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "utf8mb3": ("utf_8", {}),
     "utf8mb4": ("utf_8", {}),
 }
-_LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"  # cp1252 has no characters there; MySQL keeps them as control characters
+# Python's cp1252 has no characters for these bytes; MySQL keeps them as control characters.
+_LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"
 
 CODEC_PREFIX = "mysql_"
-# suffix of a codec that keeps two-byte backslashes apart, because they escape nothing in a statement
+# Suffix of a codec that keeps two-byte backslashes apart from backslashes of one byte, because only the latter escape
+# in a statement.
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
 # a run of one-byte characters, or one multi-byte character
@@ -67,7 +69,7 @@ PIECES = {
         ("ujis", "eucjpms"), re.compile(rb"[\x00-\x7f]+|\x8f[\xa1-\xfe]{2}|[\x8e\xa1-\xfe][\xa1-\xfe]|.", re.DOTALL)
     ),
 }
-# Python decodes these bytes differently, so they are decoded one character at a time
+# These are the bytes that Python decodes differently; they are decoded one character at a time.
 MISREAD = {"eucjpms": b"\x8f\xa2"}
 Decode = Callable[[bytes, str], str]
 Encode = Callable[[str], bytes]
@@ -81,8 +83,7 @@ def codec_of(charset: str) -> str:
 
 
 def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
-    """Returns the codec in which a statement is split into words, and the translation of its names and literals
-    afterwards.
+    """Returns the codec that decodes a statement before it is split into words, and the translation of its names and literals afterwards.
 
     A server splits swe7 as if it were ASCII, and translates its letters afterwards.
     """

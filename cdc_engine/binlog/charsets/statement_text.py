@@ -14,14 +14,14 @@ import re
 from sluice.cdc_engine.binlog.charsets.codecs import lexed_codec_of
 from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
 
-UNKNOWN = "?"  # what a server stores for a character that a charset does not have
+UNKNOWN = "?"  # A server stores this for a character that a charset does not have.
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
-# Bytes of such a character in utf8mb4. To a utf8mb3 client it becomes as many question marks.
+# The bytes of such a character in utf8mb4. A utf8mb3 client gets one question mark for each byte.
 _BYTES_BEYOND_BMP = 4
 WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # charset → minimum bytes of a character
 _BMP_CHARSETS = {"utf8mb3", "ucs2"}
-# one-byte charsets in which a no-break space separates words; elsewhere it is part of a name
+# In these one-byte charsets a no-break space separates words; in others it is part of a name.
 BLANK_NO_BREAK_SPACE = frozenset(
     ("dec8", "latin1", "latin2", "latin5", "latin7", "hebrew", "greek", "cp1250", "armscii8", "geostd8")
 ) | {"cp866", "cp852", "keybcs2"}
@@ -43,7 +43,7 @@ def statement_text(raw: bytes, client: str) -> str:
     """Decodes a statement for splitting into words. `client`: charset of the text. If it is `binary` or unknown, names are UTF-8."""
     try:
         return raw.decode(lexed_codec_of(client)[0], "surrogateescape")
-    except UnicodeDecodeError:  # only for charsets that no client can have
+    except UnicodeDecodeError:  # This happens only with charsets that no client can have.
         return raw.decode("ascii", "surrogateescape")
 
 

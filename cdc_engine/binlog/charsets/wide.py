@@ -16,7 +16,7 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-UTF8_BYTES_A_BYTE = 3  # maximum; one byte of sjis can be a character beyond U+07FF
+UTF8_BYTES_A_BYTE = 3  # The worst case: one byte of sjis can become a character of three bytes.
 # codec → bytes per unit, little-endian
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
 NOT_TOLD = -1  # in the tables

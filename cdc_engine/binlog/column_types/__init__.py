@@ -1,4 +1,4 @@
-"""The register of column types, one file per family. Importing this package fills it. `entry` defines what a type is."""
+"""Registers all column types, one file per family, when it is imported. `entry` defines what a column type is."""
 
 from sluice.cdc_engine.binlog.column_types import (
     compressed,

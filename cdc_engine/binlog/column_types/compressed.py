@@ -1,9 +1,8 @@
-"""MariaDB's COMPRESSED columns: the value of a VARCHAR or BLOB after a byte that says how it is compressed.
+"""Decodes MariaDB's COMPRESSED columns: the value of a VARCHAR or BLOB after a byte that says how it is compressed.
 
 The byte (MariaDB's field.cc) is 0 before uncompressed bytes. Otherwise its highest bit is set, its low three bits are
 the number of bytes of the length that follows (big-endian), and bit 3 says that the deflated bytes have no zlib header.
-An empty value has no bytes at all.
-"""
+An empty value has no bytes at all."""
 
 from __future__ import annotations
 

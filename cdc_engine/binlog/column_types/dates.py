@@ -1,10 +1,8 @@
-"""DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older
-ones.
+"""Decodes DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older ones.
 
 DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. Zero and partial
 dates, and days that do not exist (ALLOW_INVALID_DATES), become NULL, or what the table's policy says (see
-`zero_dates`). So does the year 0, because Spark's and Arrow's calendars begin with year 1.
-"""
+`zero_dates`). So does the year 0, because Spark's and Arrow's calendars begin with year 1."""
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
 from __future__ import annotations
@@ -31,12 +29,13 @@ from sluice.cdc_engine.contracts import Column, Int64s
 
 NO_DATE = np.iinfo(np.int64).min  # what the kernels write for an invalid date
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)  # by bytes of the fraction: hundredths, ten-thousandths, millionths
-OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)  # by digits of the fraction, in MariaDB's format before 10.1
+# The number has forty bits; the highest one is set if the value is not negative.
+OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
 DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39  # forty bits, the highest set for values that are not negative
 
 
 def fraction_bytes(digits: int) -> int:
-    """Returns the bytes that store this many digits of a second."""
+    """Returns how many bytes store this many digits of a second's fraction."""
     return (digits + 1) // 2
 
 
@@ -223,7 +222,7 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """Returns an array in which NO_DATE is NULL. A NULL of the source was located as zero, which is not a date either."""
+    """Returns an array in which NO_DATE is NULL. A NULL of the source was located as the number zero, which is not a date either."""
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)
     return pa.Array.from_buffers(arrow, len(micros), [validity_of(valid), buffer_of(data)])

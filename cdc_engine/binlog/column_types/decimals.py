@@ -1,9 +1,8 @@
-"""DECIMAL(p, s) in MySQL's packed format (strings/decimal.cc): nine digits in four bytes, big-endian, the remaining
-digits in fewer.
+"""Decodes DECIMAL(p, s) from MySQL's packed format (strings/decimal.cc): nine digits in four bytes, big-endian, the remaining digits in
+fewer.
 
 The highest bit of the first byte is set for numbers that are not negative; of a negative number every bit is inverted.
-Up to 38 digits fit Arrow's and Spark's decimal; longer numbers become the text that SELECT prints.
-"""
+Up to 38 digits fit Arrow's and Spark's decimal; longer numbers become the text that SELECT prints."""
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MySQL's binary JSON (JSONB) as the text that the server prints. MariaDB's JSON is a longtext and is sent as text."""
+"""Decodes MySQL's binary JSON (JSONB) into the text that the server prints. MariaDB's JSON is a longtext and is sent as text."""
 
 from __future__ import annotations
 

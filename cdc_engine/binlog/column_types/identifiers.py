@@ -1,10 +1,8 @@
-"""MariaDB's UUID, INET4 and INET6: bytes in the row image with BINARY's type code; in the lake the text that SELECT
-prints.
+"""Decodes MariaDB's UUID, INET4 and INET6, which are bytes of BINARY's type code in the row image, into the text that SELECT prints.
 
 Trailing zero bytes are not in the image. A UUID's five parts are stored in reverse order, so that they sort by time
 (MariaDB's sql_type_uuid.h). UUIDs of version 6 and later, and those outside RFC 4122 (nil, max), are stored as they are
-printed.
-"""
+printed."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ UUID_BYTES, INET6_BYTES, INET4_BYTES = 16, 16, 4
 INET6_CHARS_MAX, INET4_CHARS_MAX = len("ffff:" * 7 + "ffff"), len("255.255.255.255")
 GROUPS, COLON, POINT = 8, ord(":"), ord(".")
 UUID_CHARS = 36
-# index in the image of each printed byte, if the parts are in reverse order
+# The index in the image of each byte that is printed, if the image has the UUID's parts in reverse order.
 REVERSED = np.array([12, 13, 14, 15, 10, 11, 8, 9, 6, 7, 0, 1, 2, 3, 4, 5])
 HYPHENS, HEX = [8, 13, 18, 23], np.frombuffer(b"0123456789abcdef", np.uint8)
 DIGIT_PLACES = np.array([place for place in range(UUID_CHARS) if place not in HYPHENS])
@@ -92,7 +90,7 @@ def _texts(values: Values, offsets: Int32s, out: Bytes) -> AnyArray:
 
 @kernel
 def print_inet4s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
-    """Writes the addresses back to back. `octets`: one row of bytes per value that is not NULL."""
+    """Writes IPv4 addresses as text, back to back. `octets`: one row of bytes per value that is not NULL."""
     used, line = np.int64(0), np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -104,7 +102,7 @@ def print_inet4s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> 
 
 @kernel
 def print_inet6s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
-    """Writes the addresses like `print_inet4s`."""
+    """Writes IPv6 addresses as text, like `print_inet4s`."""
     used, line = np.int64(0), np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):

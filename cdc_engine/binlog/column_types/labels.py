@@ -1,8 +1,7 @@
-"""ENUM and SET: a number in the row image (little-endian); in the lake the label, or the labels joined by commas.
+"""Decodes ENUM and SET: a little-endian number in the row image becomes the label, or the labels joined by commas.
 
 A server shows `?` for a character beyond U+FFFF in a label (information_schema, SHOW CREATE TABLE). Such a label is
-unknown, and a value that has it is refused. A label that really contains `?` is known.
-"""
+unknown, and a value that has it is refused. A label that really contains `?` is known."""
 
 from __future__ import annotations
 
@@ -32,7 +31,9 @@ HIDDEN_CHARACTER = "\ufffe"  # replaces a character that a server does not show 
 
 @column_type(TypeCode.ENUM)
 def enum(column: Column) -> ColumnType:
-    """ENUM. `metadata`'s low byte is the number's size. 0 is the error value, which SELECT prints as an empty string."""
+    """Returns the type of an ENUM column. `metadata`'s low byte is the number's size. 0 is the error value, which SELECT prints as an empty
+    string.
+    """
     _require_labels(column)
     size = column.metadata & 0xFF
     labels = pa.array(["", *column.labels], pa.string())
@@ -43,7 +44,7 @@ def enum(column: Column) -> ColumnType:
 
 @column_type(TypeCode.SET)
 def set_(column: Column) -> ColumnType:
-    """SET. Bit i of the number stands for label i."""
+    """Returns the type of a SET column. Bit i of the number stands for label i."""
     _require_labels(column)
     size = column.metadata & 0xFF
     finish = functools.partial(_sets, size=size, labels=column.labels)

@@ -1,5 +1,5 @@
-"""Character and byte strings: CHAR, VARCHAR, TEXT, BINARY, VARBINARY, BLOB, geometry (SRID and WKB) and VECTOR (floats,
-little-endian), the last two as the server stores and SELECT returns them.
+"""Decodes character and byte strings: CHAR, VARCHAR, TEXT, BINARY, VARBINARY, BLOB, geometry (SRID and WKB) and VECTOR (floats,
+little-endian). Geometry and VECTOR stay as the server stores them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VECTOR_PREFIX_BYTES = 4
 
 @column_type(TypeCode.STRING)
 def char(column: Column) -> ColumnType:
-    """CHAR and BINARY. `metadata` is their length in bytes. Trailing spaces and zero bytes are not in the image."""
+    """Returns the type of a CHAR or BINARY column. `metadata` is the length in bytes. Images have no trailing spaces or zero bytes."""
     length = column.metadata
     prefix_bytes = 2 if length > 255 else 1
     if not transcoding.is_text(column.charset):
@@ -46,7 +46,7 @@ def varchar(column: Column) -> ColumnType:
 
 @column_type(*PREFIX_BYTES)
 def blob(column: Column) -> ColumnType:
-    """BLOB and TEXT. `metadata` is the size of their length."""
+    """Returns the type of a BLOB or TEXT column. `metadata` is the size of the value's length."""
     prefix_bytes = column.metadata or PREFIX_BYTES[TypeCode(column.type_code)]
     return _text(prefix_bytes, column) if transcoding.is_text(column.charset) else _binary(prefix_bytes, _bytes)
 
@@ -58,7 +58,7 @@ def geometry(column: Column) -> ColumnType:
 
 @column_type(TypeCode.VECTOR)
 def vector(column: Column) -> ColumnType:
-    """MySQL's VECTOR. MariaDB's is stored like a VARBINARY."""
+    """Returns the type of MySQL's VECTOR. MariaDB stores its own like a VARBINARY."""
     return _binary(column.metadata or VECTOR_PREFIX_BYTES, _bytes)
 
 

@@ -1,9 +1,8 @@
-"""TIME(f) as the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours with at least two digits, f digits of fraction.
+"""Decodes TIME(f) into the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours with at least two digits, f digits of fraction.
 
 The format since MySQL 5.6 (sql-common/my_time.cc) is a big-endian number whose zero is its highest bit: hours << 12 |
 minutes << 6 | seconds, then the fraction's bytes; a negative time is the negated number as a whole. Before, it was the
-decimal number hhmmss.
-"""
+decimal number hhmmss."""
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
 OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # by digits of the fraction
 TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second above the greatest time
-# The packed hours have ten bits, so even an invalid value has at most four digits.
+# The hours have ten bits, so even an invalid value has at most four digits.
 TEXT_BYTES_MAX = len("-838:59:59.000000") + 1
 
 

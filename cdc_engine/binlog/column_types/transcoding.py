@@ -1,9 +1,8 @@
-"""Transcodes strings of any charset to UTF-8. UTF-8 is copied and checked, other charsets go through tables in kernels,
-and what the tables lack through the charset's codec.
+"""Transcodes strings of any charset to UTF-8. UTF-8 itself is copied and checked. Kernels translate other charsets with tables; the
+charset's codec translates what the tables lack.
 
 A value that is invalid in its charset is refused, never replaced: `rows` then stops the table with the column and the
-position.
-"""
+position."""
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ UNDEFINED = 0xFFFF  # marks a byte that the charset does not define
 
 
 def is_text(charset: str) -> bool:
-    """Returns whether a string of this charset is text. `binary` or no charset means bytes."""
+    """Returns whether a string of this charset is text. A string with no charset, or with `binary`, is bytes."""
     return charset not in ("", "binary")
 
 
@@ -76,7 +75,7 @@ def _utf8(values: Values) -> AnyArray:
 
 
 def _wide(values: Values, codec: str, charset: str) -> AnyArray:
-    """Decodes multi-byte charsets. Most text is ASCII, which most of these charsets include; it is copied."""
+    """Decodes multi-byte charsets. Most text is ASCII, which is the same in most of these charsets; such text is copied."""
     array, ascii_only = copied(values, pa.string())
     if ascii_only and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
         return array

@@ -1,4 +1,4 @@
-"""Converts a default value from a schema (`contracts.Column.default`) to a column's type. Called by `rows` and `staging`."""
+"""Converts a default value of a schema (`contracts.Column.default`) to its column's type. Called by `rows` and `staging`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from sluice.cdc_engine.binlog.column_types.entry import ColumnType
 
-_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # dates that no calendar of the lake has
+_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # The lake's types have no such dates.
 
 
 def text_value(text: str, each: ColumnType) -> str | None:
-    """Returns the text, or None if the value becomes NULL. Raises ValueError if the type does not have it.
+    """Returns the text, or None if the lake has NULL for it. Raises ValueError if it is not a value of the type.
 
     Binary values are hexadecimal digits, all others what SELECT prints.
     """

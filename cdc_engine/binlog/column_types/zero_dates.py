@@ -1,9 +1,8 @@
-"""Policies for invalid dates: zero and partial ones, days that no month has, and the year 0.
+"""Applies the policies for invalid dates: zero and partial ones, days that no month has, and the year 0.
 
 "null" is the default of every date type. "error" refuses such a value. "text" makes the column the text that SELECT
 prints (for a TIMESTAMP in UTC), which loses nothing. Called by the types of `dates`, which pass their values in
-DATETIME's layout.
-"""
+DATETIME's layout."""
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Va
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds, one per row
+# Each row has (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds.
 Packed = Callable[[Values], tuple[Int64s, Int64s | int]]
-DATE_ONLY = -1  # instead of digits of a fraction
+DATE_ONLY = -1  # This stands for a type without a time, where others have their number of fraction digits.
 MOMENT_BYTES = len("9999-12-31 23:59:59.999999")
 
 
 def declared_digits(mysql_type: str) -> int:
-    """Returns the digits of a second in a declared type: 3 for `datetime(3)`."""
+    """Returns the number of fraction digits of a declared type: 3 for `datetime(3)`."""
     found = re.search(r"\((\d)\)", mysql_type)
     return int(found[1]) if found else 0
 
 
 def with_zero_dates(found: ColumnType, packed: Packed, digits: int) -> ColumnType:
-    """Returns the type with its variants under the policies "error" and "text". `digits`: of a second, or DATE_ONLY."""
+    """Returns the type with its variants under the policies "error" and "text". `digits`: those of the fraction, or DATE_ONLY."""
     strict = dataclasses.replace(
         found, finish=functools.partial(_refusing, finish=found.finish), null_beside_source=False
     )

@@ -133,7 +133,7 @@ def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 def changed(
     buffer: Bytes, at: Integer, end: Integer, operation: Integer, root: Integer, node: Integer, nodes: Int64s
 ) -> bool:
-    """Applies one difference at the path from `at` to `end`. Returns False if that is impossible."""
+    """Applies one difference to the node at the path between `at` and `end`. Returns False if that is impossible."""
     if at >= end or buffer[at] != DOLLAR:
         return False
     at, here = at + 1, root
@@ -159,7 +159,9 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts a member in key order, or a cell before the one with its number; before the first means first."""
+    """Inserts a member in key order, or a cell before the cell with that number. A number before the first cell inserts at the
+    beginning.
+    """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False
     left = max(np.int64(0), children(nodes, parent) + first) if kind == CELL and first < 0 else first

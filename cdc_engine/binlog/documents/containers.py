@@ -21,7 +21,7 @@ CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWAR
 # are for the caller.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, PLACE, KEY_PLACE, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# By kind: the offset width from which on an entry contains the value itself instead of its offset.
+# For each kind: the offset width from which on an entry contains the value itself instead of its offset.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2

@@ -14,7 +14,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, kernel
 
 FRACTION_BITS, EXPONENT_BIAS = 52, 1075
 POWER_MIN, POWER_MAX = -292, 324  # powers of ten by which doubles are scaled
-# log10(2) and log2(10), and log10(3/4), as fractions; exact over the exponents of doubles
+# log10(2), log2(10) and log10(3/4) as fractions that are exact enough for all exponents of doubles.
 LOG10_2, LOG10_3_4, LOG10_SHIFT = 1262611, 524031, 22
 LOG2_10, LOG2_SHIFT = 1741647, 19
 

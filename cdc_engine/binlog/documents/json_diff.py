@@ -23,9 +23,9 @@ LEG = re.compile(
     r'\.(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s."\[*]+))|\[(?:(?P<index>[0-9]{1,10})|last(?:-(?P<back>[0-9]{1,10}))?)\]',
     re.DOTALL,
 )
-Node: TypeAlias = "dict[str, Node] | list[Node] | str"  # a scalar is the text that the server prints
+Node: TypeAlias = "dict[str, Node] | list[Node] | str"  # A scalar is represented by the text that the server prints.
 Container: TypeAlias = "dict[str, Node] | list[Node]"
-Leg: TypeAlias = "str | int"  # a member's key, or a cell's index: -1 is the last one
+Leg: TypeAlias = "str | int"  # A leg is a member's key, or a cell's index; -1 is the last cell.
 
 
 def changed(document: bytes, differences: bytes) -> str:
@@ -115,7 +115,7 @@ def _remove(holder: list[Node], legs: list[Leg], path: str) -> None:
 
 
 def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """Returns the object or array that contains the path's last leg, and that leg."""
+    """Returns the object or array that contains the last leg of a path, and that leg."""
     if not legs:
         raise _missing(path)
     node = _value(*_place(holder, legs[:-1], path))
@@ -125,13 +125,15 @@ def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, 
 
 
 def _place(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """Returns the container and the leg of a path's value; for the whole document the holder and its only cell."""
+    """Returns the container that holds a path's value, and the value's leg in it. For the whole document they are the holder and its only
+    cell.
+    """
     parent: Container = holder
     last: Leg = 0
     for leg in legs:
         node = _value(parent, last)
         if isinstance(node, str | dict) and leg in (0, -1):
-            continue  # the only cell of a value that is not an array is the value itself
+            continue  # The only cell of a value that is not an array is the value itself.
         if isinstance(node, str) or not _has(node, leg):
             raise _missing(path)
         parent, last = node, leg
@@ -156,8 +158,8 @@ def _put(parent: Container, leg: Leg, value: Node) -> None:
 
 
 def _cell(leg: Leg, count: int) -> int:
-    """Returns the index of a cell in an array with `count` values. A negative `leg` counts from the end. If it is before the first cell,
-    it means the first cell, as on the server.
+    """Returns the index of a cell in an array with `count` values. A negative `leg` counts from the end; one before the first cell means
+    the first cell, as on the server.
     """
     return int(leg) if int(leg) >= 0 else max(0, count + int(leg))
 

@@ -28,11 +28,11 @@ NUMBERS = {INT16: "<h", UINT16: "<H", INT32: "<i", UINT32: "<I", INT64: "<q", UI
 INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
 DEPTH_MAX = 101  # a document nests at most 100 levels
-# Maximum bytes of text per byte of a document. A text with more comes from entries that share values.
+# The most bytes of text that a byte of a document can become. More text means that entries share values.
 TEXT_FACTOR, TEXT_SPARE = 8, 64
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 BASE64_LINE = 76  # characters per line of the server's base64
-FIXED_DIGITS_MAX = 15  # digits before or after the point within which a double is printed without an exponent
+FIXED_DIGITS_MAX = 15  # A double is printed without an exponent if its point is within this many digits.
 
 ESCAPED = re.compile(r'["\\\x00-\x1f]')
 ESCAPES = {chr(code): f"\\u{code:04x}" for code in range(32)}
@@ -47,7 +47,9 @@ Built = Callable[[list[str] | None, list[Any]], Any]
 
 
 def read(document: bytes, built: Built) -> Any:
-    """Returns the text of a scalar; for an object or array what `built` returns for its keys (None: an array) and its values."""
+    """Parses a document. Returns the text of a scalar; for an object or array what `built` returns for its keys (None: an array) and its
+    values.
+    """
     if not document:
         return LITERALS[0]
     try:
@@ -59,7 +61,7 @@ def read(document: bytes, built: Built) -> Any:
 
 
 def printed(keys: list[str] | None, values: list[str]) -> str:
-    """Prints an object or array whose values are printed already."""
+    """Returns the text of an object or array from the texts of its values."""
     if keys is None:
         return f"[{', '.join(values)}]"
     members = [f"{quoted(key)}: {value}" for key, value in zip(keys, values, strict=True)]
@@ -158,7 +160,7 @@ def printed_double(number: float) -> str:
     if not isinstance(exponent, int):
         raise JsonFormatError("it has an invalid number")
     text = "".join(map(str, digits)).rstrip("0") or "0"
-    point = len(digits) + exponent if number else 1  # the value is 0.<text> * 10 ** point
+    point = len(digits) + exponent if number else 1  # The number equals 0.<text> * 10 ** point.
     minus = "-" * sign
     fixed = _fixed(text, point)
     if -FIXED_DIGITS_MAX + 1 <= point <= FIXED_DIGITS_MAX:

@@ -33,7 +33,9 @@ INDEX_DIGITS_MAX = 10
 
 @kernel
 def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Integer, Integer]:
-    """Returns (kind, first, second, offset after it): offset and size of a MEMBER's key, or the number of a CELL, negative from the end."""
+    """Parses one leg of a path. Returns (kind, first, second, offset after it): offset and size of a MEMBER's key, or the number of a CELL,
+    negative from the end.
+    """
     unread = (np.int64(UNREAD), np.int64(0), np.int64(0), np.int64(end))
     if at + 1 >= end or (buffer[at] != DOT and buffer[at] != OPEN):
         return unread
@@ -74,7 +76,7 @@ def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Inte
 
 @kernel
 def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer) -> Integer:
-    """Returns the node of a leg, or NONE. The only cell of a value that is not an array is the value itself."""
+    """Returns the node that a leg leads to, or NONE. The only cell of a value that is not an array is the value itself."""
     if kind == CELL and (scalar(nodes, node) or keyed(nodes, node)):
         return node if -1 <= first <= 0 else np.int64(NONE)
     found, _ = child_and_before(buffer, nodes, node, kind, first, second)

@@ -31,7 +31,7 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 DONE = 0
 ROOM, IN_EACH_OTHER = statuses.ROOM, statuses.IN_EACH_OTHER
 NULL = np.frombuffer(b"null", np.uint8)
-# Brackets of an array and of an object.
+# The brackets of an array and the braces of an object.
 OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"), ord("}")], np.uint8)
 
 
@@ -39,8 +39,8 @@ OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"),
 def print_documents(
     buffer: Bytes, starts: Int64s, sizes: Int64s, row: Integer, offsets: Int32s, out: Bytes, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """Prints the documents from `row` on, back to back. Returns (status, row). `offsets` (rows + 1) has the end of the
-    document before.
+    """Prints the documents from `row` on, back to back. Returns (status, row). `offsets` (rows + 1): its entry `row` is where the text
+    begins.
 
     The status is DONE, or that of the row where printing ended: ROOM if `out` is full, or why its bytes are not a
     document.
@@ -58,7 +58,7 @@ def print_documents(
 
 @kernel
 def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used: Integer, stack: Int64s) -> Integer:
-    """Returns the offset after the text, or a status. No bytes at all are the JSON null, as on the server."""
+    """Prints one document. Returns the offset after its text, or a status. A document without bytes is the JSON null, as on the server."""
     if begin == end:
         return print_plain(NULL, 0, NULL.shape[0], out, used)
     kind, at, depth, values = np.int64(buffer[begin]), begin + 1, np.int64(0), np.int64(0)

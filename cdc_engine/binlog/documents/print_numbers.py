@@ -17,7 +17,7 @@ from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes
 
 NUMBER_ROOM = 300  # bytes; a decimal may claim 255 digits
-FIXED_DIGITS_MAX = 15  # digits before or after the point within which a double is printed without an exponent
+FIXED_DIGITS_MAX = 15  # A double is printed without an exponent if its point is within this many digits.
 MOMENT_BYTES = 8
 MINUS, POINT, ZERO, QUOTE, HYPHEN, COLON, SPACE, EXPONENT = (ord(sign) for sign in '-.0"-: e')
 NOTHING, TEN, FIRST_DIGIT = np.uint64(0), np.uint64(10), np.uint64(ord("0"))
@@ -52,7 +52,7 @@ def print_padded(out: Bytes, at: Integer, value: Integer, digits: Integer) -> In
 
 @kernel
 def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Integer:
-    """Writes the bits of an int64 as a number, `signed` or not."""
+    """Writes the bits of an int64 as a signed or an unsigned number."""
     number = np.uint64(value)
     if signed and value < 0:
         out[at] = MINUS
@@ -143,7 +143,7 @@ def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: 
 
 @kernel
 def group_size(digits: Integer, whole: Integer, precision: Integer) -> Integer:
-    """Returns how many digits the next group of bytes has: nine, but fewer at the beginning and at the end."""
+    """Returns how many decimal digits the next group of bytes holds: nine, or fewer at both ends."""
     if digits == 0 and whole % 9:
         return whole % 9
     return np.int64(9) if digits < whole else min(np.int64(9), precision - digits)
@@ -170,7 +170,7 @@ def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits:
 
 @kernel
 def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
-    """Writes the decimal point, and first a zero if no digit precedes the point. The digits of the number begin at `first`."""
+    """Writes the decimal point; writes a zero before it if no digit precedes the point. The digits of the number begin at `first`."""
     if at == first:
         out[at] = ZERO
         at += 1

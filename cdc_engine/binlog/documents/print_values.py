@@ -32,7 +32,7 @@ ESCAPED_BYTES_MAX = len(r"\u0000")  # for one byte
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
 LENGTH_SHIFT_MAX = 28  # a length has 7 bits per byte, in at most five bytes
 NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)  # by kind
-# shifting left and right again extends the sign
+# Shifting left and then right extends the sign.
 SIGN_SHIFT = np.array([0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64)
 DECIMAL = int(TypeCode.NEWDECIMAL)
 
@@ -42,7 +42,7 @@ def _characters(text: str) -> Bytes:
 
 
 def _among(*codes: TypeCode) -> np.typing.NDArray[np.bool_]:
-    """Returns a table by the type code of an opaque value."""
+    """Returns a table that maps the type code of an opaque value to how it is printed."""
     return np.isin(np.arange(256), codes)
 
 
@@ -52,13 +52,13 @@ HEX, BASE64 = _characters("0123456789abcdef"), _characters(jsonb.BASE64)
 LITERALS = _characters("null true false")
 LITERAL_STARTS, LITERAL_ENDS = np.array([0, 5, 10], np.int64), np.array([4, 9, 15], np.int64)
 PREFIX = _characters('"base64:type')
-# By byte: the character after the backslash; 0 if the byte is not escaped.
+# For each byte: the character after the backslash; 0 if the byte is not escaped.
 ESCAPES = np.array([ord(jsonb.ESCAPES.get(chr(byte), "\0\0")[1]) for byte in range(256)], np.uint8)
 
 
 @kernel
 def print_scalar(buffer: Bytes, kind: Integer, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes a value of any kind except containers."""
+    """Writes a value of any kind except a container."""
     if kind == LITERAL:
         return print_literal(buffer, at, end, out, used)
     if kind == STRING:
@@ -107,7 +107,7 @@ def print_string(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 
 @kernel
 def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes an opaque value: the type of a column and a value of it."""
+    """Writes an opaque value: a column's type code and a value of that type."""
     if at >= end:
         return CUT_OFF
     code = np.int64(buffer[at])
@@ -127,7 +127,7 @@ def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 
 @kernel
 def sized(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Returns (start, size) of a value with its length before it."""
+    """Reads a value's length. Returns (start, size) of the value."""
     size, shift = np.int64(0), np.int64(0)
     while at < end:
         byte = np.int64(buffer[at])

@@ -5,7 +5,8 @@ from __future__ import annotations
 ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMBER, NO_DECIMAL, LEFT, NODES = range(
     -1, -13, -1
 )
-# ROOM and NODES: call again with more space for text or nodes. LEFT: the parser in Python handles it.
+# After ROOM and NODES the caller calls again, with more space for text or nodes. After LEFT the parser in Python
+# handles the document.
 MESSAGES = {
     CUT_OFF: "it is truncated",
     IN_EACH_OTHER: "its parts overlap",

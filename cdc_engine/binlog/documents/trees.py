@@ -106,7 +106,9 @@ def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: In
 def print_tree(
     buffer: Bytes, nodes: Int64s, root: Integer, stack: Int64s, out: Bytes, used: Integer, most: Integer
 ) -> Integer:
-    """Returns the offset after the text, or a status; LEFT if it would be longer than `most`, or deeper than a document may be."""
+    """Prints a tree. Returns the offset after the text, or a status; LEFT if the text would be longer than `most`, or nested deeper than a
+    document may be.
+    """
     node, depth = root, np.int64(0)
     while used <= most and depth < DEPTH_MAX:
         if scalar(nodes, node):

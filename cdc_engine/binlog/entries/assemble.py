@@ -24,10 +24,11 @@ from sluice.cdc_engine.binlog.entries.locate import AFTER
 from sluice.cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-NULL, ABSENT = -1, -2  # as a value's size
+NULL, ABSENT = -1, -2  # These stand for a value's size.
 QUERY_KIND = 7  # numbers.EventType.QUERY
-PLAIN, HIGH, OF_NULL = 0, 1, 2  # which of a column's three heads a value has; they differ in sqlType
-ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # a Pair up to the length of its value
+# A column has three heads, which differ in sqlType. This is the index of the one that a value gets.
+PLAIN, HIGH, OF_NULL = 0, 1, 2
+ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # The bytes of a Pair before the length of its value.
 
 
 @nb.njit(inline="always")
@@ -51,7 +52,7 @@ def beginning(size: Integer, high: Integer) -> Integer:
 
 @kernel
 def measure_images(images: ShownImages, frame: ColumnFrames, measured: MeasuredImages) -> None:
-    """Writes all of `measured`."""
+    """Measures all images and writes the results into `measured`."""
     image_side, image_event, values = images
     starts, sizes, high, texts = values
     heads, tails = frame.heads, frame.tails
@@ -143,7 +144,7 @@ def measure_events(
     image_sizes: Int64s,
     measured: EntrySizes,
 ) -> Integer:
-    """Writes the sizes of `measured`. Returns the bytes of all entries."""
+    """Measures the entries of all events and writes the sizes into `measured`. Returns the bytes of all entries."""
     image_side, image_event, _ = images
     change_sizes, header_sizes, entry_sizes, _ = measured
     for event in range(kinds.shape[0]):
@@ -212,7 +213,7 @@ def put_events(
     measured: MeasuredImages,
     entries: EntrySizes,
 ) -> None:
-    """Writes the entry of each event, and its start into `entries`."""
+    """Writes the entry of each event into `out`, and where it starts into `entries`."""
     image_side, image_event, values = images
     change_sizes, header_sizes, _, entry_starts = entries
     image_sizes = measured.images

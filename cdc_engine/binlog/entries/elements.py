@@ -19,11 +19,11 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 
 BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
-OPEN_HERE = -1  # used instead of an index for the transaction that is open at the block's end
+OPEN_HERE = -1  # This replaces the index of a transaction that is still open at the block's end.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# State between two ranges: whether the beginning of a transaction was shown and its end was not; when an empty transaction was last
-# shown, µs; how many were omitted since.
+# What is kept between two ranges: whether a transaction's beginning was shown and its end was not; when an empty
+# transaction was last shown, in µs; how many were omitted since.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT = range(3)
 State = tuple[int, int, int]
 FIRST_STATE: State = (0, 0, 0)
@@ -40,7 +40,9 @@ class BlockRange(NamedTuple):
 
 
 class TransactionEnds(NamedTuple):
-    """Of each transaction of a block: the index of the event after its last one, its time, and where it begins; -1: it has no BEGIN."""
+    """One value per transaction of a block. `events`: index of the event after its last one; `times`: its time; `begins`: where it begins,
+    -1 without a BEGIN.
+    """
 
     events: Int64s
     times: Int64s

@@ -22,7 +22,7 @@ KINDS = {KIND_INSERT: "INSERT", KIND_UPDATE: "UPDATE", KIND_DELETE: "DELETE"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatMessages:
-    """Flat messages. `ends`: of each message in `data`; `events`, `partitions`: each message's event and partition."""
+    """Flat messages. `ends`: where each message ends in `data`. `events`, `partitions`: each message's event and partition."""
 
     data: Bytes
     ends: Int64s
@@ -31,7 +31,7 @@ class FlatMessages:
 
 
 def text_of(value: object) -> str:
-    """Prints JSON like fastjson: without blanks and with minimal escapes."""
+    """Returns a value as JSON in fastjson's form: without blanks and with few escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -88,7 +88,7 @@ class FlatTable:
 def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
     """Returns the image that defines each message's columns: that of its event's last row, or the before image of a deletion."""
     last = np.full(len(shown.facts.kinds), -1, np.int64)
-    last[shown.event] = np.arange(len(shown.event))  # the last image of an event wins
+    last[shown.event] = np.arange(len(shown.event))  # Of several images of an event the last one wins.
     found = last[events]
     back = (kinds == KIND_DELETE) & (shown.side[found] != BEFORE)
     images: Int64s = found - back
@@ -98,7 +98,7 @@ def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
 def flat_statement(  # noqa: PLR0917  one caller
     statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int, gtid_set: str = ""
 ) -> bytes:
-    """Returns the message of a statement."""
+    """Returns the flat message of a statement."""
     record = {
         "data": None,
         "database": schema,

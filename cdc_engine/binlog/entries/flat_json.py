@@ -19,17 +19,17 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 NULL_WORD = np.frombuffer(b"null", np.uint8)
-# Pieces of a table's pool: each column's name as a key, its type as a string, its sqlType numbers (PLAIN, HIGH,
+# The pieces of a table's pool: each column's name as a key, its type as a string, its sqlType numbers (PLAIN, HIGH,
 # OF_NULL).
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
-# Pieces of a message, each the text before that part; three ends, by kind of the rows.
+# The pieces of a message: the text before each part, and three ends, one for each kind of rows.
 DATA, ES, GTID, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(8)
 
 
 @nb.njit(inline="always")
 def short_escape(byte: Integer) -> Integer:
-    """Returns the letter after the backslash, or 0 if there is none."""
+    """-"""
     if byte == 34 or byte == 92:
         return byte
     if byte == 8:
@@ -152,7 +152,7 @@ def put_rows(
 def put_columns(
     out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes an object with `piece` (TYPE, SQL_TYPE) of each column that the image has; null if it has none."""
+    """Writes an object with `piece` (TYPE, SQL_TYPE) of each column that the image has. Writes null if it has none."""
     _, sizes, high, _ = values
     begin = at
     at = _put_byte(out, at, 123, writes)
@@ -173,7 +173,9 @@ def put_columns(
 def put_keys(
     out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, columns: Pieces
 ) -> Integer:
-    """Writes an array of the key columns' names that the image has; null if it has none. The piece of a name ends with a colon."""
+    """Writes an array with the names of the key columns that the image has. Writes null if it has none. The piece of a name ends with a
+    colon.
+    """
     begin = at
     at = _put_byte(out, at, 91, writes)
     first = at
@@ -204,7 +206,7 @@ def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer
 def put_message(
     out: Bytes, at: Integer, writes: bool, units: FlatUnits, message: Integer, values: ShownValues, table: MessageParts
 ) -> Integer:
-    """Writes a message and returns the offset after it."""
+    """Writes one message. Returns the offset after it."""
     first, ms, shown = units.begins[message], units.ms[message], units.shown[message]
     kind, images = units.kinds[first], units.images[first : units.begins[message + 1]]
     keys, columns, frame = table
@@ -231,7 +233,7 @@ def put_message(
 def put_messages(
     out: Bytes, writes: bool, units: FlatUnits, values: ShownValues, table: MessageParts, ends: Int64s
 ) -> None:
-    """Writes all messages. `ends`: where each ends in `out`, which is written only with `writes`."""
+    """Writes all messages into `out`, only if `writes` is set. Records in `ends` where each one ends."""
     at = np.int64(0)
     for message in range(units.begins.shape[0] - 1):
         at = put_message(out, at, writes, units, message, values, table)

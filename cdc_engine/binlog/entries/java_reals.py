@@ -10,12 +10,12 @@ from sluice.cdc_engine.contracts import Bytes, Int32s
 BYTES_MAX = 32  # of one number
 DIGITS_MAX = 24
 MINUS, POINT, ZERO, NINE, BIG_E = 45, 46, 48, 57, 69
-PLAIN_FROM, PLAIN_UPTO = -3, 6  # exponents of numbers that are printed without an exponent
+PLAIN_FROM, PLAIN_UPTO = -3, 6  # Numbers with an exponent in this range are printed without one.
 
 
 @compiled
 def print_java(texts: Bytes, places: Int32s, offsets: Int32s, out: Bytes) -> Integer:
-    """Rewrites the numbers texts[places[row]:places[row + 1]], empty for NULL, back to back. Returns the bytes written."""
+    """Rewrites the numbers texts[places[row]:places[row + 1]] (empty for NULL) in Java's form, back to back. Returns the bytes written."""
     digits = np.empty(DIGITS_MAX, np.uint8)
     used = np.int64(0)
     offsets[0] = 0
@@ -34,7 +34,7 @@ def print_java(texts: Bytes, places: Int32s, offsets: Int32s, out: Bytes) -> Int
 
 @compiled
 def _read(texts: Bytes, at: Integer, end: Integer, digits: Bytes) -> tuple[Integer, Integer]:
-    """Returns (digits without surrounding zeros, exponent of the first of them); no digits for zero."""
+    """Parses a number. Returns (its digits without surrounding zeros, the exponent of the first digit); no digits for zero."""
     count, before, exponent, seen_point, leading = np.int64(0), np.int64(0), np.int64(0), False, np.int64(0)
     while at < end:
         byte = texts[at]

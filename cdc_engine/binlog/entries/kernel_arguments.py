@@ -1,7 +1,6 @@
-"""The arguments of the kernels that write entries and flat messages, grouped by what they describe.
+"""Groups the arguments of the kernels that write entries and flat messages.
 
-`rows`, `messages` and `flat` make them.
-"""
+`rows`, `messages` and `flat` make them."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class ShownValues(NamedTuple):
-    """Values as texts, columns by images. `starts`, `sizes` (NULL, ABSENT): of each value in `texts`; `high`: its sqlType is the wider
-    one.
+    """Values as texts, columns by images. `starts`, `sizes` (NULL, ABSENT): where each value is in `texts`. `high`: whether its sqlType is
+    the wider one.
     """
 
     starts: Int64s
@@ -22,7 +21,7 @@ class ShownValues(NamedTuple):
 
 
 class ShownImages(NamedTuple):
-    """Images in the order of their events: side, index of the event, and values of each one."""
+    """Images in the order of their events. Each has a side, the index of its event, and its values."""
 
     side: Int8s
     event: Int32s
@@ -50,7 +49,7 @@ class MeasuredImages(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Constant texts: piece n is `data[starts[n] : starts[n + 1]]`."""
+    """Constant texts. Piece n is `data[starts[n] : starts[n + 1]]`."""
 
     data: Bytes
     starts: Int64s
@@ -74,7 +73,7 @@ class EntryHeaders(NamedTuple):
 
 
 class EntrySizes(NamedTuple):
-    """The bytes of each event's RowChange, header and entry, and where the entry starts."""
+    """The bytes of each event's RowChange, header and entry, and where its entry starts."""
 
     changes: Int64s
     headers: Int64s

@@ -79,7 +79,7 @@ class Images:
 def note_changes(
     partial: Int8s, slot: Int32s, values: LocatedValues, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
-    """Writes the values of an after image that are differences. Their documents are in the image before it."""
+    """Records the values of an after image that are JSON differences. The documents that they change are in the before image."""
     starts, sizes = values
     for column in range(partial.shape[0]):
         wanted = slot[column]
@@ -101,7 +101,7 @@ def locate_images(
     image_event: Int32s,
     differences: Int64s,
 ) -> Integer:
-    """Continues at `cursor` (event, offset of the next image or 0, images, differences) until the events end, or FULL.
+    """Continues at `cursor` (event, offset of the next image or 0, images, differences). Stops at the end of the events, or with FULL.
 
     `values`: columns by images. `differences` (4 by n): JSON values that are logged as changes of the document before, as in
     `rows.diffs`. Returns REFUSED if bytes are not images.

@@ -21,12 +21,12 @@ from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT,
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
-FRAME_BYTES_MAX = 128  # of an entry that begins or ends a transaction, without its file name
+FRAME_BYTES_MAX = 128  # The largest entry that begins or ends a transaction, without its file name.
 VERSIONS_MAX = 10_000  # cached entry makers
 
 
 class DescribedStatement(Protocol):
-    """A statement's EventType and the table that its entry names."""
+    """What a statement's entry says about it: its EventType and its table."""
 
     @property
     def kind(self) -> int: ...
@@ -37,7 +37,7 @@ class DescribedStatement(Protocol):
 
 
 class EntryPart(Protocol):
-    """Entries of one block in order, or its statement; `feed.Chosen`."""
+    """The entries of one block in order, or one statement. `feed.Chosen` makes it."""
 
     @property
     def block(self) -> Block: ...
@@ -117,7 +117,7 @@ class EntryMaker:
                 yield own[entries.events], entries
 
     def table(self, version: TableVersion) -> TableEntries:
-        """Returns the entry maker of a table version. Makers are cached."""
+        """Returns the maker for a table version. Makers are cached."""
         found = self._tables.get(id(version))
         if found is None or found.version is not version:
             if len(self._tables) >= VERSIONS_MAX:
@@ -211,7 +211,7 @@ def _frame_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMark
     kinds, indices = np.ascontiguousarray(part.kinds[places]), part.indices[places]
     frames = _frames(part, places, indices)
     begins = kinds == BEGIN
-    # A transaction without BEGIN (a decided XA transaction) begins where it ends.
+    # A transaction without BEGIN (a decided XA transaction) begins at its end.
     shown_begins = begins & (frames["begin"] >= 0)
     offsets = np.where(shown_begins, frames["begin"], frames["close"])
     lengths = np.where(shown_begins, frames["begin_length"], frames["close_length"])
@@ -229,7 +229,7 @@ def _frame_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMark
 
 
 def _frames(part: EntryPart, places: Int64s, indices: Int64s) -> Frames:
-    """Returns the frames of transactions. For one that continues in the next block, the missing facts come from its first row."""
+    """Returns the frames of transactions. If a transaction continues in the next block, its first row gives the missing facts."""
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)
     frames[~open_here] = block.transaction_frame[indices[~open_here]]

@@ -1,4 +1,4 @@
-"""Writes protobuf in kernels: first sizes, then bytes. The caller provides the space."""
+"""Encodes protobuf in kernels: computes sizes first, then writes bytes. The caller provides the space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 @nb.njit(inline="always")
 def varint_size(value: Integer) -> Integer:
-    """Returns the bytes of a number that is not negative."""
+    """Returns how many bytes a number takes that is not negative."""
     size = 1
     while value > 0x7F:
         value >>= 7
@@ -32,7 +32,7 @@ def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def field_size(value: Integer) -> Integer:
-    """Returns the bytes of a number field below 16; 0 for the number 0, which is not written."""
+    """Returns the bytes of a number field with a field number below 16; 0 for the number 0, which is not written."""
     return 0 if value == 0 else 1 + varint_size(value)
 
 
@@ -81,10 +81,10 @@ def encoded_varint(value: int) -> bytes:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """Encodes a number field; nothing for 0."""
+    """Encodes a number field; returns nothing for 0."""
     return encoded_varint(field << 3) + encoded_varint(value) if value else b""
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """Encodes a bytes field; nothing for an empty value."""
+    """Encodes a bytes field; returns nothing for an empty value."""
     return encoded_varint(field << 3 | 2) + encoded_varint(len(value)) + value if value else b""

@@ -39,15 +39,15 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
 
-CHUNK_BYTES_MAX = 1 << 20  # of row events at once; one event may be larger
+CHUNK_BYTES_MAX = 1 << 20  # The bytes of row events that are converted at once. One event may be larger.
 IMAGES_MIN = 1 << 12
 KeptColumns = Callable[[TableVersion], Int32s]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entries:
-    """Serialized entries with their ranges in `data`. `events`: for row events, the index of each entry's event among
-    the given ones; with a row filter an event may have no entry or several.
+    """Serialized entries with their ranges in `data`. `events`: for row events, the index of each entry's event among the given ones. With
+    a row filter an event may have no entry or several.
     """
 
     data: Bytes
@@ -141,8 +141,8 @@ class TableEntries:
             yield self.written(shown, file, shown.row_counts, marks)
 
     def shown(self, block: Block, chosen: Int64s) -> Iterator[ShownRows]:
-        """Yields the values of the block's row events with these indices (ascending), some events at a time, for events
-        with visible rows.
+        """Yields the values of the block's row events with these indices (ascending), some events at a time. Events without visible rows
+        are left out.
         """
         lengths = np.cumsum(block.event_length[chosen])
         first = 0
@@ -226,8 +226,8 @@ class TableEntries:
 
 
 def _together(shown: list[TextValues], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
-    """Joins all texts into one array. Returns starts and sizes of each value in it (columns by images; NULL, ABSENT),
-    which are high, and the array.
+    """Joins all texts into one array. Returns each value's start and size in it (columns by images; NULL, ABSENT), which values are high,
+    and the array.
     """
     starts, sizes = np.empty_like(images.starts, order="C"), np.empty_like(images.sizes, order="C")
     high, parts, used = np.zeros(sizes.shape, np.int8), [np.zeros(1, np.uint8)], 1

@@ -1,8 +1,7 @@
-"""Applies row filters and masks of conf/ to entries. Used by `rows`, for tables that have any.
+"""Applies the row filters and masks of conf/ to entries. Used by `rows` for tables that have filters or masks.
 
 A consumer gets what the lake gets: an update that leaves the filter is a DELETE, one that enters it an INSERT, so an
-event may become several entries or none. Texts and integers have the same digest as in the lake.
-"""
+event may become several entries or none. Texts and integers have the same digest as in the lake."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from sluice.cdc_engine.errors import ConsumerStoppedError, TableStoppedError
 
 
 class ShownRules:
-    """The rules for one table version. Raises ConsumerStoppedError if a rule does not fit it."""
+    """The filter and the masks for one table version. Raises ConsumerStoppedError if one does not fit it."""
 
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
         corrected = [policy.corrected(column) for column in columns]
@@ -45,7 +44,7 @@ class ShownRules:
         }
 
     def texts(self, texts: Sequence[ColumnTexts]) -> list[ColumnTexts]:
-        """Returns how the columns are shown. A digest is a VARCHAR, whatever the column's type."""
+        """Returns how the columns are shown after masking. A digest is a VARCHAR, whatever the column's type."""
         kind = SqlType.VARCHAR
         return [
             dataclasses.replace(each, sql_type=kind, of_high=kind, of_null=kind)
@@ -87,7 +86,9 @@ class ShownRules:
         ]
 
     def _asked(self, version: TableVersion, policy: ValuePolicy) -> RowDecoder | None:
-        """Returns a decoder of the columns in the condition. Without a key each update yields both images, as entries do."""
+        """Returns a decoder of the columns in the condition. It treats the table as one without a key, so that each update yields both
+        images, as entries do.
+        """
         wanted = [index for index, each in enumerate(version.columns) if each.name.lower() in policy.rules.wanted]
         if not wanted:
             return None

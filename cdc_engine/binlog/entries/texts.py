@@ -61,7 +61,7 @@ ISO_8859_1 = np.arange(256, dtype=np.int32)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Display:
-    """How consumers are shown values that have several forms.
+    """How consumers see values that can be written in several forms.
 
     `time_zone`: of TIMESTAMP values. `decimals`: a whole DECIMAL with all digits of its scale (`declared`: 1.000000), or as Canal shows it
     (`canal`: 1.0). `gtids`: whether headers have the GTIDs of their transactions.
@@ -77,7 +77,9 @@ DEFAULT_DISPLAY = Display()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextValues:
-    """Values of one column. `array`: strings, or bytes that are UTF-8. `high`: values whose sqlType is the wider one; None: no value."""
+    """The values of one column. `array`: strings, or bytes that are UTF-8. `high`: which values have the wider sqlType; None: no value has
+    it.
+    """
 
     array: AnyArray
     high: Mask | None = None
@@ -85,7 +87,9 @@ class TextValues:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnTexts:
-    """How a column is shown. `prefix_bytes`, `width`: as in `column_types.ColumnType`. `sql_type`; `of_high`, `of_null`: of such values."""
+    """How a column is shown. `prefix_bytes`, `width`: as in `column_types.ColumnType`. `sql_type`: the usual type; `of_high`, `of_null`:
+    the types of such values.
+    """
 
     prefix_bytes: int = 0
     width: int = 0
@@ -114,7 +118,7 @@ def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTe
 
 
 def _through_type(column: Column, display: Display) -> ColumnTexts:
-    """Returns how a column is shown whose layout is that of the lake's type."""
+    """Returns how a column is shown, if its layout is that of the lake's type."""
     lies = _layout(column)
     code, finish = column.type_code, lies.finish
     kind, null = int(MOMENTS.get(TypeCode(code), SqlType.VARCHAR)), 0
@@ -203,7 +207,7 @@ def _decimals(values: Values, precision: int, scale: int) -> AnyArray:
 
 
 def _without_zeros(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """A fraction of zeros alone is one zero: 1.0 for 1.000000, as Canal shows it. 1.500000 keeps its zeros there, too."""
+    """Shortens a fraction that is all zeros to one zero: 1.0 for 1.000000, as Canal shows it. Canal keeps the zeros of 1.500000."""
     found: AnyArray = pc.replace_substring_regex(finish(values), pattern=r"\.00+$", replacement=".0")
     return found
 
@@ -220,7 +224,7 @@ def _reals(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
 
 
 def _in_zone(column: Column, time_zone: str) -> Callable[[Values], AnyArray]:
-    """Shows a TIMESTAMP in a time zone. The zero timestamp stays zero."""
+    """Converts a TIMESTAMP to a time zone. The zero timestamp stays zero."""
     in_utc = type_of(column, "text").finish
     if time_zone.upper() == "UTC":
         return in_utc

@@ -1,11 +1,9 @@
-"""Divides rows into units of messages: each unit's partition, and which units form a message. Used by `flat`, and by
-`packets` for entries.
+"""Divides rows into units, assigns a partition to each unit, and groups units into messages. Used by `flat`, and by `packets` for entries.
 
 A unit is an insert, an update or a delete of one row. If rows are assigned to partitions by the hash of their key, an
 update of the key would leave the old key's history in one partition and continue in another, and a reader of both may
 see them in any order. Such an update is two units: a delete of the old key in its partition, and an insert of the new
-key in its partition.
-"""
+key in its partition."""
 
 from __future__ import annotations
 
@@ -27,8 +25,8 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Hashing:
-    """How rows of a table are assigned to partitions: by the hash of `columns` (indices of the visible columns) with
-    `seed`, modulo `partitions`.
+    """How rows of a table are assigned to partitions: the hash of `columns` (indices of the visible columns) with `seed`, modulo
+    `partitions`.
 
     `splits`: an update that moves a row between partitions is two units. `table`: "database.table", for errors.
     """
@@ -42,7 +40,7 @@ class Hashing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """One value per unit, in stream order within its partition: `kind`, `event`, first image, `partition`."""
+    """One value per unit, in stream order within its partition: `kind`, `event`, first image, and `partition`."""
 
     kind: Int8s
     event: Int64s
@@ -61,7 +59,7 @@ class Units:
 
 
 def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
-    """Returns the units of all rows. `partition`: of each row without hashing. Raises ConsumerStoppedError if a row's
+    """Divides all rows into units. `partition`: each row's partition, if nothing is hashed. Raises ConsumerStoppedError if a row's
     partition is unknown.
     """
     kinds = shown.facts.kinds[shown.event]
@@ -94,14 +92,14 @@ def _ordered(  # noqa: PLR0917  columns of one table
 
 
 def _whole(shown: ShownRows, images: Int64s) -> Mask:
-    """Returns which images have all columns. The others cannot be inserts."""
+    """Returns which images have all columns. The other images cannot be inserts."""
     found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
     return found
 
 
 def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing) -> ShownRows:
-    """Fills the hashed columns that `images` omit from the image `before`, because they did not change. Without
-    splitting, Canal's behaviour applies: an omitted column counts as empty.
+    """Fills hashed columns that an image omits from the image `before`, because they did not change. Without splitting, Canal's behaviour
+    applies: an omitted column counts as empty.
     """
     lacks = [shown.sizes[column, images] == ABSENT for column in hashing.columns]
     if not hashing.splits or not any(each.any() for each in lacks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluice.cdc_engine.errors import BinlogFormatError
 
-_PACKED_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # length-encoded integers: first byte → bytes that follow
+_PACKED_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # A length-encoded integer's first byte, and how many bytes follow it.
 
 
 class ByteCursor:

@@ -28,7 +28,7 @@ from sluice.cdc_engine.ports import Content
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255
-FIELD_BYTES_MAX = 256  # of all fields before a payload; MySQL writes about twenty
+FIELD_BYTES_MAX = 256  # The most bytes of all fields before a payload; MySQL writes about twenty.
 
 
 COMPRESSED = frozenset(
@@ -118,8 +118,6 @@ def _length_encoded(data: bytes, at: int) -> tuple[int, int]:
         raise BinlogFormatError("the fields of a compressed transaction are truncated")
     return (int.from_bytes(data[at + 1 : at + 1 + width], "little") if width else first), at + 1 + width
 
-
-# ── MariaDB: single events ──
 
 PLAIN_TYPE = {
     types.MARIADB_QUERY_COMPRESSED: types.QUERY,

@@ -42,7 +42,7 @@ CHECKSUM_CRC32 = 1
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
-_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # a bit of MariaDB's
+_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # This bit is MariaDB's.
 _SIZES = {
     _FLAGS: 4,
     _SQL_MODE: 8,
@@ -62,9 +62,9 @@ _SIZES = {
     129: 8,  # MariaDB's transaction id
 }
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes after the text
-_MANY_DATABASES = 254  # there are more than listed
-# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends: flags of the phase, and the bytes
-# after those of an end
+_MANY_DATABASES = 254  # The server writes this count if more databases changed than it lists.
+# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends. These are the flags of the phase, and
+# the number of bytes that follow those of an end.
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
 # MariaDB writes explicit_defaults_for_timestamp into the flags since these versions, and since 10.10
@@ -134,7 +134,7 @@ class _Packet:
 
 
 class _NoConnection:
-    """A substitute for the library's connection. Control events ask it only for the server's brand."""
+    """A substitute for the library's connection. The library asks it for the server's brand and for nothing else."""
 
     @staticmethod
     def _get_dbms() -> str:
@@ -152,7 +152,8 @@ def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
     """Parses a ROTATE event. `event`: the whole event with header and checksum, as for all functions here."""
     rotate = _parse(RotateEvent, event, event[HEADER_BYTES : len(event) - checksum_bytes])
     rotation = Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
-    order_key(0, file_number(rotation.file), rotation.offset)  # raises if they cannot form an order key
+    # This raises if file and offset cannot form an order key.
+    order_key(0, file_number(rotation.file), rotation.offset)
     return rotation
 
 
@@ -188,7 +189,7 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
 
 
 def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> QueryStatement:
-    """Parses text and default database of a QUERY event. The kernel has checked that its parts lie in the event.
+    """Parses the text and the default database of a QUERY event. The kernel has checked that its parts lie in the event.
 
     `tells_timestamps`: see FileFormat.
     """
@@ -247,7 +248,9 @@ def _explicit_timestamps(variables: dict[int, bytes], *, tells_timestamps: bool)
 
 
 def _charsets(collations: bytes) -> tuple[str, str, str]:
-    """Returns the charsets of client, connection and server; empty if not logged, or if no known server has the collation."""
+    """Returns the charsets of client, connection and server. They are empty if they were not logged, or if no known server has the
+    collation.
+    """
     ids = struct.unpack("<HHH", collations) if collations else (0, 0, 0)
     client, connection, server = (charset_of_id(number) for number in ids)
     return client.name if client else "", connection.name if connection else "", server.name if server else ""

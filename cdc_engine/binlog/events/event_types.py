@@ -10,11 +10,11 @@ from __future__ import annotations
 HEADER_BYTES = 19
 TYPE_AT, SERVER_ID_AT, LENGTH_AT, END_AT, FLAGS_AT = 4, 5, 9, 13, 17
 CHECKSUM_BYTES = 4
-# The statement depends on its session (a temporary table, CONNECTION_ID(), GET_LOCK).
+# The flag of a statement that depends on its session (a temporary table, CONNECTION_ID(), GET_LOCK).
 FLAG_THREAD_SPECIFIC = 0x04
-FLAG_IN_USE = 0x01  # in a format description: the file is still written; not part of its checksum
-FLAG_ARTIFICIAL = 0x20  # created by the dump thread; not in the file
-FLAG_IGNORABLE = 0x80  # a replica that does not know the type may ignore the event
+FLAG_IN_USE = 0x01  # In a format description: the file is still being written. The flag is not part of the checksum.
+FLAG_ARTIFICIAL = 0x20  # The dump thread created the event; it is not in the file.
+FLAG_IGNORABLE = 0x80  # A replica that does not know the type may ignore the event.
 
 QUERY = 2
 STOP = 3

@@ -1,5 +1,5 @@
-"""Keeps the events of prepared XA transactions in memory, for streams that need not survive the process.
-`store.prepared` keeps them on disk.
+"""Keeps the events of prepared XA transactions in memory, for streams that do not outlive the process. `store.prepared` keeps them on
+disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sluice.cdc_engine.position import Position
 
 
 class RecordedEvents:
-    """`contracts.Content` of bytes in memory."""
+    """Implements `contracts.Content` with bytes in memory."""
 
     def __init__(self, content: bytes) -> None:
         self.size = len(content)
@@ -26,7 +26,7 @@ class RecordedEvents:
 
 @dataclasses.dataclass(frozen=True)
 class _RecordedTransaction:
-    """The events of a transaction, with the order key of its prepare and, once it is decided, of its commit."""
+    """The events of a transaction, with the order key of its prepare and, after the decision, that of its commit."""
 
     name: str
     events: bytes
@@ -35,7 +35,7 @@ class _RecordedTransaction:
 
 
 class MemoryPrepared:
-    """`contracts.PreparedTransactions` that ends with the process. Keeps committed transactions until then."""
+    """Implements `contracts.PreparedTransactions` in memory; it also keeps committed transactions until the process ends."""
 
     def __init__(self) -> None:
         self._open: bytearray | None = None
@@ -57,7 +57,7 @@ class MemoryPrepared:
         self._open = None
 
     def undecided(self) -> dict[str, bytes]:
-        """Returns name → events of the transactions that are prepared now."""
+        """Returns the name and the events of each transaction that is prepared and not decided."""
         return {name: each.events for name, each in self._prepared.items()}
 
     def commit(self, name: str, order_key: int) -> Content | None:

@@ -1,9 +1,7 @@
-"""Classifies the statement of a QUERY event. Pure; called by `scan` for the few statements that the kernel does not
-know.
+"""Classifies the statement of a QUERY event. Pure. `scan` calls it for the few statements that the kernel does not know.
 
 In row format a logged statement delimits a transaction, sets a savepoint, or is XA or DDL. A row change logged as a
-statement means that somebody left row format: the tables that it writes to stop.
-"""
+statement means that somebody left row format: the tables that it writes to stop."""
 
 from __future__ import annotations
 
@@ -49,7 +47,9 @@ _SAVEPOINT_NAME = re.compile(r"(?:SAVEPOINT|TO(?:\s+SAVEPOINT)?)\s+" + _NAME, re
 
 
 def without_comments(statement: str) -> str:
-    """Returns the statement from its first word on. The content of an executable comment (`/*!40000 … */`) counts as statement."""
+    """Returns the statement from its first word on. The content of an executable comment (`/*!40000 … */`) counts as part of the
+    statement.
+    """
     at = 0
     while match := _COMMENT.match(statement, at):
         at = match.end()
@@ -62,14 +62,14 @@ def statement_kind(statement: str) -> StatementKind:
 
 
 def savepoint_name(statement: str) -> str:
-    """Returns the name in SAVEPOINT x and ROLLBACK TO x, in lower case (MySQL ignores its case); empty if there is none."""
+    """Returns the name in SAVEPOINT x and ROLLBACK TO x, in lower case because MySQL ignores its case; empty if there is none."""
     match = _SAVEPOINT_NAME.search(without_comments(statement))
     return _unquoted(match[1]).lower() if match else ""
 
 
 def xa_name(statement: str) -> str:
-    """Returns the transaction in XA COMMIT x …, as the server writes it but in lower case: x'…',x'…',1. A trailing ONE
-    PHASE is not part of it.
+    """Returns the transaction in XA COMMIT x …, in the server's form but in lower case: x'…',x'…',1. A trailing ONE PHASE is not part of
+    it.
     """
     words = without_comments(statement).split(None, 2)
     return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()

@@ -1,4 +1,4 @@
-"""Parses table map events: the table of the row events that follow, and the layout of its row images.
+"""Parses table map events, which describe the table of the following row events and the layout of its row images.
 
 The parser calls this for every table map whose bytes it has not seen before; `table_meta` reads the result. Pure; every
 length is checked. mysql-replication's TableMapEvent is not used: it asks the live server for names, misplaces an
@@ -9,8 +9,7 @@ share: table id (6 bytes), flags (2); database and table name, each a length byt
 (length-encoded); a type byte per column; metadata (length-encoded, then 0, 1 or 2 bytes per column); a bitmap of the
 nullable columns; then optional fields as type (1 byte), length (length-encoded), value. MySQL always writes signedness,
 charsets and geometry types, and the rest with binlog_row_metadata=FULL. MariaDB writes none of them unless configured;
-MySQL 5.7 has none.
-"""
+MySQL 5.7 has none."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ _NONE: frozenset[int] = frozenset(
         *(TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP),
     }
 )
-# YEAR has a bit in the signedness bitmap on both servers, and it is set; BIT has no bit
+# On both servers YEAR has a bit in the signedness bitmap, and the bit is set; BIT has no bit.
 NUMERIC: frozenset[int] = frozenset(
     {
         *(TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG),
@@ -57,10 +56,11 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
-# Columns without characters for which a server still writes a charset, always binary.
+# These columns have no characters, but a server still writes a charset for them, always binary.
 _COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
 _COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
-# Highest valid metadata of a type. A kernel would take more for a number of bytes or digits that no value has.
+# The highest valid metadata of a type. A kernel would read a higher number as a count of bytes or digits that no value
+# has.
 _METADATA_MAX: dict[int, int] = {
     **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, TypeCode.VECTOR), 4),
     **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
@@ -95,7 +95,7 @@ class Charsets:
 
 
 class Field(enum.IntEnum):
-    """Types of the optional fields."""
+    """The types of the optional fields."""
 
     SIGNEDNESS = 1
     DEFAULT_CHARSET = 2
@@ -172,7 +172,7 @@ class TableMap:
 
 @dataclasses.dataclass
 class _LoggedFields:
-    """The logged optional fields, before they are distributed over the columns."""
+    """The logged optional fields, before they are assigned to columns."""
 
     unsigned: tuple[bool, ...] | None = None
     charsets: Charsets | None = None
@@ -269,8 +269,8 @@ def _column_layout(code: int, metadata: ByteCursor) -> tuple[int, int]:
 
 
 def _real_type(first: int, second: int) -> tuple[int, int]:
-    """Decodes a STRING's metadata. ENUM and SET are in the first byte, and so are the inverted two high bits of the
-    length of a CHAR over 255 bytes.
+    """Decodes a STRING's metadata. Its first byte has the code of ENUM or SET, or the inverted two high bits of the length of a CHAR over
+    255 bytes.
     """
     code = first | 0x30
     if code not in _REAL_TYPE:
@@ -317,7 +317,7 @@ def _read_names(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]
 
 
 def _default_charset(value: ByteCursor) -> Charsets:
-    """Parses a default collation and pairs for the columns that differ: index among the columns of their kind, collation."""
+    """Parses a default collation, and the pairs (index among the columns of their kind, collation) of columns that differ."""
     default, *others = _each(value) or (0,)
     if len(others) % 2:
         raise BinlogFormatError(f"{value.what} ends between a column and its charset")

@@ -52,7 +52,7 @@ class RefusedCell:
 
 
 class ResultDecoder:
-    """Decodes results of one table version. `kept`: as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
+    """Decodes SELECT results of one table version. `kept`: as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
 
     `schema`: of the decoded rows, after the policy's rules, with the shard column. `columns`: as they are read.
     """
@@ -90,7 +90,7 @@ class ResultDecoder:
         return ", ".join(each.asked.format(name) for name, each in zip(quoted, self.types, strict=True))
 
     def differences(self, sent: Sequence[SentColumn]) -> str:
-        """Returns why the result is not of this version of the table; empty if it is."""
+        """Returns why the result does not fit this version of the table; empty if it fits."""
         if len(sent) != len(self.types):
             return f"it has {len(sent)} columns instead of {len(self.types)}"
         for column, each, found in zip(self.columns, self.types, sent, strict=True):

@@ -19,7 +19,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-NOT_A_VALUE = -2  # returned instead of a row: all values are valid
+NOT_A_VALUE = -2  # This is returned instead of a row if all values are valid.
 
 
 @compiled
@@ -31,13 +31,13 @@ def put_big_endian(out: Bytes, at: Integer, size: Integer, value: Integer) -> No
 
 @compiled
 def byte_of(buffer: Bytes, start: Integer, size: Integer, place: Integer) -> Integer:
-    """Returns the byte at an index of the value; 0 if it was omitted."""
+    """Returns one byte of the value, by its index; 0 if the value omits it."""
     return np.int64(buffer[start + place]) if place < size else np.int64(0)
 
 
 @compiled
 def fraction_of(buffer: Bytes, start: Integer, size: Integer, place: Integer, digits: Integer) -> Integer:
-    """Returns the microseconds at an index of the value, in the unit of an image with that many digits."""
+    """Returns the microseconds at an index of the value, in the unit of an image with this many fraction digits."""
     micros = little_endian(buffer, start + place, 4) if size >= place + 4 else np.int64(0)
     return micros // (10_000 if digits <= 2 else 100 if digits <= 4 else 1)
 
@@ -80,7 +80,7 @@ def timestamp_images(
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0 or size == 0:
-            continue  # a zero timestamp has no bytes
+            continue  # A zero timestamp was sent without bytes.
         year = byte_of(buffer, start, size, 0) | byte_of(buffer, start, size, 1) << 8
         days = days_from_civil(year, byte_of(buffer, start, size, 2), byte_of(buffer, start, size, 3))
         clock = byte_of(buffer, start, size, 4) * 3600 + byte_of(buffer, start, size, 5) * 60
@@ -150,12 +150,12 @@ def decimal_images(
         negative = sizes[row] > 0 and buffer[at] == 45
         if negative:
             at += 1
-        # where the digits of the integer part and of the fraction would begin if all of them were sent
+        # Where the digits of the integer part and of the fraction would begin if all of them were sent.
         point = end - scale - 1 if scale else end
         if at > point or (scale and buffer[point] != 46):
             return row
         while at < point and buffer[at] == 48:
-            at += 1  # of a ZEROFILL column
+            at += 1  # A ZEROFILL column has leading zeros.
         if point - at > precision - scale:
             return row
         place, write, whole_left = point - (precision - scale), row * width, precision - scale

@@ -1,4 +1,4 @@
-"""Kernel that finds every value in the rows of a SELECT in the binary protocol. Called by `decoder`; decodes nothing.
+"""Finds, in a kernel, every value in the rows of a SELECT in the binary protocol. Called by `decoder`; decodes nothing.
 
 A packet: length (3), number (1), payload; one of 0xFFFFFF bytes continues in the next. A row's payload is 0x00, a
 bitmap of NULLs that begins at its third bit, and the values that are not NULL, back to back: some have a fixed width,
@@ -7,8 +7,7 @@ nine bytes, or an error, which begins with 0xFF
 (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_binary_resultset.html).
 
 Every read is checked against the packet's end, and the packet against the received bytes. A row must end where its
-packet ends.
-"""
+packet ends."""
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-# Results of `locate_rows`: the next packet is incomplete, the arrays are full, the result's end was read, the
-# server sent an error (its payload is between cursor[3] and cursor[4]), or the bytes are not of the protocol.
+# Results of `locate_rows`. MORE: the next packet is incomplete. FULL: the arrays are full. END: the result's end was
+# read. FAILED: the server sent an error (its payload is between cursor[3] and cursor[4]). BROKEN: the bytes are not of
+# the protocol.
 MORE, FULL, DONE, ERROR, WRONG = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 4
@@ -71,7 +71,7 @@ def join_packets(buffer: Bytes, at: Integer, sequence: Integer) -> tuple[Integer
 
 @compiled
 def length_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Returns (the length-encoded length at `at`, the offset after it); the length is -1 if truncated or invalid."""
+    """Returns (the length-encoded length at `at`, the offset after it). The length is -1 if it is truncated or invalid."""
     if at >= end:
         return -1, at
     first = np.int64(buffer[at])

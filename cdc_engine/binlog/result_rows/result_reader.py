@@ -22,11 +22,11 @@ from sluice.cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MA
 from sluice.cdc_engine.contracts import Int64s
 from sluice.cdc_engine.errors import SourceConnectionError
 
-# fills the space from its beginning; returns the number of bytes, 0 at the end of the connection
+# It fills the space from its beginning and returns the number of bytes; 0 at the end of the connection.
 Receive = Callable[[memoryview], int]
-ERROR_TEXT_AT = 9  # in an error packet: 0xFF, code (2), '#' and state (6), text
+ERROR_TEXT_AT = 9  # An error packet has 0xFF, code (2), '#' and state (6), text.
 ERROR_BYTES_MIN = 3
-WIDER = 0xFC  # precedes a number of two bytes
+WIDER = 0xFC  # This byte precedes a number of two bytes.
 
 
 class ServerRefusedError(Exception):
@@ -38,7 +38,7 @@ class ServerRefusedError(Exception):
 
 
 class ResultReader:
-    """Reads a result: first `sent_columns`, then `batches`. `received`: bytes so far.
+    """Reads a result: first `sent_columns`, then `batches`. `received`: the bytes read so far.
 
     Both raise ServerRefusedError on the server's error, and SourceConnectionError if the connection ends or bytes are
     not of a result.
@@ -49,7 +49,7 @@ class ResultReader:
         self._buffer = np.empty(buffer_bytes, np.uint8)
         self._filled, self.received = 0, 0
         self._cursor = np.zeros(locate.CURSOR_FIELDS, np.int64)
-        self._cursor[locate.SEQUENCE] = 1  # the command was packet 0
+        self._cursor[locate.SEQUENCE] = 1  # The command was packet 0.
 
     def sent_columns(self) -> list[SentColumn]:
         """Returns the result's column descriptions; empty for a statement without rows."""
@@ -61,7 +61,7 @@ class ResultReader:
         return columns
 
     def batches(self, decoder: ResultDecoder) -> Iterator[pa.RecordBatch]:
-        """Yields the rows, as many at a time as fit the buffers. Errors of `decoder` also end the reading."""
+        """Yields the rows as batches, each with as many rows as fit the buffers. Errors of `decoder` also end the reading."""
         rows_max = min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, len(decoder.columns)))
         starts, sizes = (np.empty((len(decoder.columns), rows_max), np.int64) for _ in range(2))
         status = locate.MORE

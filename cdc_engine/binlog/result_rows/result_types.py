@@ -1,9 +1,7 @@
-"""How a column is selected, how the binary protocol sends it, and how it is converted to the stream's values. Called by
-`decoder`.
+"""Defines how a column is selected, how the binary protocol sends it, and how it becomes the stream's values. Called by `decoder`.
 
 The lake's type and policies are those of `column_types.type_of`: every value passes through its `finish`, in the form
-of a row image. Only what the server formats itself (JSON, UUID, INET4, INET6) is used as sent.
-"""
+of a row image. Only what the server formats itself (JSON, UUID, INET4, INET6) is used as sent."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from sluice.cdc_engine.binlog.result_rows import images
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-NUMBER = "CAST({} AS UNSIGNED)"  # an enum's number, a set's bits
-# bytes of a value as sent, by the result's type code; other values have their length before them
+NUMBER = "CAST({} AS UNSIGNED)"  # An ENUM is sent as its number, a SET as its bits.
+# The bytes of a value as sent, by the result's type code. A length precedes values of other types.
 WIDTHS = {
     TypeCode.TINY: 1,
     TypeCode.SHORT: 2,
@@ -45,7 +43,8 @@ STRINGS = frozenset(
         TypeCode.STRING,
     )
 )
-# type codes of before MySQL 5.6, as `column_types` knows them, and what a value of theirs is in an image of today
+# Type codes from before MySQL 5.6, as `column_types` knows them, and the current type code whose image has the same
+# values.
 _OF_TODAY = {
     TypeCode.TIMESTAMP: TypeCode.TIMESTAMP2,
     TypeCode.DATETIME: TypeCode.DATETIME2,
@@ -56,9 +55,9 @@ _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResultType:
-    """A result column. `asked`: SQL with {} for the quoted name. `sent`: type codes that the result may have;
-    `unsigned`: whether it must be unsigned, None for either; `charset`: that it must have, empty for any. `type`: the
-    stream's type. `finish`: converts values as sent.
+    """A result column. `asked`: SQL with {} for the quoted name. `sent`: the type codes that the result may have. `unsigned`: whether it
+    must be unsigned; None for either. `charset`: the charset that it must have; empty for any. `type`: the stream's type. `finish`:
+    converts values as sent.
     """
 
     asked: str = "{}"
@@ -94,7 +93,7 @@ def result_type(column: Column, declared_charset: str, zero_dates: str = "null")
 
 
 def _same(found: ColumnType, column: Column) -> ResultType:
-    """Returns the type of values sent with at least the bytes of an image, lowest first, or, for BIT, with the same bytes."""
+    """Returns the type of values that are sent with at least the bytes of an image, lowest first. BIT is sent with the same bytes."""
     code = TypeCode(column.type_code)
     unsigned = column.unsigned if code in WIDTHS and code not in {TypeCode.FLOAT, TypeCode.DOUBLE} else None
     return ResultType(sent=frozenset({code}), unsigned=unsigned, type=found, finish=found.finish)

@@ -1,1 +1,1 @@
-"""Row filters and column masks of conf/, applied to record batches."""
+"""Applies the row filters and column masks of conf/ to record batches."""

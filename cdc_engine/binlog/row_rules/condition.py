@@ -105,7 +105,7 @@ class Condition:
 
 
 def _none_of(of: pa.DataType) -> Any:
-    """Returns an empty array of that type."""
+    """Returns an empty array of this type."""
     return pa.array([], of)
 
 

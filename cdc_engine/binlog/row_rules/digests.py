@@ -91,7 +91,7 @@ def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
 def _digests(
     data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: Bytes, first: Words, rounds: Words, digits: Bytes, out: Bytes
 ) -> None:  # fmt: skip
-    """Writes 64 characters for each value that is not NULL into `out`, back to back."""
+    """Writes 64 hexadecimal characters for each value that is not NULL into `out`, back to back."""
     block, schedule, state = np.empty(BLOCK_BYTES, np.uint8), np.empty(64, np.uint32), np.empty(8, np.uint32)
     written = np.int64(0)
     for row in range(len(null)):

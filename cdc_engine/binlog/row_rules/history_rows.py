@@ -10,11 +10,12 @@ import numpy as np
 
 from sluice.cdc_engine.contracts import Bytes, Column, Int8s, Int64s, Operation
 
-# contracts.Column.generated of the columns with a row's times; hidden columns are not in the lake
+# The values of contracts.Column.generated for the columns with a row's times. Hidden columns are not in the lake.
 ROW_START, ROW_END, HIDDEN_START, HIDDEN_END = "row start", "row end", "hidden row start", "hidden row end"
 HIDDEN = frozenset({HIDDEN_START, HIDDEN_END})
 END_BYTES = 7  # TIMESTAMP(6): seconds, microseconds
-_NEVER = (bytes.fromhex("7fffffff0f423f"), bytes.fromhex("ffffffff0f423f"))  # year 2038; 2106 since MariaDB 11.5
+# The ROW END of a current row: the year 2038; since MariaDB 11.5 the year 2106.
+_NEVER = (bytes.fromhex("7fffffff0f423f"), bytes.fromhex("ffffffff0f423f"))
 Mask = np.typing.NDArray[np.bool_]
 
 

@@ -18,8 +18,8 @@ HASH, TRUNCATE, NULL = "hash", "truncate", "null"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnMask:
-    """The mask of a column. `kind`: HASH, TRUNCATE to `chars` characters (bytes for binary values), or NULL. `salt`:
-    prefix of each hashed value.
+    """The mask of a column. `kind`: HASH; TRUNCATE to `chars` characters (bytes for binary values); or NULL. `salt`: put before each hashed
+    value.
 
     `may_be_missing`: a table version without the column does not stop the table. Otherwise it does, because the column
     would be visible under another name.

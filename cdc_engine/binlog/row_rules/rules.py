@@ -1,4 +1,4 @@
-"""Row filter and column masks of a table, bound to a version of the table by the decoders.
+"""Binds a table's row filter and column masks to one version of the table, and applies them. Used by the decoders.
 
 An update may move a row out of the filter or into it. It then becomes a delete or an insert, so that readers of the
 lake and consumers never see the row outside the filter.
@@ -9,8 +9,7 @@ lake and consumers never see the row outside the filter.
     no                      yes                    an insert of the after image
     no                      no                     nothing
 
-So every update of such a table must have both images whole. A table whose images are incomplete stops by name.
-"""
+So every update of such a table must have both images whole. A table whose images are incomplete stops by name."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowRules:
-    """Filter and masks as configured. `condition`: see `expression`; empty: all rows. `masks`: one per column."""
+    """The filter and the masks as configured. `condition`: see `expression`; empty for all rows. `masks`: one per masked column."""
 
     condition: str = ""
     masks: tuple[ColumnMask, ...] = ()
@@ -84,7 +83,7 @@ class BoundRules:
 
     @property
     def filters(self) -> bool:
-        """Whether rows are left out. `left` then needs both images of each update."""
+        """Whether rows are left out. If so, `left` needs both images of each update."""
         return self._condition is not None
 
     def mask_of(self, column: str) -> ColumnMask | None:
@@ -103,7 +102,7 @@ class BoundRules:
         return self._condition.met({column.name.lower(): each for column, each in zip(columns, arrays, strict=True)})
 
     def left(self, operation: Int8s, arrays: Sequence[AnyArray], compared: Sequence[int]) -> tuple[Chosen, Int8s]:
-        """(which images are left, what each is by now), of batches that have a before image beside each after image.
+        """Returns which images are captured, and the operation that each one has then. Each after image follows its before image.
 
         `compared`: the columns whose change leaves the before image of an update within the condition; of none all are left.
         """
@@ -119,7 +118,7 @@ class BoundRules:
         return left, now
 
     def masked(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
-        """The columns as they are shown; what stands after the table's own is left as it is."""
+        """Returns the columns after masking. Columns after the table's own are unchanged."""
         return [self._masks[index].shown(each) if index in self._masks else each for index, each in enumerate(arrays)]
 
     def _bound(self, masks: Sequence[ColumnMask], types: Sequence[ColumnType]) -> Mapping[int, ColumnMask]:
@@ -156,7 +155,7 @@ class BoundRules:
 
 
 def _changed(before: Any, compared: Sequence[AnyArray]) -> Chosen:
-    """Which of the before images, by their rows, differ from the after images that follow them."""
+    """Returns which of the before images (given by row) differ from the after images that follow them."""
     if not compared:
         return np.ones(len(before), bool)
     changed = np.zeros(len(before), bool)

@@ -46,9 +46,9 @@ from sluice.cdc_engine.states import TableState
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
-CHUNK_CELLS_MAX = 1 << 19  # located values at once: 8 MB of offsets
-CHUNK_ROWS_MAX = 1 << 14  # rows at once; larger chunks do not fit the processor's caches
-CHUNK_BYTES_MAX = 32 << 20  # bytes of images at once; one image may be larger
+CHUNK_CELLS_MAX = 1 << 19  # The most values that are located at once; their offsets take 8 MB.
+CHUNK_ROWS_MAX = 1 << 14  # The most rows at once; a larger chunk does not fit the processor's caches.
+CHUNK_BYTES_MAX = 32 << 20  # The most bytes of images at once; one image may be larger.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def row_events(block: Block, chosen: Int64s) -> RowEvents:
 
 
 class ValueLocations:
-    """Memory for the located values of one chunk, reused for the next chunk. Decoders that take turns share it."""
+    """Memory for the located values of one chunk, which the next chunk reuses. Decoders that are used in turn share it."""
 
     def __init__(self) -> None:
         self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
@@ -131,7 +131,8 @@ class RowDecoder:
         self.version, self.policy, self._nulls_in_key = version, policy, nulls_in_key
         self._refused: list[RefusedValue] = []
         self._decoded = 0  # rows so far
-        self._found: list[tuple[int, int, bytes, str]] = []  # slot, row, bytes, reason in the current chunk
+        # One entry per refused value of the current chunk: slot, row, bytes, reason.
+        self._found: list[tuple[int, int, bytes, str]] = []
         indices = list(range(len(version.columns))) if kept is None else kept.tolist()
         indices = [index for index in indices if version.columns[index].generated not in HIDDEN]
         self._columns = tuple(policy.corrected(version.columns[index]) for index in indices)
@@ -143,21 +144,22 @@ class RowDecoder:
         slot = np.full(len(every), -1, np.int32)
         slot[indices] = np.arange(len(self._columns), dtype=np.int32)
         ends = row_end(version.columns)
-        if ends >= 0 and slot[ends] < 0:  # shows which rows are current, although it is not wanted itself
+        if ends >= 0 and slot[ends] < 0:  # This column shows which rows are current, although it is not captured.
             slot[ends] = len(self._columns)
         self._ends = int(slot[ends]) if ends >= 0 else -1
         self._located = max(len(self._columns), self._ends + 1)
         self._key = self._compared = self._key_slots()
-        # for the kernels all columns are the key, so that any change yields a preimage
+        # The kernels see all columns as the key, so that every change yields a before image.
         if every_preimage and version.key:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        paired = self._compared[:0] if filters else self._compared  # no columns: each before image is kept
+        paired = self._compared[:0] if filters else self._compared  # Without columns, every before image is kept.
         self._layout = TableLayout(prefix, width, slot, paired)
         self._places = places or ValueLocations()
         self._starts, self._sizes = self._places.cells(self._located)
-        self._leaves_out = False  # an event without all columns was seen: the slower kernel locates from here on
+        # True once an event without all columns was seen: from then on the slower kernel locates values.
+        self._leaves_out = False
         scratch = (np.zeros(len(every), np.int8) for _ in range(3))
         self._images = ImageColumns(rows_partial.facts_of(version, slot), *scratch)
         self._differences = rows_diffs.room(self._located)
@@ -214,7 +216,7 @@ class RowDecoder:
         return taken
 
     def shown_fill(self, column: str, text: str | None) -> str | None:
-        """Returns what existing rows show of the value that an added column gave them, in the form of `contracts.Column.default`."""
+        """Returns what existing rows show for the value that an added column gave them, in the form of `contracts.Column.default`."""
         mask = self._rules.mask_of(column) if self._rules is not None else None
         if mask is None or text is None:
             return text
@@ -240,7 +242,7 @@ class RowDecoder:
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:
-        """Locates values with the fast kernel until an image lacks columns; from that chunk on with the slower kernel."""
+        """Locates values with the fast kernel until an image lacks columns, and with the slower kernel from that chunk on."""
         begun = cursor.copy()
         status = rows_locate.IMAGE_NOT_FULL if self._leaves_out else self._locate(events, cursor)
         if status == rows_locate.IMAGE_NOT_FULL:
@@ -349,8 +351,8 @@ class RowDecoder:
     def _changed_documents(
         self, slot: int, values: Values, differences: Int64s, events: _Events, offset: Int64s
     ) -> AnyArray:
-        """Decodes a JSON column in which some rows have differences. A difference that cannot be applied stops the
-        table, because its bytes alone are no value.
+        """Decodes a JSON column in which some rows have differences. A difference that cannot be applied stops the table, because a
+        document cannot be computed without it.
         """
         try:
             texts = rows_diffs.documents(values, differences)
@@ -374,7 +376,7 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
-        """Decodes a column with NULL for each value that its type refuses. These values are kept for `_described`."""
+        """Decodes a column, with NULL for each value that its type refuses. `_described` reports these values later."""
         finish = self._types[slot].finish
         found = refusals(values, finish)
         self._found += [(slot, *each) for each in found]

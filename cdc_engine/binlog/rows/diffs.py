@@ -20,8 +20,8 @@ from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START, DIFFERENCE_ROWS, ROW, SLOT
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-DIFFERENCES_MAX = 1 << 12  # of a chunk; a chunk with more ends early
-NODES_MIN = 1 << 10  # of a tree; doubled when a document has more
+DIFFERENCES_MAX = 1 << 12  # The most differences of a chunk; a chunk with more ends early.
+NODES_MIN = 1 << 10  # The first number of nodes of a tree; it doubles when a document has more.
 
 
 def room(columns: int) -> Int64s:
@@ -30,7 +30,7 @@ def room(columns: int) -> Int64s:
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    # Most chunks have none, and this is called once per column.
+    # Most chunks have no differences, and this is called once per column.
     return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 
@@ -42,7 +42,7 @@ def without(values: Values, differences: Int64s) -> Values:
 
 
 def documents(values: Values, differences: Int64s) -> AnyArray:
-    """Returns the documents after the change, in the order of `differences`. Raises ValueRefusedError if one cannot be made."""
+    """Returns the documents after the change, in the order of `differences`. Raises ValueRefusedError if one cannot be computed."""
     rows, starts, sizes = (np.ascontiguousarray(differences[field]) for field in (ROW, BEFORE_START, BEFORE_SIZE))
     absent = np.flatnonzero(starts < 0)
     if len(absent):
@@ -79,7 +79,7 @@ def _changed(document: bytes, differences: bytes, place: int) -> bytes:
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
-    """Inserts the texts into the column, in the rows of the differences, which are ascending."""
+    """Inserts the texts into the column, at the rows of the differences, which are in ascending order."""
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True
     column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), texts)

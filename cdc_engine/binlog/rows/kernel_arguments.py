@@ -1,4 +1,4 @@
-"""The arguments of the kernels that find values in row events, grouped by what they describe. `decoder` and `entries` make them."""
+"""Groups the arguments of the kernels that find values in row events. `decoder` and `entries` make them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class RowEvents(NamedTuple):
-    """Row events of one table in a buffer: one entry per event."""
+    """The row events of one table in a buffer, one entry per event."""
 
     buffer: Bytes
     offset: Int64s
@@ -58,7 +58,7 @@ class ChunkMemory(NamedTuple):
 
 
 class OpenEvent(NamedTuple):
-    """The event whose images are read. `doubted`: an update that leaves the key unchanged may be a REPLACE."""
+    """The event whose images are being located. `doubted`: an update that leaves the key unchanged may be a REPLACE."""
 
     buffer: Bytes
     end: Integer

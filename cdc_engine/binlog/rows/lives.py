@@ -1,9 +1,9 @@
-"""Kernel that follows rows whose keys change, to find which row an image belongs to. Used by `staging`.
+"""Follows, in a kernel, rows whose keys change, to find which row an image belongs to. A life is the time of one row from insert to delete.
+Used by `staging`.
 
 A *life* is one row from its first image in a segment until it is deleted. As long as no row with missing columns has
 moved to or from a key, the key itself identifies the life, and its images are AT_HOME. From then on `slots` maps the
-key to its life.
-"""
+key to its life."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy.typing as npt
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Int8s, Int64s
 
-# Rows of `slots`, an open-addressing hash table by key fingerprint. LIFE is a life's number or one of the constants
-# below.
+# Rows of `slots`, an open-addressing hash table by key fingerprint. LIFE is the number of a life, or one of the
+# constants below.
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
-# The life of the key's own row; the key's row is gone; an empty slot.
+# AT_HOME: the row that the lake has under this key. NOBODY: no row has this key any more. FREE: an empty slot.
 AT_HOME, NOBODY, FREE = (
     -1,
     -2,
@@ -32,8 +32,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 class KeyedImages(NamedTuple):
-    """n images of a segment. `keys` (2 by n): fingerprints. `moved`: postimages with missing columns whose key differs from that of the
-    preimage before them. `whole`: images with all columns.
+    """n images of a segment. `keys` (2 by n): fingerprints. `moved`: after images with missing columns whose key differs from that of their
+    before image. `whole`: images with all columns.
     """
 
     keys: Int64s
@@ -43,8 +43,8 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """Each life that begins in some images, in order. `births`: the number of the image that it begins with, or 0 if it is the row that
-    the lake has under its original key; `origins`: the index of an image with that key.
+    """The lives that begin in some images, in order. `births`: the number of the life's first image, or 0 if the lake has the row under its
+    original key. `origins`: the index of an image with that key.
     """
 
     births: Int64s
@@ -88,8 +88,8 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 def follow(  # noqa: PLR0917  numba knows no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
-    """Writes the number of each image's life, or AT_HOME, into `life` (n). `first_row`: number of the first image, from 1. `slots` must
-    have room for n more keys.
+    """Writes into `life` (n) the number of each image's life, or AT_HOME. `first_row`: number of the first image, from 1. `slots` must have
+    room for n more keys.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here

@@ -1,4 +1,4 @@
-"""Kernel that finds every column value in the row events of one table version. Called by `decoder`; decodes nothing.
+"""Finds, in a kernel, every column value in the row events of one table version. Called by `decoder`; decodes nothing.
 
 A row event (MySQL's rows_event.h): 19-byte common header; table id (6) and flags (2); in version 2 an extra part whose
 2-byte length counts itself; the column count, length-encoded; a bitmap of the columns present, two of them for an
@@ -8,8 +8,7 @@ numbers per column are enough to step over a value: how many length bytes preced
 the values, column by column.
 
 Every read is checked against the event's end, and the event against the buffer. Bytes are cast to int64 before they are
-shifted, because numba turns a mix of unsigned and signed integers into a float.
-"""
+shifted, because numba turns a mix of unsigned and signed integers into a float."""
 # ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, RowEvents, TableLayout
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-# Results of `locate`; cursor[0] is then the current event.
+# Results of `locate`. cursor[0] is then the event at which it stopped.
 DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 19
@@ -117,7 +116,7 @@ def locate_image(
 
 @kernel
 def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer, others: LocatedValues) -> bool:
-    """Returns whether the bytes of any key column differ between `row` and row 0 of the others."""
+    """Returns whether the bytes of any key column differ between row `row` and row 0 of `others`."""
     starts, sizes = values
     other_starts, other_sizes = others
     for index in range(key.shape[0]):
@@ -136,7 +135,7 @@ def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer,
 
 @kernel
 def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues) -> None:
-    """Moves `row` down by one and inserts row 0 of the others before it."""
+    """Moves row `row` down by one and inserts row 0 of `others` before it."""
     starts, sizes = values
     other_starts, other_sizes = others
     for column in range(starts.shape[0]):
@@ -148,8 +147,8 @@ def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues)
 def locate_update(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, row: Integer, memory: ChunkMemory
 ) -> tuple[Integer, Integer]:
-    """Locates both images of an updated row. Returns (their end or -1, rows written). The preimage is a row only if a
-    key column changed or there is no key.
+    """Locates both images of an updated row. Returns (their end or -1, rows written). The before image becomes a row only if a key column
+    changed or there is no key.
     """
     after_at = locate_image(buffer, at, end, layout, memory.before, 0)
     if after_at < 0:
@@ -169,8 +168,8 @@ def locate_update(
 
 @kernel
 def locate(events: RowEvents, layout: TableLayout, cursor: Int64s, bytes_max: Integer, memory: ChunkMemory) -> Integer:
-    """Continues at `cursor` until the events end (DONE), the rows or `bytes_max` bytes of images are FULL, or bytes are
-    refused.
+    """Continues at `cursor`. Stops at the end of the events (DONE), when the rows or `bytes_max` bytes of images are reached (FULL), or
+    when bytes are refused.
 
     `cursor` (int64, 3): event index, offset in `buffer` of the next image (0: at the event's header), rows written by
     this call.

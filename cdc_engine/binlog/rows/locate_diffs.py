@@ -17,10 +17,10 @@ from sluice.cdc_engine.binlog.rows.locate import TRUNCATED
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 PARTIAL_JSON = 1  # the only known value option
-DOCUMENT = 32  # fact of a column, in addition to those of `locate_partial`: it is JSON
-OPTIONS_UNKNOWN = 5  # why an event is refused, in addition to the results of `locate`
-# Rows of the array of differences: slot and row of the value, and the document before; -1: it is NULL, -2: it is
-# absent.
+DOCUMENT = 32  # A fact of a column, in addition to those of `locate_partial`: the column is JSON.
+OPTIONS_UNKNOWN = 5  # A reason to refuse an event, in addition to the results of `locate`.
+# The rows of the array of differences: slot and row of the value, and the document before it; -1: that is NULL, -2: it
+# is absent.
 SLOT, ROW, BEFORE_START, BEFORE_SIZE = range(4)
 DIFFERENCE_ROWS = 4
 
@@ -59,7 +59,7 @@ def note_differences(
     differences: Int64s,
     found: Integer,
 ) -> Integer:
-    """Appends the values of `row` that are differences to the `found` ones. Returns how many there are then."""
+    """Appends the values of row `row` that are differences to `differences`, which has `found` of them. Returns how many there are then."""
     for column in range(partial.shape[0]):
         wanted = slot[column]
         if partial[column] and wanted >= 0 and starts[wanted, row] >= 0:

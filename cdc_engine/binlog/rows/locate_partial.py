@@ -1,4 +1,4 @@
-"""Kernel for row events that omit columns (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or contain JSON differences
+"""Locates values, in a kernel, in row events that omit columns (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or contain JSON differences
 (version 3, see `locate_diffs`). Called by `decoder`.
 
 It does what `locate` does, more slowly: it reads each event's bitmaps of present columns, and an image has a NULL bit
@@ -8,8 +8,7 @@ is in neither starts at ABSENT.
 Whether columns may be missing is decided once per event, from facts of the table's columns (bits of one int8 per
 column). Servers differ: one that writes version 1 of these events (MariaDB; MySQL with log_bin_use_v1_row_events) omits
 virtual columns from an update that changes them, and writes some REPLACE as an update that omits the columns which
-REPLACE set to their defaults.
-"""
+REPLACE set to their defaults."""
 # ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-ABSENT = -2  # as a value's start
-# Why an event is refused, in addition to the results of `locate` and `locate_diffs`; cursor[3] is then the column it is
-# about.
+ABSENT = -2  # This stands for the start of an absent value.
+# Reasons to refuse an event, in addition to the results of `locate` and `locate_diffs`. cursor[3] is then the column
+# concerned.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )
-# Facts of a column: it is wanted, part of the key, its default is known, it is or may be virtual, NOBLOB omits it;
-# and DOCUMENT of `locate_diffs`.
+# Facts of a column: it is wanted, part of the key, its default is known, it is virtual or may be, NOBLOB omits it;
+# `locate_diffs` adds DOCUMENT.
 WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
 
 
@@ -92,9 +91,9 @@ def first_image_of(
 def why_refused(
     kind: Integer, version: Integer, keyed: bool, facts: Int8s, before: Int8s, after: Int8s
 ) -> tuple[Integer, Integer]:
-    """Returns (0 or why such images cannot be decoded, the table's column that it is about)."""
+    """Returns 0, or why such images cannot be decoded, with the index of the table's column concerned."""
     if kind == KIND_INSERT and not after.any():
-        return ALL_ABSENT, 0  # images without bytes: their number is unknown
+        return ALL_ABSENT, 0  # Images without bytes cannot be counted.
     for column in range(facts.shape[0]):
         fact = facts[column]
         if not fact & WANTED:
@@ -182,7 +181,9 @@ def locate_after(
     row: Integer,
     cursor: Int64s,
 ) -> Integer:
-    """Locates an update's after image, like `locate_present`. Also returns minus a result of `read_value_options`, or -DOCUMENT_ABSENT."""
+    """Locates an update's after image, like `locate_present`. May also return the negative of a result of `read_value_options`, or
+    -DOCUMENT_ABSENT.
+    """
     if event.version == 3:
         at = read_value_options(event.buffer, at, event.end, images.facts, images.partial)
         if at < 0:
@@ -204,7 +205,7 @@ def locate_partial_update(
     memory: ChunkMemory,
     cursor: Int64s,
 ) -> tuple[Integer, Integer]:
-    """Locates both images of an update, like `locate.locate_update`. Returns (minus the reason, 0) if refused."""
+    """Locates both images of an update, like `locate.locate_update`. Returns (minus the reason, 0) if the event is refused."""
     values, before, key = memory.values, memory.before, layout.key
     after_at = locate_present(event.buffer, at, event.end, layout, images.before, before, 0)
     if after_at < 0:
@@ -239,7 +240,7 @@ def locate_partial(
     bytes_max: Integer,
     memory: ChunkMemory,
 ) -> Integer:
-    """Locates values like `locate.locate`, for events with any images.
+    """Locates values like `locate.locate`, in events whose images may lack columns.
 
     `cursor` (int64, 5): the fourth entry is the table's column that a refusal is about; the last is how many
     `memory.differences` this call wrote.

@@ -1,10 +1,9 @@
-"""Handles row images without all columns: defaults, columns that record what is present, and why a table stops. Called
-by `rows`.
+"""Handles row images without all columns: fills in defaults, adds columns that record what is present, and explains why a table stops.
+Called by `rows`.
 
 An INSERT describes a whole row: a column that its image omits has its constant default, which is filled in. A column
 that an update, a delete or a preimage omits stays as it is in the lake. Batches with such rows have the columns of
-`partial_schema` after the table's own.
-"""
+`partial_schema` after the table's own."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
-GROUP_COLUMNS = 63  # one bit each of an int64 that is never negative
+GROUP_COLUMNS = 63  # Each column takes one bit of an int64 that is never negative.
 LARGE_CODES = {
     TypeCode.BLOB,
     TypeCode.TINY_BLOB,
@@ -50,14 +49,14 @@ _REASONS = {
 
 
 def refusal(status: int, column: Column, where: str) -> str:
-    """Returns the sentence for an operator. `where`: file and offset of the event."""
+    """Returns the sentence for an operator about a refused event. `where`: file and offset of the event."""
     what = _REASONS[status].format(column=column.name)
     return f"the row event at {where} {what}; set binlog_row_image=FULL on the source"
 
 
 def key_null(column: Column, where: str, *, in_source: bool) -> str:
-    """Returns the sentence about a key column that is NULL in the row event at `where`: NULL in the source, or a value
-    that has no other form.
+    """Returns the sentence about a key column that is NULL in the row event at `where`: NULL in the source, or a value that cannot be
+    stored otherwise.
     """
     what = f"the key column {column.name} ({column.mysql_type}) is NULL in a row of the event at {where}"
     if in_source:
@@ -66,7 +65,7 @@ def key_null(column: Column, where: str, *, in_source: bool) -> str:
 
 
 def facts_of(version: TableVersion, slot: Any) -> Int8s:
-    """Returns what the kernel must know of each column of the table. `slot`: -1 for an unwanted column."""
+    """Returns, for each column of the table, the facts that the kernel needs. `slot`: -1 for an unwanted column."""
     key = {name.lower() for name in version.key}
     return np.array([_facts(column, slot[index] >= 0, key) for index, column in enumerate(version.columns)], np.int8)
 
@@ -100,7 +99,7 @@ def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnTy
 
 
 def partial_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns `schema` (Sluice's three columns, then the table's) followed by the columns for partial images:
+    """Returns `schema` (Sluice's three columns, then the table's) with the columns for partial images appended:
 
     `_sluice_present_<g>` (int64): bit b says that column 63 * g + b of the table is present. `_sluice_moved` (bool): an
     update that changed the key and lacks columns; the preimage precedes it.
@@ -117,7 +116,7 @@ def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
 
 
 def with_presence(batch: pa.RecordBatch, absent: Mask | None = None) -> pa.RecordBatch:
-    """Returns the batch with the columns of `partial_schema`. `absent`: columns by rows; None: everything is present."""
+    """Returns the batch with the columns of `partial_schema`. `absent`: columns by rows; None if everything is present."""
     schema = partial_schema(batch.schema)
     rows = batch.num_rows
     if absent is None:

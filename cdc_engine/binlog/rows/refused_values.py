@@ -1,9 +1,7 @@
-"""The policy of a table for values that cannot be decoded, and the values that were removed from their rows under it.
-Used by `rows`.
+"""Applies a table's policy for values that cannot be decoded, and keeps the values that it removes from their rows. Used by `rows`.
 
 Finding them costs nothing if there are none: only a column that refused a value is searched, by bisection, for all
-refused values.
-"""
+refused values."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from sluice.cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"
-REFUSED_VALUES_MAX = 100_000  # of one table in a batch: more indicate a wrong charset
+REFUSED_VALUES_MAX = 100_000  # More such values of one table in a batch indicate a wrong charset.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The column with the shard's name in rows of a common table. Used by the decoders of row events and of SELECT results."""
+"""Adds the column with the shard's name to rows of a common table. Used by the decoders of row events and of SELECT results."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ShardColumn:
         return type_of(self.declared())
 
     def key(self, key: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the key of a row among those of all shards. The shard column is last, because files are pruned by the
-        first columns. Empty for a table without a key.
+        """Returns the key of a row among the rows of all shards. The shard column is last, because files are pruned by the first columns.
+        Empty for a table without a key.
         """
         return (*key, self.column) if key else ()
 
@@ -58,8 +58,8 @@ class ShardColumn:
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
     def beside(self, batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-        """Inserts the column at index `place`, after the table's own. If the batch records which columns are present,
-        this one always is.
+        """Inserts the column at index `place`, after the table's own columns. If the batch records which columns are present, this one
+        always is.
         """
         arrays = list(batch.columns)
         bit, own = (place - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)

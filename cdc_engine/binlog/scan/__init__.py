@@ -1,1 +1,1 @@
-"""Turns received bytes into blocks: framing, the compiled pass over events, and the events that are handled in Python."""
+"""Turns received bytes into blocks: splits packets, scans events in a compiled pass, and handles the remaining events in Python."""

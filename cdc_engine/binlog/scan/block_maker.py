@@ -1,4 +1,4 @@
-"""Makes blocks of what the kernel found. Used by `scanner` at the end of a buffer and by `control_events` before a new file or a DDL."""
+"""Makes blocks from what the kernel found. `scanner` uses it at the end of a buffer, `control_events` before a new file or a DDL."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BlockMaker:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """Sets the buffer of the entries that the kernel finds from here on. Entries of another buffer must be in blocks already.
+        """Sets the buffer that holds what the kernel finds from here on. Blocks must have been made of everything in the buffer before.
 
         A rows query whose row events are still to come is copied.
         """
@@ -66,7 +66,7 @@ class BlockMaker:
         return self._buffer is buffer
 
     def position(self, time_us: int = 0) -> Position:
-        """Returns the position after the current event. Its GTID set is that of the transactions in blocks so far."""
+        """Returns the position after the current event. Its GTID set has the transactions that are in blocks so far."""
         offset = int(self.memory.state[at.FILE_END])
         return Position(
             epoch=self.epoch,
@@ -79,7 +79,7 @@ class BlockMaker:
         )
 
     def cut(self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None) -> Iterator[Block]:
-        """Yields a block of what was found since the last call, if anything."""
+        """Yields a block with what was found since the last call, if anything was found."""
         state = self.memory.state
         event_count, end_count = int(state[at.EVENT_COUNT]), int(state[at.END_COUNT])
         anything = bool(event_count or end_count or changes or statement)
@@ -178,7 +178,7 @@ class BlockMaker:
 
 
 def frames_of(fields: Int64s) -> Frames:
-    """Returns one frame per column of `fields`, which has one field of FRAME per row."""
+    """Returns the frames that `fields` describes: it has one frame per column and one field of FRAME per row."""
     frames = np.empty(fields.shape[1], FRAME)
     for name, values in zip(FRAME_FIELDS, fields, strict=True):
         frames[name] = values

@@ -1,10 +1,8 @@
-"""Folds bytes for CRC32 by carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by
-`checksum`.
+"""Computes CRC32 with carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by `checksum`.
 
 The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ": a run of bytes is
 replaced, 128 bits at a time, by a shorter one with the same remainder. The last 128 bits are left to the tables, so no
-reduction is needed here.
-"""
+reduction is needed here."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from numba.extending import intrinsic
 from sluice.cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
-LANES = 4  # accumulators, so that multiplications do not wait for each other
+LANES = 4  # The number of accumulators; with several, multiplications do not wait for each other.
 FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
 
@@ -28,7 +26,7 @@ def _power(exponent: int) -> int:
     """Returns x^exponent modulo the polynomial of CRC-32, with reversed bits as in zlib, shifted left by one as the
     instruction requires.
     """
-    remainder = 0x80000000  # the polynomial 1, bits reversed
+    remainder = 0x80000000  # This is the polynomial 1 with its bits reversed.
     for _ in range(exponent):
         remainder = (remainder >> 1) ^ (0xEDB88320 if remainder & 1 else 0)
     return remainder << 1
@@ -40,7 +38,7 @@ def _distance(bits: int) -> tuple[int, int]:
 
 
 def _has_instruction() -> bool:
-    settings: Any = nb.config  # its stubs lack the settings
+    settings: Any = nb.config  # numba's stubs lack the settings.
     return not settings.DISABLE_JIT and bool(binding.get_host_cpu_features().get("pclmul"))
 
 
@@ -74,7 +72,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 class _Code:
-    """Emits the instructions. `start`: pointer to the first unit."""
+    """Emits the instructions of the function. `start`: pointer to the first unit."""
 
     def __init__(self, builder: Any, start: Any) -> None:
         self._builder, self._start = builder, start
@@ -94,8 +92,8 @@ class _Code:
         return self._builder.xor(lower, upper)
 
     def loop(self, lanes: list[Any], at: Any, units: Any, factors: tuple[int, int]) -> tuple[list[Any], Any]:
-        """Emits a loop that takes len(lanes) units per iteration while that many are left after `at`. Returns the lanes
-        and the next unit.
+        """Emits a loop that processes len(lanes) units per iteration while that many remain after `at`. Returns the lanes and the next
+        unit.
         """
         builder, step = self._builder, ir.Constant(_WORD, len(lanes))
         before = builder.block

@@ -1,10 +1,9 @@
-"""Computes the CRC32 of binlog events in the scan. Called by `kernel`. The sum is zlib's (MySQL calls zlib's crc32).
+"""Computes the CRC32 of binlog events in the scan, with the same result as zlib's crc32, which MySQL calls. Called by `kernel`.
 
 Most bytes are folded by carry-less multiplication if the processor has it (`carryless`: 14 GB/s). The rest, or all
 bytes on other processors, goes through tables, sixteen bytes per step ("slicing-by-16": 2 GB/s): each table maps one
 byte at one distance from the end of the step, so the sixteen lookups do not wait for each other. Calling zlib from
-compiled code would need a pointer that numba cannot cache on disk.
-"""
+compiled code would need a pointer that numba cannot cache on disk."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ TABLES = _make_tables()
 
 @nb.njit(inline="always")
 def _word(buffer: Bytes, at: int) -> np.uint32:
-    """Reads four little-endian bytes. LLVM makes one load of it."""
+    """Reads four little-endian bytes. LLVM compiles it to one load."""
     return np.uint32(
         np.uint32(buffer[at])
         | np.uint32(buffer[at + 1]) << np.uint32(8)
@@ -49,7 +48,7 @@ def _word(buffer: Bytes, at: int) -> np.uint32:
 
 @nb.njit(inline="always")
 def _fold(word: np.uint32, first: int) -> np.uint32:
-    """Maps the four bytes of a word through four neighbouring tables. `first`: table of the lowest byte."""
+    """Maps the four bytes of a word through four neighbouring tables and combines the results. `first`: the table of the lowest byte."""
     return np.uint32(
         TABLES[first, word & np.uint32(0xFF)]
         ^ TABLES[first - 1, (word >> np.uint32(8)) & np.uint32(0xFF)]

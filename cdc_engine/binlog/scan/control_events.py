@@ -44,13 +44,13 @@ REFUSED = {
         "GTID_TAGGED (42) has an unknown form: the server is newer than the versions that Sluice can read; use a newer Sluice"
     ),
 }
-# distance of rows from the end of a statement in the same transaction: two units of the order key
+# Rows keep this distance from the end of a statement in the same transaction: two units of the order key.
 DEFINITION_BYTES = 32
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
 
 
 class ControlEvents:
-    """Handlers by event type. `take` receives the current event with header and checksum."""
+    """Has a handler for each event type. `take` receives the current event with header and checksum."""
 
     def __init__(
         self,
@@ -66,10 +66,11 @@ class ControlEvents:
         self._references = references
         self._history = history
         self._captured = captured
-        self._savepoints: dict[str, int] = {}  # name → row events kept before it, of the open transaction
+        # Savepoint's name → the number of row events that the open transaction had before it.
+        self._savepoints: dict[str, int] = {}
         self._xa = xa
-        self._tells_timestamps = False  # of the current file
-        self._file_begins = False  # its first events are being read
+        self._tells_timestamps = False  # This is a fact of the current file.
+        self._file_begins = False  # True while the first events of a file are read.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,
@@ -109,7 +110,7 @@ class ControlEvents:
         return event[types.HEADER_BYTES : len(event) - self._checksum_bytes]
 
     def _time_us(self, event: bytes) -> int:
-        """Returns the commit time: the GTID event's, else the event's own."""
+        """Returns the commit time from the GTID event, or else the event's own time."""
         return int(self._state[at.TIME_US]) or struct.unpack_from("<I", event)[0] * 1_000_000
 
     # ── files ──
@@ -142,11 +143,11 @@ class ControlEvents:
         self._maker.executed.file_begins(previous, self._maker.file)
         if self._file_begins:
             self._file_begins = False
-            yield from self._place_at_begin(event)  # MySQL's binlog ends here as long as nothing is written
+            yield from self._place_at_begin(event)  # MySQL's binlog ends here until something is written.
 
     def _place_at_begin(self, event: bytes) -> Iterator[Block]:
-        """Yields a position for the cursor at a file's beginning, even if no transaction follows, because older files
-        may be purged.
+        """Yields a position at a file's beginning, so that the cursor moves into the file even if no transaction follows: older files may
+        be purged.
 
         Its time is that of the last commit. The header's time comes from the clock of whoever created the file: on a
         delayed replica it is later than transactions that are still to come.
@@ -156,7 +157,9 @@ class ControlEvents:
         yield from self._maker.cut()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
-        """Adopts MariaDB's state at the beginning of a file, if nothing is known yet. The last entry of a domain is the current one."""
+        """Adopts MariaDB's GTID state at the beginning of a file, if no state is known yet. The last entry of a domain is the current
+        one.
+        """
         yield from self._maker.cut()
         if not self._maker.executed.known:
             body = self._body(event)
@@ -198,13 +201,13 @@ class ControlEvents:
         elif kind is StatementKind.XA_START:
             self._open()
             self._xa.start()
-        elif kind is not StatementKind.XA_END:  # contains nothing that XA_PREPARE does not contain
+        elif kind is not StatementKind.XA_END:  # XA END contains nothing that XA_PREPARE does not contain.
             yield from self._decide(kind, statement.text)
             yield from self._end(event)
 
     def _definition(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Yields a DDL statement as its own block. Inside a transaction (CREATE TABLE … SELECT) the block has no
-        transaction end; that comes with the rows.
+        """Yields a DDL statement as a block of its own. Inside a transaction (CREATE TABLE … SELECT) that block has no transaction end; the
+        block with the rows has it.
 
         The position of the rows is then after the statement's and still within the transaction: a table map, rows and
         an end follow.
@@ -240,8 +243,8 @@ class ControlEvents:
             return (stopped_change(error, position),)
 
     def _row_change(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Stops the tables to which a statement that changes rows may have written. The others continue. In an XA transaction it counts at
-        the XA COMMIT, as rows do.
+        """Stops the tables to which a statement that changes rows may have written; other tables continue. In an XA transaction it takes
+        effect at the XA COMMIT, as rows do.
         """
         if self._xa.recording:
             self._xa.record_statement(event)
@@ -259,7 +262,9 @@ class ControlEvents:
         yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
     def _savepoint(self, kind: StatementKind, text: str) -> None:
-        """Tracks savepoints. Row format removes undone rows from the transaction, unless it must keep a statement of a temporary table."""
+        """Tracks savepoints. With row format, rows that were undone are removed from the transaction by the server, unless it must keep a
+        statement about a temporary table.
+        """
         name, rows = savepoint_name(text), int(self._state[at.OPEN_ROWS])
         if kind is StatementKind.SAVEPOINT:
             self._savepoints[name] = rows

@@ -62,7 +62,7 @@ class ExecutedTrack:
         self.adopt(self._executed.including(self.sources, source.astype(np.int32), number))
 
     def file_begins(self, previous: GtidSet, file: str) -> None:
-        """Compares the set with what a file says was executed before it. Adopts the file's set if nothing is known.
+        """Compares the set with the one that a file states for the time before it. Adopts the file's set if none is known.
 
         Raises PositionLostError if the file names transactions that this stream never saw.
         """

@@ -16,8 +16,8 @@ class FileTrack:
 
     def __init__(self, start: Position) -> None:
         self.file, self.created = start.file, start.file_created
-        self._handed_out = start.file  # the file of the last position that was handed out
-        self._described = False  # whether the server described a file on this connection
+        self._handed_out = start.file  # The file of the last position that was in a block.
+        self._described = False  # Whether the server has described a file on this connection.
 
     def turn_to(self, file: str) -> None:
         """Handles a ROTATE, which names the next file or the current one. Raises as `_refuse` if the file is older or of another series."""
@@ -38,9 +38,7 @@ class FileTrack:
         return new
 
     def _refuse(self, what: str) -> FilesRenumberedError | PositionLostError:
-        """Returns the error for an unexpected file: in the middle of a stream the next connection decides; at its start
-        the position is lost.
-        """
+        """Returns the error for an unexpected file. In the middle of a stream the reader reconnects; at its start the position is lost."""
         if self._described:
             return FilesRenumberedError(f"{what}: the numbers of its binlog files began again")
         return PositionLostError(

@@ -1,8 +1,7 @@
-"""Buffers the socket's bytes so that the scan can work in place. Called by `parser`; opens no socket itself.
+"""Buffers the bytes of the socket so that the scan works on them without a copy. Called by `parser`; opens no socket itself.
 
 A buffer is filled until it is full. Complete packets are scanned where they are, and the incomplete rest moves to the
-next buffer. An event of 16 MiB or more arrives in several packets; it is assembled in a buffer of its own.
-"""
+next buffer. An event of 16 MiB or more arrives in several packets; it is assembled in a buffer of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class LargeEvent:
 
     def __init__(self, length: int) -> None:
         self.event: Bytes = np.empty(length, np.uint8)
-        self._filled = -1  # the status byte comes first
+        self._filled = -1  # -1, because the status byte comes before the event.
         self._packet_left = 0
         self._packet_is_last = False
 
@@ -37,8 +36,8 @@ class LargeEvent:
         return self._packet_is_last and self._packet_left == 0
 
     def take(self, buffer: Bytes, begin: int, end: int) -> int:
-        """Copies what belongs to the event. Returns the offset of the first byte that was not taken. An incomplete
-        packet header is not taken.
+        """Copies the bytes that belong to the event. Returns the offset of the first byte that it did not take. It takes no incomplete
+        packet header.
         """
         at = begin
         while not self.complete:
@@ -69,8 +68,8 @@ class LargeEvent:
 
 
 class PacketFramer:
-    """Splits received bytes into packets. `space`: where the socket writes next. `received`: scans what was written.
-    `bytes_received`: all bytes so far.
+    """Splits received bytes into packets. `space`: where the socket writes next. `received`: scans the bytes that it wrote.
+    `bytes_received`: their number so far.
 
     `answer`: payload of a packet that is not an event: an error or the end of the dump. Nothing follows it.
     `beginning`: bytes of the file that are skipped first.

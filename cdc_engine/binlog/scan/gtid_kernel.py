@@ -36,13 +36,13 @@ from sluice.cdc_engine.binlog.scan.state import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# A GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes.
+# A GTID event has flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes.
 CLOCK_KIND, LOGICAL_CLOCK = 25, 42
 KNOWN_CLOCK = 2
-HAS_ORIGINAL_TIME = 1 << 55  # the commit time on this replica is followed by that on the original server
+HAS_ORIGINAL_TIME = 1 << 55  # If set, the commit time on the original server follows the one on this replica.
 STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
 SERIALIZATION = 1  # version of the message in a tagged GTID event
-# Its fields, by id. The other known fields are numbers that nothing here needs.
+# The ids of the event's fields. The other known fields are numbers that Sluice does not use.
 UUID_FIELD, NUMBER_FIELD, TAG_FIELD, TIME_FIELD, ORIGINAL_TIME_FIELD, LAST_FIELD = 1, 2, 3, 6, 7, 11
 NEEDED_FIELDS = 1 << UUID_FIELD | 1 << NUMBER_FIELD | 1 << TAG_FIELD
 
@@ -67,7 +67,7 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
         if source < 0:
             return ScanStatus.SOURCES_FULL
     _begin(state, source, little_endian(buffer, body + 17, 8))
-    state[OPEN] = 0  # a BEGIN or a standalone statement follows
+    state[OPEN] = 0  # A BEGIN or a standalone statement follows.
     if body + LOGICAL_CLOCK <= body_end and buffer[body + CLOCK_KIND] == KNOWN_CLOCK:
         state[COMMITTED] = little_endian(buffer, body + CLOCK_KIND + 1, 8)
         state[SEQUENCE] = little_endian(buffer, body + CLOCK_KIND + 9, 8)
@@ -168,14 +168,16 @@ def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: in
     if source < 0:
         return ScanStatus.SOURCES_FULL
     _begin(state, source, number)
-    state[OPEN] = 0  # a BEGIN or a standalone statement follows
+    state[OPEN] = 0  # A BEGIN or a standalone statement follows.
     state[TIME_US] = time_us
     return ScanStatus.GO_ON
 
 
 @kernel
 def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> tuple[Integer, Integer]:
-    """Returns (the transaction's number, its commit time in µs or 0) and writes its source to SOURCE_NEW; number 0 if unreadable."""
+    """Reads the fields. Returns (the transaction's number, its commit time in µs or 0) and writes its source to SOURCE_NEW. The number is 0
+    if the fields are unreadable.
+    """
     seen, last = 0, -1
     number, time_us = np.int64(0), np.int64(0)
     while at < end:
@@ -183,7 +185,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
         if at < 0 or field <= last:
             return 0, 0
         if field > LAST_FIELD:
-            break  # it need not be understood
+            break  # Later fields may be skipped.
         value = np.int64(0)
         if field == UUID_FIELD:
             at = _tagged_uuid(buffer, at, end, state)
@@ -194,7 +196,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
         if at < 0:
             return 0, 0
         if field == NUMBER_FIELD:
-            number = (value >> 1) * (1 - (value & 1))  # the lowest bit is the sign; 0 is no number
+            number = (value >> 1) * (1 - (value & 1))  # The lowest bit is the sign; the server sends no 0.
         # the second time, if present, is that on the original server
         if field in (TIME_FIELD, ORIGINAL_TIME_FIELD):
             time_us = value
@@ -205,7 +207,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
 
 @kernel
 def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Returns (an integer, the offset after it; -1 if truncated or if `at` is negative).
+    """Reads an integer. Returns (the integer, the offset after it; -1 if truncated or if `at` is negative).
 
     The number of 1 bits below the lowest 0 bit of the first byte is the number of bytes that follow. The integer begins
     above that 0 bit, lowest byte first.

@@ -113,11 +113,11 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)
-# Thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2.
+# A QUERY event has thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2.
 QUERY_POST_HEADER = 13
-DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # a row event that only ends a statement
+DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # A row event with one of these table ids only ends a statement.
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # an end position ahead by more than half of 32 bits went backwards
+REWOUND = 1 << 31  # If an end position is ahead by more than half of 32 bits, the position went backwards.
 
 
 @kernel
@@ -155,7 +155,7 @@ def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
 
 @kernel
 def _frame(buffer: Bytes, state: Int64s) -> ScanStatus:  # noqa: PLR0911
-    """Finds the next whole event. A packet is length 3, sequence 1, status 1 (0: an event follows)."""
+    """Finds the next whole event. A packet has length 3, sequence 1, status 1 (0: an event follows)."""
     at, limit = state[AT], state[LIMIT]
     if state[OVERHEAD] == 0:
         if at + HEADER_BYTES > limit:
@@ -224,7 +224,7 @@ def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
 
 @nb.njit(inline="always")
 def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
-    """Moves FILE_END after an event of the file. Returns False if the event cannot be there. `end`: low 32 bits of its
+    """Moves FILE_END after an event of the file. Returns False if an event cannot be at this position. `end`: low 32 bits of the event's
     end position.
 
     MariaDB 11 leaves `end` 0 within a transaction, where only the length counts. A format description that is repeated
@@ -244,7 +244,7 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Steps over an event inside a compressed event. All of them have the offset at which that begins; its end is
+    """Steps over an event inside a compressed event. All of them have the file offset of the compressed event's beginning; its end is
     reached with the last one.
     """
     done = state[INNER_DONE] + length
@@ -300,7 +300,7 @@ def _take(  # noqa: PLR0911, PLR0917
 
 @nb.njit(inline="always")
 def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
-    """Skips events without rows. INTVAR, RAND and USER_VAR only prepare a statement, and the statement itself is examined."""
+    """Skips events without rows. INTVAR, RAND and USER_VAR only prepare a statement; the statement itself is examined later."""
     if event_type in (HEARTBEAT, HEARTBEAT_V2):
         state[HEARTBEATS] += 1
         return ScanStatus.GO_ON
@@ -327,7 +327,7 @@ def _take_rows(  # noqa: PLR0917
     version: int,
     body_end: int,
 ) -> ScanStatus:
-    """Takes a row event: table id 6, flags 2; since version 2 the length of extra data 2 (including itself) and the data."""
+    """Takes a row event: table id 6, flags 2; since version 2 also the length of the extra data 2 (including itself) and the data."""
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:
@@ -387,7 +387,7 @@ def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatu
 
 @kernel
 def _find(tables: Int64s, table_id: int) -> int:
-    """Returns the slot of a table id, or -1 if it was never seen. Same search as `state.free_or_same`."""
+    """Returns the slot of a table id, or -1 if it was never seen. It searches like `state.free_or_same`."""
     mask = tables.shape[1] - 1
     slot: int = table_id & mask
     for _ in range(tables.shape[1]):
@@ -401,7 +401,7 @@ def _find(tables: Int64s, table_id: int) -> int:
 
 @kernel
 def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> ScanStatus:
-    """Takes a table map if its bytes are the last ones seen for its id. Other table maps are left to Python."""
+    """Takes a table map if its bytes equal the last ones seen for its id. Other table maps are left to Python."""
     body = state[EVENT] + HEADER_BYTES
     if body + 8 > body_end:
         return ScanStatus.BAD_BODY
@@ -426,7 +426,7 @@ def _same(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) ->
 
 @kernel
 def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> ScanStatus:
-    """Takes BEGIN and COMMIT if the text is exactly that. Every other statement is left to Python."""
+    """Takes a QUERY whose text is exactly BEGIN or COMMIT. Other statements are left to Python."""
     body = state[EVENT] + HEADER_BYTES
     if body + QUERY_POST_HEADER > body_end:
         return ScanStatus.BAD_BODY

@@ -1,8 +1,7 @@
-"""Turns received bytes into blocks: the loop around the kernel. Called by `framing`.
+"""Turns received bytes into blocks: calls the kernel in a loop and handles what the kernel leaves to Python. Called by `framing`.
 
 A block ends with the buffer, before a new file, and before and after a DDL statement, which is a block of its own. An
-unknown event that may carry rows raises an error after everything before it was handed out.
-"""
+unknown event that may carry rows raises an error after everything before it was handed out."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ PACKETS = StreamForm()
 
 
 class Scanner:
-    """Scans one stream from one start. `consumed`: buffer offset up to which the bytes are processed; `last_verdict`:
-    why it stopped there.
+    """Scans one stream from one start. `consumed`: the buffer offset up to which bytes are processed. `last_verdict`: why it stopped there.
 
     `checksum`: events end with a CRC32, until a file says otherwise. `contiguous`: the server sends every event, so a
     gap is an error. `executed_known`: `start.gtid_set` is all that was executed before `start`. `prepared`: records of
@@ -91,7 +89,7 @@ class Scanner:
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._decompressed = Unpacker(self._maker, self._events)
-        # Separate, because an XA transaction may be committed within a compressed one.
+        # This has a scanner state of its own, because an XA transaction may be committed within a compressed one.
         recorded = Unpacker(self._maker, self._events)
         unpack_recorded = functools.partial(self._unpack, recorded)
         xa = XaTransactions(self._maker, wanted, prepared or MemoryPrepared(), unpack_recorded)
@@ -104,7 +102,7 @@ class Scanner:
 
     @property
     def position(self) -> Position:
-        """The position after the last scanned event. The GTID set is that up to the last block, empty while unknown."""
+        """The position after the last scanned event. Its GTID set is that of the last block; it is empty while unknown."""
         return self._maker.position()
 
     def counters(self) -> dict[str, int]:
@@ -176,8 +174,8 @@ class Scanner:
         yield from self._unpack(self._decompressed, content, place)
 
     def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
-        """Scans events as if they were between the file offset `begin` and the end of the current event. Errors name
-        that event's position.
+        """Scans events as if they were between the file offset `begin` and the end of the current event. Errors name the current event's
+        position.
         """
         place = int(self._state[at.BEGAN])
         try:

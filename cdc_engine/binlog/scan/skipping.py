@@ -1,12 +1,11 @@
-"""Steps from event to event by their lengths, without decoding them: to skip the beginning of a file, or to follow a
-stream's position.
+"""Steps from event to event by their lengths, without decoding them. Used to skip the beginning of a file, and to follow a stream's
+position.
 
 COM_BINLOG_DUMP has four bytes for the offset. A position above 4 GiB is reached by requesting the whole file and
 skipping what comes before it (`FileBeginning`, called by `framing`): nothing is decoded and no checksum is computed,
 but every end position is compared with the bytes, and an event must begin exactly at the start position. The scanner
 processes the two events that open a file, because they define how to read the others. `EventWalk` follows a whole
-stream this way, for `parser.shared`.
-"""
+stream this way, for `parser.shared`."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
 from sluice.cdc_engine.position import Position
 
 PACKET_HEADER_BYTES = 4
-# State of the kernel: buffer offset, file offset, missing bytes of the current packet, whether its event continues in
+# The kernel's state: buffer offset, file offset, missing bytes of the current packet, whether its event continues in
 # the next packet.
 AT, PLACE, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
 NEVER = 1 << 62  # an offset that no file reaches
@@ -55,8 +54,8 @@ class FileBeginning:
         self.done = self.answered = False
 
     def pass_over(self, scanner: Scanner, buffer: Bytes, begin: int, end: int) -> Generator[Block, None, int]:
-        """Skips what it can of buffer[begin:end]. Returns the offset of the first byte that was not taken. `answered`:
-        a packet there is not an event.
+        """Skips what it can of buffer[begin:end]. Returns the offset of the first byte that it did not take. `answered`: a packet there is
+        not an event.
 
         Raises BinlogFormatError on bytes that are not a stream of events, and PositionLostError if no event begins at
         the target.
@@ -119,8 +118,8 @@ class EventWalk:
         return -1 if self._state[GOES_ON] else int(self._state[LEFT])
 
     def step(self, buffer: Bytes, begin: int, end: int) -> tuple[int, bool]:
-        """Takes what it can of buffer[begin:end]. Returns the offset of the first byte that was not taken, and whether
-        a file was opened there.
+        """Processes what it can of buffer[begin:end]. Returns the offset of the first byte that it did not take, and whether a file was
+        opened there.
 
         After a file was opened there may be more to take. Raises BinlogFormatError on bytes that are not a stream of
         events.
@@ -143,7 +142,7 @@ class EventWalk:
             described = parse_format_description(event)
             self._checksum_bytes = CHECKSUM_BYTES if described.checksum else 0
             self.created, self.opening, self.described = described.created, self.opening + packet, True
-            # in a dump that starts in the middle of a file it has no offset
+            # In a dump that starts in the middle of a file this event has no offset.
             self._state[PLACE] += len(event) if end_of(event) else 0
         else:
             rotation = parse_rotate(event, self._checksum_bytes)
@@ -153,19 +152,21 @@ class EventWalk:
 
 
 def packet_at(buffer: Bytes, begin: int) -> bytes:
-    """Returns a whole single-part packet with its header."""
+    """Returns a packet that is complete and has a single part, with its header."""
     payload = int.from_bytes(buffer[begin : begin + 3].tobytes(), "little")
     return buffer[begin : begin + PACKET_HEADER_BYTES + payload].tobytes()
 
 
 def end_of(event: bytes) -> int:
-    """Returns the event's end in the file, from its header: 32 bits, 0 if it is in no file."""
+    """Returns the end of an event in the file, as its header has it: 32 bits; 0 if the event is in no file."""
     return int.from_bytes(event[END_AT : END_AT + 4], "little")
 
 
 @kernel
 def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, contiguous: Integer) -> ScanStatus:
-    """Returns GO_ON at or after the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, or what is wrong."""
+    """Skips events by their lengths. Returns GO_ON at or after the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, or
+    what is wrong.
+    """
     while True:
         taken = min(state[LEFT], limit - state[AT])
         state[AT] += taken
@@ -206,7 +207,7 @@ def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> 
     if artificial or kind in (HEARTBEAT, HEARTBEAT_V2):
         return ScanStatus.GO_ON
     expected, end = state[PLACE] + length, little_endian(buffer, event + 13, 4)
-    ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 leaves it 0 in a transaction
+    ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 writes 0 here within a transaction.
     if ahead >= REWOUND or (ahead > 0 and contiguous):
         return ScanStatus.BAD_POSITION
     state[PLACE] = expected + ahead

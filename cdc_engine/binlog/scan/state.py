@@ -1,9 +1,8 @@
-"""Memory of a scan, shared by the kernel and `scanner.Scanner`: plain arrays with named indices.
+"""Holds the memory of a scan, which the kernel and `scanner.Scanner` share: plain arrays with named indices.
 
 `state` (int64) has one number per name below. `events` and `ends` (int64, one row per name, one column per entry)
 collect what was found, and `queries` (likewise) the rows queries. `tables` and `pool` contain the table maps seen before. `sources`
-(int64, one row per index from SOURCE_NEW on) contains the GTID sources.
-"""
+(int64, one row per index from SOURCE_NEW on) contains the GTID sources."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from sluice.cdc_engine.contracts import FRAME_FIELDS, Bytes, Int64s
 
-# Indices in `state`. Offsets are buffer offsets unless stated otherwise.
+# Indices in `state`. Offsets are offsets in the buffer unless stated otherwise.
 AT: Final = 0  # next byte to scan
 LIMIT: Final = 1  # end of the received bytes
 EVENT: Final = 2  # header of the current event
@@ -26,7 +25,7 @@ CHECKSUM: Final = 6  # bytes of checksum an event: 0 or 4
 OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: events without packets
 OPEN: Final = 8  # 1: inside a transaction
 OPEN_ROWS: Final = 9  # row events kept since it began
-GENERATION: Final = 10  # grows with every transaction: a table map is valid only in its own
+GENERATION: Final = 10  # A number that grows with every transaction. A table map is valid only in its own transaction.
 TIME_US: Final = 11  # commit time in the transaction's GTID event, 0: none
 SOURCE: Final = 12  # index of the transaction's GTID source, -1 without GTID
 NUMBER: Final = 13  # the transaction's GTID number
@@ -43,13 +42,14 @@ INNER_END: Final = 23  # file offset of the end of the compressed event that is 
 INNER_BEGIN: Final = 24  # file offset of its beginning
 INNER_SIZE: Final = 25  # bytes of the events inside it, decompressed
 INNER_DONE: Final = 26  # bytes of them that were scanned
-ELSEWHERE: Final = 27  # 1: the entries in `events` are in another buffer than the received one
+ELSEWHERE: Final = 27  # 1: what `events` refers to is in another buffer than the received bytes
 HELD: Final = 28  # 1: in an XA transaction, whose table maps and row events are left to Python
-PLACE: Final = 29  # file offset that identifies the current transaction: the end of its first event, 0: none yet
+# file offset that identifies the current transaction, which is the end of its first event; 0: none yet
+PLACE: Final = 29
 SOURCE_NEW: Final = 30  # the current GTID source: a uuid's two halves as stored, or domain and server id; then a tag's bytes, padded with 0
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
-# file offset of the current transaction's BEGIN, -1: it has none; then its length, its seconds and its thread
+# file offset of the current transaction's BEGIN (-1: none), then its length, its seconds and its thread
 BEGIN_AT: Final = 36
 BEGIN_LENGTH: Final = 37
 BEGIN_SECONDS: Final = 38
@@ -73,7 +73,7 @@ EVENT_ROWS: Final = 8
 
 # Rows of `ends`.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
-END_FRAME: Final = 5  # from here on one row per field of contracts.FRAME
+END_FRAME: Final = 5  # From this index on there is one row per field of contracts.FRAME.
 END_ROWS: Final = END_FRAME + len(FRAME_FIELDS)
 
 # Rows of `queries`.
@@ -84,7 +84,7 @@ QUERY_ROWS: Final = 4
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 
-# A read buffer of 4 MiB has fewer row events and transactions. With more the block ends.
+# A read buffer of 4 MiB has fewer row events and transactions. If one has more, the block ends.
 ENTRIES_MAX: Final = 1 << 17
 SOURCES_MAX: Final = 1 << 12  # servers in one GTID set; more stop the stream with a message
 SLOTS_FIRST: Final = 1 << 10
@@ -94,7 +94,9 @@ POOL_BYTES_MAX: Final = 1 << 25
 
 
 class ScanStatus(enum.IntEnum):
-    """Why the kernel returned. From NOT_AN_EVENT on, except SWITCH, the stream is broken. numba reads the members as integers."""
+    """Why the kernel returned. NOT_AN_EVENT and all later values, except SWITCH, mean that the stream is broken. numba reads the members as
+    integers.
+    """
 
     GO_ON = 0  #: the event was taken (never returned)
     INCOMPLETE = 1  #: the received bytes end inside a packet
@@ -117,7 +119,7 @@ class ScanStatus(enum.IntEnum):
 
 @dataclasses.dataclass
 class ScanMemory:
-    """All arrays of a scan. Only `remember_table` makes `tables` and `pool` larger."""
+    """All arrays of a scan. `tables` and `pool` grow only in `remember_table`."""
 
     state: Int64s
     events: Int64s
@@ -144,7 +146,7 @@ class ScanMemory:
         return memory
 
     def forget_tables(self) -> None:
-        """Forgets all table maps, after a DDL statement or in a new file, so that each is examined again."""
+        """Forgets all table maps after a DDL statement or in a new file, so that each is examined again."""
         self.tables = _free_slots(SLOTS_FIRST)
         self.table_count = self.pool_used = 0
 
@@ -193,7 +195,7 @@ def _free_slots(count: int) -> Int64s:
 
 
 def slot_of(table_id: int, slot_count: int) -> int:
-    """Returns where the search for a table id begins. Ids count up, so they spread evenly. Also compiled into the kernel."""
+    """Returns the slot at which the search for a table id begins. Ids count up, so they spread evenly. The kernel contains it too."""
     return table_id & (slot_count - 1)
 
 

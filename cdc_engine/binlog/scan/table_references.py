@@ -35,11 +35,11 @@ class TableReferences:
         self._stopped: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """Forgets all table maps after a schema change, so that the history is asked again."""
+        """Forgets all table maps after a schema change, so that the schema history is consulted again."""
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
-        """Returns the index of the table of a table map, and the changes that stop it if it cannot continue.
+        """Returns the index of a table map's table, and the changes that stop the table if it cannot continue.
 
         A table that is not captured is referenced if its rows change captured ones without row events. If it cannot be
         read, these stop. `position`: end of the table map, so it is not after the first row event that the lake does not
@@ -84,7 +84,7 @@ class TableReferences:
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:
-    """Returns the error of a table that could be read on, but for which the lake lacks earlier rows."""
+    """Returns the error of a table that can be decoded, but for which the lake lacks earlier rows."""
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(
         version.database,

@@ -1,4 +1,4 @@
-"""Scans the events in a compressed event, piece by piece, as if they had arrived uncompressed. Used by `scanner`.
+"""Scans the events in a compressed event piece by piece, as if they had arrived uncompressed. Used by `scanner`.
 
 The decompressed events are in an arena of the size of a read buffer; the blocks of many small compressed transactions
 reference the same arena. A larger transaction is decompressed in pieces, so memory contains one arena (or its largest
@@ -6,8 +6,7 @@ event) and the blocks that were handed out.
 
 Positions: the compressed event is at [begin, end) of its file. All events in it have the offset `begin`, and `end` is
 reached with the last one. Their rows are ordered by the position of their transaction and by their number, never by
-their offset.
-"""
+their offset."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.ports import Content
 
-SHORT_ROOM_BYTES = 4096  # with less space than this after an incomplete event, a new arena is used
+SHORT_ROOM_BYTES = 4096  # If less space than this is left after an incomplete event, a new arena is used.
 OUTER = (
     *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
     *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),
@@ -40,7 +39,7 @@ class Unpacker:
         self._state = maker.memory.state
         self._scan_events = scan_events
         self._arena: Bytes = np.empty(0, np.uint8)
-        self._begin = self._end = 0  # range of the arena with unscanned bytes
+        self._begin = self._end = 0  # The range of the arena whose bytes are not scanned yet.
 
     def inside(self, content: Content, begin: int) -> Generator[Block, None, ScanStatus]:
         """Yields the blocks of events between the file offset `begin` and the end of the current event. Returns INCOMPLETE on success."""
@@ -79,8 +78,8 @@ class Unpacker:
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
-        """Provides `count` free bytes in the arena or in a new one. Entries that are not in a block yet are in this
-        arena afterwards, or are put into a block.
+        """Provides `count` free bytes in the arena or in a new one. What is not in a block yet is then in this arena, or was put into a
+        block.
         """
         self._begin = self._end
         if len(self._arena) - self._end < count:
@@ -90,7 +89,7 @@ class Unpacker:
             self._maker.use(self._arena)
 
     def _room_to_go_on(self, left: int) -> Iterator[Block]:
-        """Provides space for the incomplete event, all of it if its length is known. `left`: bytes still to come."""
+        """Provides space for the incomplete event; for all of it if its length is known. `left`: bytes still to come."""
         tail = self._end - self._begin
         if not left or (len(self._arena) - self._end >= min(left, SHORT_ROOM_BYTES) and not self._outgrows(tail)):
             return

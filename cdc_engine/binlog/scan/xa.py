@@ -1,11 +1,10 @@
-"""Handles XA transactions: their rows count at the position of their XA COMMIT. Used by `control_events`.
+"""Handles XA transactions: their rows take effect at the position of their XA COMMIT. Used by `control_events`.
 
 The binlog has the rows of an XA transaction where it was prepared, and its XA COMMIT or XA ROLLBACK later: after other
 transactions, in another file, even days later. Until then the server locks the rows and the tables, so nothing in
 between can have changed them. So the events between XA START and XA PREPARE are recorded
 (`contracts.PreparedTransactions`) and scanned at the XA COMMIT as if they had been in it, like the events of a
-compressed transaction. The record of a rolled-back transaction is deleted.
-"""
+compressed transaction. The record of a rolled-back transaction is deleted."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class XaTransactions:
         self._table_ids: set[int] = set()  # captured tables of the transaction that is being recorded
 
     def start(self) -> None:
-        """Starts a record. From here on the kernel leaves table maps and row events to Python."""
+        """Starts a recording. From here on the kernel leaves table maps and row events to Python."""
         self._state[at.HELD] = 1
         self._table_ids.clear()
         self._prepared.begin()
@@ -68,7 +67,7 @@ class XaTransactions:
         self._state[at.OPEN_ROWS] += 1
 
     def prepare(self, event: bytes) -> Iterator[Block]:
-        """Handles XA_PREPARE, which ends the record, or commits it at once (ONE PHASE)."""
+        """Handles XA_PREPARE, which ends the recording. With ONE PHASE it commits the transaction at once."""
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
         if not self.recording:
             raise BinlogFormatError(f"the XA transaction {name} is prepared without a beginning")

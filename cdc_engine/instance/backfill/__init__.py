@@ -1,1 +1,1 @@
-"""Reads the changes of an interval of the past again: the request, its rules, and its plan."""
+"""Applies the changes of an interval of the past again: the request, its rules, and its plan."""

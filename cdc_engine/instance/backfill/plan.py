@@ -43,8 +43,8 @@ SAMPLE_BYTES_MAX = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillTablePlan:
-    """The plan for one table. `refused`: why it cannot be backfilled, with what to do instead; empty if it can. `changes`: the number
-    expected in the interval.
+    """The plan for one table. `refused`: why it cannot be backfilled, and what to do instead; empty if it can. `changes`: the expected
+    number in the interval.
 
     `reaches_back`: whether the schema history still knows the table at the interval's begin. `statements`: those that concern the table.
     """
@@ -91,7 +91,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogInterval:
-    """The interval on the source's binlog: after `begin`, up to and including `end`; `read_to` is the binlog's end. `files`: the source's
+    """The interval in the source's binlog: after `begin`, up to and including `end`. `read_to`: the binlog's end. `files`: the source's
     binlog files.
     """
 
@@ -142,15 +142,13 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
-    """Returns whether all changes of "database.table" up to the cursor are in the lake: it has not stopped, and no snapshot of it is
-    open.
-    """
+    """Returns whether the lake has all changes of "database.table" up to the cursor: it is not stopped, and no snapshot of it is open."""
     record = SnapshotRecords(directory).get(name)
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
 
 
 def schemas_of(config: DestinationConfig, records: Sequence[HistoryRecord], place: BinlogInterval) -> IntervalSchemas:
-    """Returns the schemas with which the interval's rows are decoded."""
+    """Returns the schemas that decode the interval's rows."""
     captured = TableFilter(config.include, config.exclude).keeps
     return IntervalSchemas(records, place.cursor, place.begin, captured)
 
@@ -168,7 +166,7 @@ def facts_of(
     schemas: IntervalSchemas,
     staged: Sequence[StagingResult],
 ) -> tuple[TableFacts, ...]:
-    """Returns the facts for `rules.refusal`, after intervals were staged. Raises MetaError."""
+    """Returns the facts for `rules.refusal`. Intervals must have been staged before. Raises MetaError."""
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
     stops = {each.name: str(each.state) for each in ledger.stopped_tables}
@@ -202,7 +200,7 @@ def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts
         return facts(name)
     except SluiceError:
         raise
-    except Exception as error:  # of any kind: the other tables go on
+    except Exception as error:  # The error may be of any kind; the other tables continue.
         logger.exception("the schema and settings of %s could not be read, so the backfill leaves it out", name)
         return TableFacts(name=name, raised=f"{type(error).__name__}: {error}")
 

@@ -1,7 +1,6 @@
-"""Reads an interval of the binlog while the stream continues, and stages it as a batch is staged. Used by `plan` and `work`.
+"""Reads an interval of the binlog while the stream continues, and stages it like a batch. Used by `plan` and `work`.
 
-It has its own connection, which is not a replica's, and its own scan with the schemas of the interval: the engine is not affected.
-"""
+It has its own connection, which is not a replica's, and its own scan with the schemas of the interval: the engine is not affected."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ from sluice.cdc_engine.staging.staging import StagingResult, stage
 
 
 def binlog_files(config: DestinationConfig) -> BinlogFiles:
-    """Returns the binlog files of the source as it is now, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
+    """Returns the current binlog files of the source, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
     return BinlogFiles(source_of(config), source_facts(config), archive_of(config))
 
 
 class IntervalReader:
-    """The interval after `start` and, if `until` is given, up to it; at most about `bytes_max` of it.
+    """Reads the interval after `start`, up to `until` if that is given; at most about `bytes_max` of it.
 
     `bytes`: bytes of the binlog read so far. `end`: end of the last transaction read. `whole`: all of it was read.
     """
@@ -94,7 +93,7 @@ class IntervalReader:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block) -> BlockSlice:
-        """Returns the events of a block that belong to transactions which end at or before `until`."""
+        """Returns the events of a block whose transactions end at or before `until`."""
         if block.transaction_count:
             self.end = end_position(block, block.transaction_count - 1)
         if self._until is None or not self._is_past(block):

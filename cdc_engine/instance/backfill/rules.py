@@ -1,9 +1,8 @@
-"""The rules of what a backfill may do, without I/O. `plan` gathers the facts that they need.
+"""Decides what a backfill may do, without I/O. `plan` gathers the facts that the rules need.
 
 A backfill reads the binlog from a time up to what the lake has, and sets each key that changed in the interval to the state after its
 last change. So it requires that every change of the table's rows is in row events that this server has, and that one schema is valid for
-all of them.
-"""
+all of them."""
 
 from __future__ import annotations
 
@@ -17,13 +16,15 @@ from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "re-snapshot it with `sluice snapshot start`"
-# Rough values on 2 processors, for an estimate only: a table's merge of any size, and what each change adds.
+# Rough values on 2 processors, for an estimate only: the seconds of a table's merge of any size, and what each change
+# adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedInterval:
-    """The request: [from_us, to_us) in µs since 1970; `to_us` None: up to the end. `tables`: "database.table"; all captured ones if empty.
+    """The requested interval [from_us, to_us) in µs since 1970. `to_us` None: up to the end. `tables`: "database.table"; empty for all
+    captured tables.
 
     `all_or_none`: a named table that is refused fails the whole request; otherwise it is excluded.
     """
@@ -60,7 +61,7 @@ class TableFacts:
 Refusal = tuple[Callable[[TableFacts], object], str]
 Refusals = tuple[Refusal, ...]
 RAISED: Refusal = (lambda table: table.raised, "its schema and settings could not be read ({raised}): {instead}")
-# The first rule that applies is reported, with the table's facts in place of the braces.
+# The first rule that applies is reported. The table's facts replace the braces.
 REFUSALS: Refusals = (
     RAISED,
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
@@ -114,7 +115,7 @@ def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ..
 
 
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:
-    """Returns the cursor, if it belongs to the server's binlog. Raises ActRefusedError."""
+    """Returns the cursor if it belongs to the server's binlog. Raises ActRefusedError otherwise."""
     if cursor is None:
         raise ActRefusedError(f"{destination} has not begun yet: `sluice up` starts it, then try again")
     if cursor.server_uuid not in ("", server_uuid):
@@ -126,7 +127,7 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
 
 
 def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> tuple[list[str], int]:
-    """Returns the binlog files from one position to another, and the number of bytes between the two."""
+    """Returns the binlog files between two positions, and the number of bytes between them."""
     first, last = file_number(begin.file), file_number(end.file)
     found = [log for log in logs if first <= file_number(log.file) <= last]
     size_bytes = sum(end.offset if log.file == end.file else log.size_bytes for log in found)
@@ -134,7 +135,7 @@ def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> 
 
 
 def scaled(count: int, read_bytes: int, all_bytes: int) -> int:
-    """Returns the number expected in all, from the number counted in a part."""
+    """Extrapolates a number that was counted in a part of the interval to the whole."""
     return count if read_bytes <= 0 or read_bytes >= all_bytes else round(count * all_bytes / read_bytes)
 
 

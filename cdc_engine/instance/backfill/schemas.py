@@ -1,9 +1,7 @@
-"""The schemas with which an interval of the past is decoded: those that are valid where the lake is, for tables that no statement
-concerns since.
+"""Finds the schemas that decode an interval of the past: those at the lake's position, for tables that no later statement concerns.
 
 Used by the scan of a backfill. A statement that concerns a table is recorded, and the table is refused for it (`rules`), so its earlier
-schema is not needed. Thus a backfill does not depend on how far the schema history reaches back.
-"""
+schema is not needed. Thus a backfill does not depend on how far the schema history reaches back."""
 
 from __future__ import annotations
 
@@ -41,8 +39,8 @@ TEXT_CHARS_MAX = 80  # maximum length of a statement in a message
 
 
 class IntervalSchemas:
-    """Implements `ports.SchemaHistory` for an interval that begins at `start`. `statements`: "database.table" → statements that concern
-    it, with their positions.
+    """Implements `ports.SchemaHistory` for an interval that begins at `start`. `statements`: "database.table" → statements that concern it,
+    with their positions.
 
     `records`: those of the destination's schema history; the ones valid at `known_at` count, at whatever position they were written.
     """
@@ -78,7 +76,7 @@ class IntervalSchemas:
     # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """Resolves as `TableHistory` does. The rows of a stopped table are left out: an interval is read for the lake alone."""
+        """Resolves a table map like `TableHistory`. It leaves out rows of a stopped table, because only the lake uses an interval."""
         try:
             return self._history.resolve(table_map, position)
         except TableStoppedError as error:
@@ -104,22 +102,22 @@ class IntervalSchemas:
         return ()
 
     def _read(self, text: str, session: StatementSession) -> Statement:
-        """Parses a statement. One that breaks the statement parser may concern whatever it names."""
+        """Parses a statement. If the parser fails, the statement may concern every table that it names."""
         try:
             return read_statement(
                 text, self._server.flavour, session.sql_mode, Literals(session.client, session.connection)
             )
-        except Exception:  # as in `history`: a defect of the parser must not hide a change
+        except Exception:  # As in `history`: a defect of the parser must not hide a change.
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
-        return ()  # tables whose rows follow those of others are refused
+        return ()  # Tables whose rows follow those of others are refused.
 
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
 
     def rewind(self, position: Position) -> None:
-        """Does nothing: an interval is read once."""
+        """Does nothing, because an interval is read once."""
 
     def _full_name(self, default_database: str) -> Callable[[TableName], TableKey]:
         return lambda name: name.key(default_database, lower_case=self._server.lower_case_names)
@@ -135,8 +133,9 @@ def known_at(records: Iterable[HistoryRecord], place: Position) -> frozenset[str
 
 
 def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:
-    """Returns a row change in statement format as one that may write any table, if the source may log many so (MIXED): triggers and views
-    that it had in the interval may be gone. Tables of the server's own databases have no triggers: RDS writes a heartbeat there.
+    """Returns a row change in statement format as one that may write any table, if the source can log many in that format (MIXED): the
+    triggers and views that it had in the interval may be gone. Tables of the server's own databases have no triggers; RDS writes a
+    heartbeat there.
     """
     if objects is None or not isinstance(statement, StatementRowChange):
         return statement
@@ -147,7 +146,7 @@ def _reaching_everything(statement: Statement, objects: StoredObjects | None, de
 def _touched(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> Sequence[TableKey]:
-    """Returns the tables whose rows or columns a statement may have changed: rather too many than too few."""
+    """Returns the tables whose rows or columns a statement may have changed. It may return too many, never too few."""
     if _changes_nothing(statement):
         return ()
     names = concerned(statement, known, full_name, default_database)
@@ -162,8 +161,8 @@ def _touched(
 
 
 def _changes_nothing(statement: Statement) -> bool:
-    """Returns whether a statement changes no row image, as an index or a comment does. A created table has no rows before, or existed and
-    stays unchanged.
+    """Returns whether a statement changes no row image; an index or a comment changes none. A created table has no rows before it, or
+    existed and stays unchanged.
     """
     match statement:
         case SetDatabase():

@@ -1,8 +1,7 @@
-"""Reads what a backfill or a repair needs, until the lake is not ahead of what was read. Driven by its run.
+"""Reads what a backfill or a repair needs, until it has read at least as far as the lake is. Its run calls it.
 
 First it reads the interval and what followed, while merges continue. Then, under the run lock, it reads what the stream has received
-meanwhile: no table changes any more, and the run knows for each table up to where the lake has it.
-"""
+meanwhile: no table changes any more, and the run knows for each table up to where the lake has it."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ FOLDER, LOCK_FILE = "backfills", "backfill.lock"
 
 @contextlib.contextmanager
 def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
-    """Yields a folder for one backfill or repair, and removes it afterwards; it also removes what killed ones left. Raises ActRefusedError.
+    """Yields a folder for one backfill or repair, and removes it afterwards, with the folders that killed ones left. Raises
+    ActRefusedError.
 
     Only one per destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
     to wait for another one.
@@ -71,7 +71,7 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
 
 
 class BackfillReading:
-    """The reading of one backfill from the source. `refused`: "database.table" → why it is excluded; it grows as more becomes known.
+    """Reads the source for one backfill. `refused`: "database.table" → why the table is excluded; more are added as more becomes known.
 
     `find`: finds the interval; `refusals`: the rules that refuse tables.
     """
@@ -102,13 +102,13 @@ class BackfillReading:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables that are not refused and of which something was read."""
+        """The tables that are not refused and have changes in what was read."""
         there = {table.name for batch in self.staged for table in batch.manifest.tables}
         return tuple(name for name in self.names if name not in self.refused and name in there)
 
     @property
     def changed_up_to(self) -> int:
-        """The order key of the interval's end: keys that changed at or before it are included."""
+        """The order key of the interval's end. Keys that changed at or before it are included."""
         return (self.read_to if self._request.to_us is None else self.place.end).order_key
 
     def read(self) -> None:
@@ -118,8 +118,8 @@ class BackfillReading:
         self.judge()
 
     def catch_up(self) -> tuple[str, Position]:
-        """Under the run lock, reads on if the lake may have more, and judges again. Returns the ledger's id and its cursor. Raises as
-        `read`.
+        """Under the run lock, reads on if the lake may be further, and judges the tables again. Returns the ledger's id and its cursor.
+        Raises as `read`.
         """
         ledger = read_ledger(self._directory)
         cursor = self._refuse_another(ledger)
@@ -158,10 +158,10 @@ class BackfillReading:
         return cursor
 
     def judge(self) -> None:
-        """Refuses tables by what is known so far. Raises as `read`."""
+        """Refuses tables by the facts that are known so far. Raises as `read`."""
         facts = facts_of(self.names, self._config, self._directory, self._schemas, self.staged)
         found = {each.name: rules.refusal(each, self._refusals) for each in facts}
-        # A refused table stays refused: nothing of it was read meanwhile.
+        # A refused table stays refused, because its changes were not read meanwhile.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
         named = [name for name in self._request.tables if name in self.refused and self._request.all_or_none]
         if named or len(self.refused) == len(self.names):

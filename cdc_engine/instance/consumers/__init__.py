@@ -1,1 +1,1 @@
-"""The consumers of a destination: each with its own cursor, filter and pace."""
+"""Serves the consumers of a destination, each with its own cursor, filter and pace."""

@@ -1,9 +1,8 @@
-"""A client's filter: patterns like the server's, matched in time proportional to the name only, whatever a client sends. Used by
+"""Evaluates a client's filter: patterns like the server's, in time proportional to the name's length, whatever a client sends. Used by
 `consumers`.
 
 Python's regular expressions backtrack and block the whole process meanwhile: a client could stop the lake with a few brackets. These are
-RE2's, by Arrow: the same except lookaround and backreferences, which are refused.
-"""
+RE2's, by Arrow: the same except lookaround and backreferences, which are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ CHARACTERS_MAX = 4096
 
 
 class ClientTables(TableFilter):
-    """The tables of a client's filter. Raises ConfigurationError if the filter is too long, or not a regular expression."""
+    """The tables that a client's filter selects. Raises ConfigurationError if the filter is too long, or not a regular expression."""
 
     def __init__(self, client_filter: str) -> None:
         if len(client_filter) > CHARACTERS_MAX:

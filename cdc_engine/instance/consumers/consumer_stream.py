@@ -1,10 +1,10 @@
-"""The stream for one consumer: from the window of the live stream, or from its own stream while it is not there.
+"""Provides the stream for one consumer: from the window of the live stream, or from a stream of its own while its position is not in the
+window.
 
     behind the window ──▶ its own stream, from its position ──caught up──▶ the window
     at the window's end, while the live stream waits for the lake ──▶ its own stream
 
-So no slow consumer stops another. `Selection` selects what a consumer gets, `DestinationStream` reads.
-"""
+So no slow consumer stops another. `Selection` selects what a consumer gets, `DestinationStream` reads."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
-LOOK_SECONDS = 0.5  # how long a reader waits at once, before it decides again which stream to read
+LOOK_SECONDS = 0.5  # A reader waits this long at most, and then decides again which stream to read.
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamPosition:
-    """A position, and what was shown of the transaction there."""
+    """A position, and what was shown of the transaction that is open there."""
 
     place: WindowPosition
     state: State = FIRST_STATE
@@ -45,7 +45,9 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What one consumer gets of a piece: entries in order (`kinds` and `indices` as `elements` returns them), or its statement."""
+    """What one consumer gets of a piece of the stream: entries in order (`kinds` and `indices` as `elements` returns them), or a
+    statement.
+    """
 
     block: Block
     kinds: Int8s
@@ -55,14 +57,14 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class StreamReader:
-    """A reader: a consumer of the destination by its number, or a consumer of a group that the destination is a member of."""
+    """Identifies a reader: a consumer of the destination by its number, or a consumer of a group that has the destination as a member."""
 
     client_id: int
     group: str = ""
 
 
 class Stream(Protocol):
-    """A window, or a stream that reads the source."""
+    """A window, or a stream that reads the source itself."""
 
     def read(
         self,
@@ -78,7 +80,7 @@ class OwnStream(Stream, Protocol):
     def wake(self) -> None: ...
     def close(self) -> None: ...
     def place(self) -> StreamState | None:
-        """Returns the position up to which it has read the source; None while it does not read it."""
+        """Returns the position up to which the stream has read the source; None while it does not read it."""
 
 
 class LiveStream(Stream, Protocol):
@@ -103,7 +105,7 @@ class Selection:
         self._selected = SelectedTables(tables, self.shown)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects from pieces. Raises ConsumerStoppedError if rows of a selected table in them cannot be read."""
+        """Selects the consumer's part of some pieces. Raises ConsumerStoppedError if rows of a selected table in them cannot be read."""
         found = []
         for piece in pieces:
             self._refuse_unreadable(piece)
@@ -153,8 +155,8 @@ class Selection:
             )
 
     def _refuse_other_rules(self, block: Block) -> None:
-        """Refuses a rename to a table with other rules. Rules belong to names: rows that were filtered or masked would be shown unchanged
-        under a name without rules.
+        """Refuses a rename to a table with other rules. Rules belong to names: under a name without rules, rows that were filtered or
+        masked would be shown unchanged.
         """
         for change in block.changes:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
@@ -213,7 +215,7 @@ class DestinationStream:
                 return None, place
 
     def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
-        """Returns the whole transactions before rows that cannot be read, which are handed out first, and where they end."""
+        """Returns the whole transactions before rows that cannot be read, and where they end. They are handed out first."""
         count = self.selection.readable(reading.pieces)
         if not count:
             return reading.pieces, reading.end
@@ -233,13 +235,13 @@ class DestinationStream:
 
     @property
     def own(self) -> OwnStream | None:
-        """Its own stream; None while it reads the live stream."""
+        """The consumer's own stream; None while it reads the live stream."""
         return self._own
 
     def read(
         self, place: WindowPosition, bytes_max: int, wait_seconds: float, given_up: Callable[[], bool]
     ) -> WindowReading | None:
-        """Returns what follows a position, as `Stream` does, from the stream that has it; None if the caller is to ask again."""
+        """Returns what follows a position, as `Stream` does, from the stream that has it; None if the caller must call again."""
         alone = self._own is not None
         live = self._live.read(
             place, bytes_max, BATCH_EVENTS_MAX, 0.0 if alone or self._held_up() else wait_seconds, given_up
@@ -252,8 +254,8 @@ class DestinationStream:
         try:
             found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up)
         except SluiceError:
-            self.close()  # it has ended; the next call opens another
+            self.close()  # The stream has ended; the next call opens another one.
             raise
-        if found is None:  # it was rolled back, or the live stream's file numbers start again
+        if found is None:  # The consumer was rolled back, or the live stream's file numbers start again.
             self.close()
         return found

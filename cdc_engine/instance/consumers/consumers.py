@@ -1,7 +1,6 @@
-"""The consumers of one destination: their numbers, their cursors in the ledger, and their status.
+"""Keeps the consumers of one destination: their numbers, their cursors in the ledger, and their status.
 
-Called by the protocol server, by brokers and by the groups that the destination is a member of, from any thread.
-"""
+Called by the protocol server, by brokers and by the groups that the destination is a member of, from any thread."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ NO_FORMS = Forms()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStreams:
-    """What the consumers of a destination read: its `live` window, or, if their position is not in it, a stream of their own.
+    """What the consumers of a destination read: the window `live`, or a stream of their own if their position is not in it.
 
     `held_up`: whether the live stream waits for space in the store.
     """
@@ -50,7 +49,7 @@ class ConsumerStreams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveSource:
-    """What groups need to know of the live stream: its source, its place, and what is wrong with it."""
+    """What groups need to know of the live stream: its source, its position, and its trouble."""
 
     source: Source | None = None
     place: Callable[[], StreamState | None] = lambda: None
@@ -61,7 +60,7 @@ NO_SOURCE = LiveSource()
 
 
 class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
-    """The consumers of a destination. `server_filter`: the destination's filter; a consumer's own filter is applied in addition. `wants`:
+    """The consumers of a destination. `server_filter`: the destination's filter, which applies in addition to a consumer's own. `wants`:
     selects statements by a consumer's tables.
 
     `brokers`: as in `Subscriptions`; they subscribe at once, so that nothing is read before they do.
@@ -108,7 +107,8 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:
         """Returns the consumers' statuses. `live`: the position up to which the destination has read."""
-        # without the lock, which a consumer that is being closed may hold for long; a ledger is immutable and is replaced
+        # This reads without the lock, which a consumer that is being closed may hold for long. A ledger is immutable
+        # and is replaced as a whole.
         return tuple(self._status(record, live) for record in self._meta.ledger.consumers)
 
     def _records(self, ledger: Ledger) -> tuple[Consumer, ...]:

@@ -1,4 +1,4 @@
-"""How a destination's rows are shown to consumers: conf/'s settings for values, columns and keys. Used by feeds and servers."""
+"""Converts the settings of conf/ for values, columns and keys to the form in which consumers' feeds and servers need them."""
 
 from __future__ import annotations
 

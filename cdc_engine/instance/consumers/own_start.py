@@ -1,5 +1,5 @@
-"""The schemas and prepared XA transactions with which a consumer's own stream starts: what the live stream knew at that position. For a
-consumer that is ahead of the live stream: what that knows now, and what is in between. Made by `own_stream`; `known_position` is pure.
+"""Finds the schemas and prepared XA transactions with which a consumer's own stream starts: what the live stream knew at that position. If
+the consumer is ahead of the live stream, it reads the statements in between. `known_position` is pure. Used by `own_stream`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 
 def known_position(begin: Position, live: Position) -> Position:
-    """Returns the position from which a reader that starts at `begin` may use the schemas of a stream that has reached `live`: the
-    earlier of the two.
+    """Returns the position whose schemas a reader that starts at `begin` may use, while the live stream is at `live`: the earlier of the
+    two.
 
     For two servers, it is what both have executed. If that is unknown, it is the reader's own position. Raises ValueError if a GTID set
     cannot be parsed.
@@ -42,8 +42,8 @@ def known_position(begin: Position, live: Position) -> Position:
 
 
 class OwnStart:
-    """The start of a consumer's own stream. `history`: has the schemas that are valid at `known`; `learn` reads the source once to bring
-    it and `prepared` up to `begin`.
+    """The start of a consumer's own stream. `history`: has the schemas that are valid at `known`. `learn`: reads the source once, so that
+    `history` and `prepared` are valid at `begin`.
     """
 
     def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: OwnPrepared) -> None:

@@ -1,7 +1,6 @@
-"""A stream that one consumer reads from the source, with its own connection and its own schema history in memory.
+"""Reads the source for one consumer, with a connection of its own and a schema history of its own in memory.
 
-`own_start` has what it knows at its start; later statements are followed as they arrive, and nothing is written.
-"""
+`own_start` has what it knows at its start; later statements are followed as they arrive, and nothing is written."""
 
 from __future__ import annotations
 
@@ -34,7 +33,8 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # bytes read ahead of a consumer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """Opens such streams. `records`: returns the records of the schema history when a stream starts; all up to `known_to` are in it.
+    """Opens streams of this kind. `records`: returns the records of the schema history when a stream starts; it contains all records up to
+    `known_to`.
 
     `recorded_before`: as in `own_start`. `archive`: has what the server has purged. `epoch`, `server_uuid`: those of the live stream.
     `by_time`: finds a position by the clock, if the live stream may. `isolated`: as in `Window`.
@@ -63,7 +63,7 @@ class OwnStreams:
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)
-        live = self.known_to()  # before the records, which may have more
+        live = self.known_to()  # This is read before the records, which may have more.
         own = own_start(
             begin,
             live,
@@ -89,8 +89,8 @@ class OwnStreams:
         return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 
     def _from(self, begin: Position, epoch: int) -> Position:
-        """Returns the start in the live stream's epoch, so that both number the same files in the same way; by GTID if its epoch is
-        another.
+        """Returns the start in the live stream's epoch, so that both streams number files in the same way; by GTID if the position has
+        another epoch.
         """
         if begin.epoch == epoch or not begin.gtid_set:
             return begin
@@ -102,7 +102,7 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """Returns a start by the clock in the epoch that the live stream began at its change of server; if it has not changed yet, in the
+    """Returns a start by the clock in the epoch that the live stream began when it changed servers, or, if it has not changed yet, in the
     epoch that it will begin.
     """
     start = by_time(cursor, facts, epochs)
@@ -112,7 +112,7 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Implements `consumer_stream.OwnStream`, for `streams`. `source`: the source under a name of its own. `way_out`: how its reader
+    """Implements `consumer_stream.OwnStream` for `streams`. `source`: the source, under a name of its own. `way_out`: how its reader
     continues if its position is lost. `live_epoch`: the live stream's epoch at its start.
     """
 
@@ -151,7 +151,7 @@ class SourceStream:
         timeout_seconds: float,
         given_up: Callable[[], bool],
     ) -> WindowReading | None:
-        """Reads as a window does; raises the error that ended the stream, once everything before it was read.
+        """Reads like a window. Raises the error that ended the stream after everything before the error was read.
 
         Returns None also if the live stream has begun another epoch since: a stream that starts now numbers the files as that one does.
         """
@@ -179,7 +179,7 @@ class SourceStream:
 
 
 class _Into:
-    """A `BlockSink` that keeps what the destination captures."""
+    """A `BlockSink` that stores what the destination captures."""
 
     def __init__(self, window: Window, tables: TableFilter) -> None:
         self._window, self._tables = window, CapturedTables([tables])

@@ -1,4 +1,4 @@
-"""Splits what was read of a stream at the ends of transactions. Pure; used by the feeds of a destination and of a group."""
+"""Splits pieces of a stream at the ends of transactions. Pure; used by the feeds of a destination and of a group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def first_transactions(pieces: Sequence[WindowPiece], count: int) -> tuple[Windo
 
 
 def parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
-    """Splits a piece at the end of its transaction with that number."""
+    """Splits a piece at the end of its `count`th transaction."""
     ended = piece.first_transaction + count
     event = int(piece.block.transaction_events[ended - 1])
     head = dataclasses.replace(piece, last_event=event, last_transaction=ended)
@@ -36,7 +36,7 @@ def parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
 
 
 def end_of(pieces: Sequence[WindowPiece]) -> WindowPosition:
-    """Returns the end of pieces that end with a transaction. The time for its executed GTID set is proportional to the transactions in
+    """Returns the end of pieces that end with a transaction. Computing its executed GTID set takes time proportional to the transactions in
     its block.
     """
     return WindowPosition(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))

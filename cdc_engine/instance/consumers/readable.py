@@ -1,8 +1,7 @@
-"""Decides which tables of a stream a consumer gets, and which of them can be shown. Used by `feed`.
+"""Decides which tables of a stream a consumer gets, and which of these can be shown. Used by `consumer_stream`.
 
 Consumers follow the schema that the stream has, whatever the lake decided about a table. What cannot be shown is a table whose schema is
-unknown there, a type without a text form, and a table that the masks, the condition or the left-out columns of conf/ do not fit.
-"""
+unknown there, a type without a text form, and a table that the masks, the condition or the left-out columns of conf/ do not fit."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from sluice.cdc_engine.sink.event_sink import CapturedTables
 
 
 class Readable:
-    """The check of table versions against the settings for rows. Results are cached by version."""
+    """Checks table versions against the settings for rows. Results are cached by version."""
 
     def __init__(self, forms: Forms) -> None:
         self.forms = forms
@@ -54,7 +53,7 @@ class Readable:
         return ""
 
     def _hidden_elsewhere(self, version: TableVersion) -> list[str]:
-        """Returns the columns that conf/ hides and that the table lacks. A pending rename may have given them another name."""
+        """Returns the columns that conf/ hides and the table lacks. A pending rename may have given them another name."""
         policy = self.forms.policies.get(version.name, DEFAULT_POLICY)
         named = self.forms.named(version.name)[1] if self.forms.named is not None else frozenset[str]()
         hidden = {*(each.column.lower() for each in policy.rules.masks), *(name.lower() for name in named)}

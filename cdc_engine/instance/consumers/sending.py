@@ -1,5 +1,5 @@
-"""The brokers in conf/ of a destination or a group, each a consumer with a sending thread. Started and ended by `engine` and by
-`group.engine`.
+"""Runs the brokers of a destination or a group that conf/ names; each is a consumer with a thread that sends. Started and ended by `engine`
+and by `group.engine`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def name_of(config: BrokerConfig) -> str:
 
 
 class Subscribing(Protocol[Got_co]):
-    """`Consumers`, or those of a group."""
+    """The consumers of a destination (`Consumers`) or of a group."""
 
     def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerTaken[Got_co]: ...
     def service(self, client_id: int) -> ConsumerTaken[Got_co]: ...

@@ -1,5 +1,5 @@
-"""Serves a destination or a group over the protocol server: its consumers, and their deliveries as entries. Started and ended by `engine`
-and by `group.engine`.
+"""Serves a destination or a group through the protocol server: its consumers, and their deliveries as entries. Started and ended by
+`engine` and by `group.engine`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Clients(Protocol):
-    """`Consumers`, or those of a group."""
+    """The consumers of a destination (`Consumers`) or of a group."""
 
     def broker_of(self, client_id: int) -> str: ...
     def subscribe(self, client_id: int, client_filter: str = "") -> SessionConsumer: ...
@@ -32,13 +32,13 @@ class Clients(Protocol):
 
 
 class ServedEntries(Protocol):
-    """Makes entries of what the consumers are handed out."""
+    """Converts deliveries of consumers to entries."""
 
     def messages(self, content: Any, /) -> bytes: ...
 
 
 class ServedConsumers:
-    """Implements `session.Served`. `consumers` raises NotStartedError if the destination is not read here."""
+    """Implements `session.Served`. `consumers`: raises NotStartedError if the destination is not read in this process."""
 
     def __init__(self, consumers: Callable[[], Clients], entries: ServedEntries) -> None:
         self._consumers, self._entries = consumers, entries
@@ -53,7 +53,7 @@ class ServedConsumers:
         return self._for_clients(client_id).service(client_id)
 
     def _for_clients(self, client_id: int) -> Clients:
-        """Refuses a client with a broker's number, because the broker would not get what the client acks. Raises ConfigurationError."""
+        """Refuses a client with a broker's number: the broker would not get what the client acks. Raises ConfigurationError."""
         consumers = self._consumers()
         if broker := consumers.broker_of(client_id):
             raise ConfigurationError(
@@ -93,7 +93,7 @@ def address_of(config: CanalServerConfig) -> Address:
 
 
 class Serving:
-    """The listener of one destination for clients. `trouble`: why it does not listen although it should; the destination continues to
+    """Listens for the clients of one destination. `trouble`: why it does not listen although it should; the destination continues to
     run.
     """
 
@@ -124,7 +124,7 @@ class Serving:
                 self.trouble = f"{error}, or free that one: it is tried again each second"
 
     def again(self) -> None:
-        """Tries again if there is trouble. Raises nothing: an invalid setting of conf/ or its environment becomes the trouble."""
+        """Tries to listen again if there is trouble. Raises nothing: an invalid setting of conf/ or the environment becomes the trouble."""
         if not self.trouble:
             return
         try:
@@ -133,7 +133,7 @@ class Serving:
             self.trouble = f"{error}: it is tried again each second"
 
     def end(self) -> None:
-        """Stops listening. Takes effect once: a second end would remove another engine's listener."""
+        """Stops listening. A second call has no effect; otherwise it would remove another engine's listener."""
         with self._lock:
             end, self._end, self._ended, self.trouble = self._end, None, True, ""
         if end is not None:

@@ -49,8 +49,8 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class StatementDescription:
-    """The description of a statement. `schema`, `table`: what the entry's header names. `tables`: all tables that it concerns (database,
-    table).
+    """What a client is told about a statement. `schema`, `table`: what the entry's header names. `tables`: all tables that the statement
+    concerns (database, table).
     """
 
     kind: EventType
@@ -61,7 +61,7 @@ class StatementDescription:
 
 @functools.lru_cache(maxsize=256)
 def described(statement: LoggedStatement) -> StatementDescription | None:
-    """Describes a statement; None for one that is not shown to clients, as in Canal: GRANT, views, triggers, procedures, ALTER DATABASE,
+    """Describes a statement. Returns None for one that clients do not get, as in Canal: GRANT, views, triggers, procedures, ALTER DATABASE,
     …
     """
     text = without_comments(statement.text)
@@ -128,7 +128,7 @@ def _table_name(text: str) -> TableName:
 
 
 def wanted_statements(tables: CapturedTables) -> Callable[[LoggedStatement], bool]:
-    """Returns a function that selects statements about a table that the filters keep, or about no table."""
+    """Returns a function that selects statements about a table that the filters keep, and statements about no table."""
 
     def wants(statement: LoggedStatement) -> bool:
         found = described(statement)

@@ -1,7 +1,6 @@
-"""A consumer that is behind reads the event store's files if they have its position, and the source only if they do not.
+"""Lets a consumer that is behind read the event store's files if they have its position, and the source only if they do not.
 
-The source is not asked then, and may have purged what is read. At the end of the files the window of the live stream continues.
-"""
+The source is not asked then, and may have purged what is read. At the end of the files the window of the live stream continues."""
 
 from __future__ import annotations
 
@@ -18,17 +17,18 @@ from sluice.cdc_engine.store.opening import another_file
 from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
 from sluice.cdc_engine.store.window.window import Window
 
-NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read after it
+NEVER_FULL = 1 << 62  # The reader holds one block at a time and reads the next one afterwards.
 
 
 class StoredStreams:
-    """Opens streams for consumers. `otherwise`: opens a stream that reads the source, for a reader. `isolated`: as in `Window`."""
+    """Opens streams for consumers from the store's files. `otherwise`: opens a stream that reads the source. `isolated`: as in `Window`."""
 
     def __init__(
         self, log: EventLog, otherwise: Callable[[StreamReader, WindowPosition], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        self._spent: dict[StreamReader, WindowPosition] = {}  # positions at which the files had nothing for a reader
+        # The position at which the files had nothing for a reader.
+        self._spent: dict[StreamReader, WindowPosition] = {}
 
     def open(self, reader: StreamReader, place: WindowPosition) -> OwnStream:
         """Opens a stream at a position. Raises the errors of `otherwise`."""
@@ -43,7 +43,7 @@ class StoredStreams:
         return self._otherwise(reader, place)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
-        """Returns whether everything after a position follows in the files. `there`: the last transaction end that they have up to it.
+        """Returns whether the files have everything after a position. `there`: the last transaction end that they have up to it.
 
         A stream that was requested by GTID set excludes what was already there, so offsets alone are not sufficient. The files do not
         have all transactions without rows: a position may be after some of these.
@@ -59,7 +59,7 @@ class StoredStreams:
             return False
 
     def _executed_before_next(self, position: Position) -> str:
-        """Returns the executed set at the start of what follows a position in the files."""
+        """Returns the executed set at the start of the transaction that follows a position in the files."""
         found = self._log.reader_at(position)
         while found is not None and (following := found[0].next()) is not None:
             if not isinstance(following, DroppedTransaction):
@@ -68,7 +68,7 @@ class StoredStreams:
 
 
 class StoredStream:
-    """Implements `feed.OwnStream`. `reader`: reads what follows `begin`. `spent`: called if that was nothing."""
+    """Implements `consumer_stream.OwnStream`. `reader`: reads what follows `begin`. `spent`: called if nothing followed."""
 
     def __init__(
         self, reader: LogReader, begin: WindowPosition, spent: Callable[[], object], *, isolated: bool = False
@@ -84,7 +84,7 @@ class StoredStream:
         timeout_seconds: float,
         given_up: Callable[[], bool],
     ) -> WindowReading | None:
-        """Reads as a window does, and never waits: None at the end of the files, and if they were removed."""
+        """Reads like a window, and never waits. Returns None at the end of the files, and if they were removed."""
         del timeout_seconds
         while not given_up():
             found = self._window.read(place, bytes_max, events_max)

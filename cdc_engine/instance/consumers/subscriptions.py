@@ -1,8 +1,7 @@
-"""The subscriptions of a destination or a group, by client number: services, and cursors in the ledger. Called from any thread.
+"""Keeps the subscriptions of a destination or a group by client number: services, and cursors in the ledger. Called from any thread.
 
 A moved cursor is in the ledger within a second (`keep`, which the engine calls), and when the engine stops: after a kill, what was acked
-in that second is handed out again (canal.md §12.8). `consumers` has the subclass for a destination, `group` the one for a group.
-"""
+in that second is handed out again (canal.md §12.8). `consumers` has the subclass for a destination, `group` the one for a group."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-CONSUMERS_MAX = 64  # they are in the ledger, which is written as a whole
+CONSUMERS_MAX = 64  # The most consumers. Their records are in the ledger, which is written as a whole.
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 
 log = structlog.get_logger()
@@ -46,8 +45,8 @@ ContentT = TypeVar("ContentT")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStatus:
-    """The status of a consumer. `state`: IN_STEP with the live stream, ALONE with a connection of its own, STOPPED with `reason`, or
-    IDLE: it has not requested anything yet.
+    """The status of a consumer. `state`: IN_STEP with the live stream, ALONE with a connection of its own, STOPPED with `reason`, or IDLE
+    if it has not requested anything yet.
 
     `position`: the position up to which it has acked. `behind_seconds`: seconds of the source's clock behind what the destination has
     read. `waiting`: number of deliveries without an ack, the oldest since `waiting_since` (seconds since 1970, 0: none). `name`: the
@@ -74,7 +73,7 @@ class ConsumerStatus:
 
 
 def forget_requested(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
-    """Forgets the consumers that an operator requested to forget, even if conf/ has no consumers any more. Raises MetaError; the request
+    """Forgets the consumers that an operator requested to forget, also if conf/ has no consumers any more. Raises MetaError; the request
     then stays.
 
     A broker that conf/ still names subscribes again by itself, as a new one.
@@ -93,7 +92,7 @@ class Forgetting(Protocol):
 
 
 def without(client_id: int) -> Transition:
-    """Returns the ledger's transition that forgets the consumer."""
+    """Returns the change of the ledger that removes the consumer."""
     return lambda ledger: ledger.without_consumer(client_id)
 
 
@@ -119,7 +118,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
 
     @abc.abstractmethod
     def _moved(self, record: RecordT, client_filter: str, acked: PositionT | None) -> RecordT:
-        """Returns the record with this filter, and with the cursor that follows from what is acked, if any was served."""
+        """Returns the record with this filter, and with the cursor for what is acked, if the consumer was served."""
 
     @abc.abstractmethod
     def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:

@@ -58,7 +58,7 @@ def known_begin(
     connection = SourceConnection(source_of(config))
 
     def of_users(database: str, table: str) -> bool:
-        """Returns whether the table is a user's; not only captured ones, because a RENAME may make it captured."""
+        """Returns whether the table is a user's table. It need not be captured, because a RENAME may make it a captured one."""
         return is_of_users(database) or tables.keeps(database, table)
 
     try:
@@ -77,7 +77,8 @@ def known_begin(
         claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
-    if meta.ledger.cursor is None:  # before the history, which marks a started destination (`refuse_lost_ledger`)
+    # This precedes the history, which marks a destination as started (`refuse_lost_ledger`).
+    if meta.ledger.cursor is None:
         left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
         meta.update(lambda ledger: functools.reduce(Ledger.with_consumer, left, ledger.set_cursor(first)))
     for database, table, reason in snapshot.elsewhere:
@@ -89,7 +90,7 @@ def known_begin(
 
 
 def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
-    """Adds the triggers and views of a source that is in MIXED format now to a history that was begun without them.
+    """Adds the triggers and views of a source that is now in MIXED format to a history that was begun without them.
 
     If the source does not answer, the history stays as it is, and the parser refuses MIXED (`StreamRules.follows_mixed`).
     """
@@ -112,7 +113,7 @@ def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Posit
     try:
         scan_ddl(source_of(config), begin, touched, archive_of(config))
     except PositionLostError:
-        return  # the parser says so
+        return  # The parser reports it.
     history.note_objects(touched.left_objects() or StoredObjects(complete=False), begin)
 
 
@@ -121,7 +122,7 @@ def _no_table(_database: str, _table: str) -> bool:
 
 
 def requested_position_of(config: DestinationConfig) -> RequestedPosition:
-    """Returns conf/'s settings of the start position."""
+    """Returns the start position that conf/ requests."""
     start = config.start
     return RequestedPosition(
         file=start.file,
@@ -133,7 +134,9 @@ def requested_position_of(config: DestinationConfig) -> RequestedPosition:
 
 
 def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Position) -> SchemaSnapshot:
-    """Removes the tables that a statement changed after an earlier position from a current snapshot: they are not known there."""
+    """Removes from a current snapshot the tables that a statement changed after an earlier position, because their schemas at that position
+    are unknown.
+    """
     touched = TouchedTables(snapshot)
     scan_ddl(source_of(config), begin, touched, archive_of(config))
     if touched.names:
@@ -143,7 +146,7 @@ def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Positio
 
 
 def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path) -> StartChoice:
-    """Returns Canal's cursor, or else the start in conf/. Raises PositionLostError if the time that either names is purged."""
+    """Returns Canal's cursor, or else the start in conf/. Raises PositionLostError if a time that either names is purged."""
     left = cursor_of_canal(directory)
     if left is not None:
         at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))

@@ -1,9 +1,9 @@
-"""The engine of one destination: starts and stops its parts, hands out batches, reports its status. `launcher` keeps one per destination.
+"""Runs the engine of one destination: starts and stops its parts, hands out batches, reports its status. `launcher` keeps one per
+destination.
 
 It starts lease → meta → schema → store → sink → service → parser, and stops them in reverse order. Whatever ends the parser is a named
 state that `status` shows; batches that were handed out stay valid and are still settled. An engine that lost its lease (LEASE_LOST)
-neither reads nor writes: its keeper stops it and starts another, which waits for the lease.
-"""
+neither reads nor writes: its keeper stops it and starts another, which waits for the lease."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Engine:
         self._state: EngineState = EngineState.STOPPED
         self._reason = ""
         self._stopping = threading.Event()
-        self._steering = threading.RLock()  # held while the parser is started or stopped
+        self._steering = threading.RLock()  # Held while the parser is started or stopped.
         self._acts = EngineActs(self._destination, self.directory)
         self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
@@ -89,13 +89,13 @@ class Engine:
         self._watch_seconds = watch_seconds
         self._watch: SourceWatch | None = None
         self._failover: Failover | None = None
-        self._gave_way = threading.Event()  # another source is to be read, by another engine
-        self._unwatched = threading.Event()  # ends the watch that runs
+        self._gave_way = threading.Event()  # Set when another source is to be read by another engine.
+        self._unwatched = threading.Event()  # Set to end the watch that is running.
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._serving: Serving | None = None
         self._sending: Sending[tuple[Chosen, ...]] | None = None
-        self._revived = 0  # how often the parser was restarted since it last ran
-        self._changed_at = 0.0  # monotonic time of the parser's last change of state
+        self._revived = 0  # How often the parser was restarted since it last ran.
+        self._changed_at = 0.0  # The monotonic time when the parser last changed its state.
 
     # ── start and stop ──
 
@@ -122,7 +122,7 @@ class Engine:
         self._watch_source()
 
     def stop(self) -> None:
-        """Ends the dump and releases the lease; outstanding batches stay outstanding."""
+        """Ends the dump and releases the lease. Batches in flight stay in flight."""
         self._stopping.set()
         self._unwatched.set()
         self._stop_serving()
@@ -164,8 +164,8 @@ class Engine:
                 each.end()
 
     def _keep_cursors(self) -> None:
-        """Saves the cursors of consumers, on a thread of its own: a ledger store that does not answer must not delay the check of the
-        lease.
+        """Saves the cursors of consumers on a thread of its own, because a ledger store that does not answer must not delay the check of
+        the lease.
         """
         while (rooms := self._rooms) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
@@ -187,12 +187,12 @@ class Engine:
 
     @property
     def ended(self) -> bool:
-        """Whether the engine ended by itself: another source is to be read, or the lease is lost. Another engine must follow it."""
+        """Whether the engine ended by itself, because another source is to be read or the lease is lost. Another engine must follow it."""
         return self._state == EngineState.LEASE_LOST or self._gave_way.is_set()
 
     @property
     def holds_lease(self) -> bool:
-        """Whether this engine still holds the destination. Once False it stays False: another engine must be started."""
+        """Whether this engine still holds the destination. Once False, it stays False, and another engine must be started."""
         if self.ended:
             return False
         try:
@@ -238,14 +238,14 @@ class Engine:
         self._failover = failover_of(self._destination, self.directory, rooms, self._gave_way.set)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
-        """Records the new epoch before the first block arrives, if the stream continues on a server where file names start again."""
+        """Records the new epoch before the first block arrives, if the stream continues on a server whose file names start again."""
         rooms, epoch = self._opened(), start.position.epoch
         if rooms.meta.ledger.epoch < epoch:
             others = cannot_repeat(self._destination, rooms.history.all_cascades())
             rooms.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, rooms), start, others)))
 
     def _rewind(self, position: Position | None) -> None:
-        """Reads again from a position, because a rollback went further back than the ring."""
+        """Reads again from a position, because a rollback went back further than the ring."""
         rooms = self._opened()
         with self._steering:
             rooms.parser.stop()
@@ -259,7 +259,7 @@ class Engine:
         self._service.read_again(self._client)
 
     def _watch_source(self) -> None:
-        """Starts the watch and the failover on threads that are not joined: a source may take long before it fails to answer."""
+        """Starts the watch and the failover on threads that are not joined, because a source may take long before it fails to answer."""
         self._unwatched = threading.Event()
         for watch, word in ((self._watch, "watch"), (self._failover, "failover")):
             if watch is not None:
@@ -269,7 +269,7 @@ class Engine:
     # ── batches ──
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the first outstanding batch, once it is staged; repeatable."""
+        """Returns the first batch in flight, once it is staged. Repeated calls return the same."""
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
@@ -291,15 +291,15 @@ class Engine:
         self._acts.carry_out(self._state, steering)
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of a batch, with `append` after the changes that arrived since it was staged, and returns the batch. Called by its
-        run before it merges; may be repeated.
+        """Fixes the end of a batch and returns the batch. With `append`, it first appends the changes that arrived since it was staged. The
+        batch's run calls this before it merges; it may repeat the call.
 
         Raises CanalServiceError if the batch is not outstanding any more.
         """
         return self._handing_out().take(batch, append=append)
 
     def ack(self, batch: OutstandingBatch) -> None:
-        """Acks a batch. Raises CanalServiceError if the batch is not outstanding any more."""
+        """Acks a batch. Raises CanalServiceError if the batch is not in flight any more."""
         self._handing_out().ack(batch)
         self._pulse.acked()
 
@@ -311,7 +311,7 @@ class Engine:
         self._handing_out().rollback(batch, damaged=damaged)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Stops tables that cannot be merged at the start of the batch, which is handed out again without them.
+        """Stops tables that cannot be merged, at the start of the batch, which is then handed out again without them.
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError as `ack` does.
         """
@@ -324,24 +324,24 @@ class Engine:
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Sets what others did to the Delta tables or to conf/, and which runs fail, one sentence each, for the status; empty if there is
+        """Sets, for the status, what others did to the Delta tables or to conf/, and which runs fail; one sentence each, empty if there is
         nothing.
         """
         self._lake = troubles
 
     def tell_tick(self, failed: str = "") -> None:
-        """Records a tick of the sensor, or why one failed. Nothing is merged without ticks, and the status shows for how long there was
+        """Records a tick of the sensor, or why one failed. Without ticks nothing is merged; the status shows for how long there was
         none.
         """
         self._pulse.ticked(failed)
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        """Records the Dagster state in which the run of a batch was seen; empty if there is no run."""
+        """Records the Dagster state in which the run of a batch was last seen; empty if there is no run."""
         self._pulse.saw_run(batch.delivery, state)
 
     def tell_failing(self, reason: str) -> None:
-        """Sets what keeps several runs in a row from merging the outstanding batch; shown until a batch is acked or an empty reason is
-        set.
+        """Sets why several runs in a row have not merged the batch in flight. The status shows it until a batch is acked or an empty reason
+        is set.
         """
         self._pulse.failing = reason
 
@@ -351,7 +351,7 @@ class Engine:
         metrics, ledger = rooms.store.metrics(), rooms.meta.ledger
         state, reason = self._state_now()
         return EngineStatus(
-            state=str(state),  # plain text: Dagster refuses values of other types in its metadata
+            state=str(state),  # This is plain text, because Dagster refuses other types in its metadata.
             reason=reason,
             waiting=self._waiting,
             position=rooms.parser.position,
@@ -412,7 +412,7 @@ class Engine:
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """Returns the parser's state and reason, unless the parser is well and batches cannot be staged: then that error."""
+        """Returns the parser's state and reason. If the parser is well and batches cannot be staged, returns that error instead."""
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:
             return trouble.code, str(trouble)
@@ -441,7 +441,7 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Stops all reading, staging and writing for the destination, because another process may hold it by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # before anything slow: what is sent now, another engine sends too
+        self._stop_serving()  # This comes before anything slow: what is sent now, another engine sends too.
         self._service.stop(self.name)
         with self._steering:
             if self._rooms is not None:
@@ -464,10 +464,10 @@ class Engine:
 
     def _tell(self, state: str, reason: str) -> None:
         reported = OPERATOR_WORDS.get(state) or engine_state(state)
-        # only the parser stopped: it restarts at another position
+        # Only the parser stopped; it restarts at another position.
         begins_anew = reported == EngineState.STOPPED and not self._stopping.is_set()
         if begins_anew or not engine_follows(self._state, reported):
-            return  # that the parser then stops is less informative
+            return  # It is less informative that the parser then stops.
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:
             log.error("engine_stopped", destination=self.name, state=reported, reason=reason)

@@ -1,4 +1,6 @@
-"""Finds what earlier runs of a destination stored: schema history, prepared transactions, staged batches. Decides what is still needed."""
+"""Finds what earlier runs of a destination stored (schema history, prepared transactions, staged batches), and decides what is still
+needed.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,18 @@ def history_kept(directory: Path, token: int = 0) -> Repository:
 
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
-    """Returns where engines on other hosts find prepared XA transactions; None if these hosts share the folder."""
+    """Returns where engines on other hosts find copies of prepared XA transactions; None if these hosts share the folder."""
     place = as_location(directory)
     return PreparedCopies(place, token) if place.is_apart else None
 
 
 def take_up(directory: Path) -> Transition:
-    """Returns the ledger's transition at a start: a batch without all of its staged files is staged again from the cursor, others stay."""
+    """Returns the change of the ledger at a start: a batch that lacks staged files is staged again from the cursor, other batches stay."""
     return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 
 
 def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> None:
-    """Refuses to treat a destination whose ledger is gone as a new one: changes before the new start would be missing silently.
+    """Refuses to start a destination whose ledger is gone as a new one: changes before the new start would be missing silently.
 
     The same applies if the ledger knows no position: the cursor is saved before the schema history, so this ledger is a copy from before
     the first start. Raises LedgerLostError if schema history or staged batches still exist.
@@ -71,7 +73,7 @@ def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> 
 
 
 def remove_strays(meta: MetaManager, directory: Path) -> None:
-    """Removes staged files that a killed process left: no record of the ledger names them, so no run will read them."""
+    """Removes staged files that a killed process left: no record of the ledger names them, so no run reads them."""
     named = [batch.path for batch in meta.ledger.outstanding if batch.path]
     StagedBatches(directory).remove_others(meta.ledger.ledger_id, named)
 
@@ -90,7 +92,7 @@ def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, group
 def never_read_again(
     meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
 ) -> Position | None:
-    """Returns the position up to which nothing will be read again; None if that is not known now."""
+    """Returns the position before which nothing is read again; None if that is not known now."""
     places = [place for place in (store.acked_position, meta.ledger.cursor) if place is not None]
     if not places:
         return None

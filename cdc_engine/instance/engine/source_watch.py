@@ -34,13 +34,13 @@ from sluice.cdc_engine.parser.source_check import short_retention_sentence
 from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from sluice.cdc_engine.position import Position
 
-UNASKED_LOOKS_MAX = 5  # intervals without an answer after which it is reported
+UNASKED_LOOKS_MAX = 5  # After so many intervals without an answer, this is reported.
 
 log = structlog.get_logger()
 
 
 class Watched(Protocol):
-    """The part of the parser that is watched."""
+    """The part of the parser that the watch uses."""
 
     def place(self) -> StreamState | None:
         """Returns the position of the stream; None while there is no stream."""
@@ -54,7 +54,7 @@ def _nothing_saved() -> None:
 
 
 def watch_of(config: DestinationConfig, rooms: EngineParts, seconds: float) -> SourceWatch:
-    """Returns the watch of the source that an engine reads."""
+    """Returns the watch for the source that an engine reads."""
     return SourceWatch(
         rooms.parser,
         functools.partial(facts_of, rooms.source),
@@ -101,7 +101,7 @@ class SourceWatch:
         ):
             try:
                 self.look(stopping)
-            except Exception as error:  # any error: a watch that ends silently checks no more
+            except Exception as error:  # The error may be of any kind; a watch that ends silently checks no more.
                 self._unanswered = str(error) or type(error).__name__
                 log.warning("source_not_asked", reason=str(error))
 
@@ -113,7 +113,7 @@ class SourceWatch:
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(place.position.file, *self._end_of_saved(), *self._unknown_oldest())
-        if not facts.file:  # it answers without the file: an empty name would match every stream, or none
+        if not facts.file:  # The source answers without a file name; an empty name would match every stream, or none.
             raise SourceConnectionError("it does not say where its binlog ends")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._oldest = self._oldest.seen(facts)
@@ -123,12 +123,14 @@ class SourceWatch:
             self._parser.reconnect(reason)
 
     def _end_of_saved(self) -> tuple[str, ...]:
-        """Returns the file after the saved one: its creation time is the age of the saved one's end."""
+        """Returns the file after the saved one. Its creation time tells how old the end of the saved one is."""
         after = next_file(self._saved_file(), self._facts) if self._facts else ""
         return (after,) if after else ()
 
     def _unknown_oldest(self) -> tuple[str, ...]:
-        """Returns the oldest file of the last answer if its creation time is not known: one more connection per purge, not per look."""
+        """Returns the oldest file of the last answer if its creation time is not known. It costs one more connection per purge, not per
+        check.
+        """
         return self._oldest.unknown(self._facts) if self._facts else ()
 
     def _saved_file(self) -> str:
@@ -136,7 +138,7 @@ class SourceWatch:
         return saved.file if saved else ""
 
     def _saved_here(self) -> Position | None:
-        """Returns the saved position; None if it is another server's."""
+        """Returns the saved position; None if it is on another server."""
         saved, facts = self._saved(), self._facts
         return saved if saved and facts and saved.server_uuid in ("", facts.server_uuid) else None
 
@@ -145,8 +147,8 @@ class SourceWatch:
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
     def retention_left_hours(self) -> float | None:
-        """Returns the retention left for what a restart would read, in hours, as of the last check; 0: it is purged, or it is older than
-        what the source keeps; None: unlimited, or unknown because the source promises nothing.
+        """Returns for how many hours the source still keeps what a restart would read, as of the last check. 0: it is purged, or older than
+        what the source keeps. None: unlimited, or unknown because the source promises nothing.
         """
         if self._is_gone():
             return 0.0
@@ -156,14 +158,14 @@ class SourceWatch:
         return None if until is None else round(max(0.0, until - now) / 3600, 2)
 
     def oldest_binlog_hours(self) -> float | None:
-        """Returns the age of the source's oldest binlog file in hours: what the source keeps in fact. None: not known yet."""
+        """Returns the age of the source's oldest binlog file in hours, which is what the source really keeps; None while it is unknown."""
         age = self._oldest.age_seconds(time.time())
         return None if age is None else round(age / 3600, 2)
 
     def retention_trouble(self) -> str:
         """Returns a sentence if what a restart would read is purged or may be purged soon, or if the source keeps its binlog for fewer
-        hours than conf/ accepts, by what it promises or by what was observed; otherwise an empty text. With `retention_left_hours_min` 0
-        only a purge is reported.
+        hours than conf/ accepts, by its promise or as observed; otherwise an empty text. With `retention_left_hours_min` 0 it reports only
+        a purge.
         """
         facts = self._facts
         if facts is None:

@@ -42,7 +42,7 @@ from sluice.cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, 
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
-COMPACTED_RECORDS_MIN = 500  # records of the schema history; fewer are not compacted
+COMPACTED_RECORDS_MIN = 500  # A schema history with fewer records than this is not compacted.
 
 
 def make_parts(
@@ -86,10 +86,10 @@ def _parts_around(
     folder.refuse_another()
     kept = history_kept(directory, lease.token)
     refuse_lost_ledger(meta, kept, directory)
-    meta.update(take_up(directory))  # a new ledger is saved before anything else of the destination
+    meta.update(take_up(directory))  # A new ledger is saved before anything else of the destination.
     remove_strays(meta, directory)
     if meta.ledger.resume_position is None:
-        forget_prepared(directory)  # left by a ledger that was removed
+        forget_prepared(directory)  # An earlier ledger, which was removed, left these.
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = known_begin(config, meta, history, tables, directory, claim=claim)
@@ -99,7 +99,7 @@ def _parts_around(
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     share = functools.partial(for_runs.share, directory, TABLES_FILE)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
-    goes_on = store.put_position or begin  # after what is stored
+    goes_on = store.put_position or begin  # The stream continues after what is stored.
     published.publish(goes_on)
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
     window = window_of(config, goes_on) if config.has_consumers or groups else None
@@ -112,7 +112,7 @@ def _parts_around(
     parser = EventParser(
         source_of(config),
         StreamRules(
-            choice=StartChoice(),  # the ledger has a cursor by now
+            choice=StartChoice(),  # The ledger has a cursor by now.
             epochs=lambda: epochs_of(meta),
             waits=len(config.sources) > 1,
             by_time=by_time_of(source_of(config), config, tables.keeps),

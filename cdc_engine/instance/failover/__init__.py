@@ -1,1 +1,1 @@
-"""Failover between sources: whether the current source is alive, which one can take over, and the change itself."""
+"""Switches between sources: checks whether the current source is alive, and which one can take over, and makes the change."""

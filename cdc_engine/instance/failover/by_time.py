@@ -1,4 +1,4 @@
-"""The change of a stream to another server by the clock: whether it is allowed, and which tables stop for it."""
+"""Decides whether a stream may change to another server by the clock, and which tables stop because of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _of_cascade(cascade: Cascade) -> str:
 def stops_of(
     tables: Sequence[TableVersion], start: DumpStart, others: Mapping[str, str] = NO_OTHERS
 ) -> tuple[StoppedTable, ...]:
-    """Returns the stops of the tables that cannot take a change twice; none if the stream continues exactly.
+    """Returns the stops of the tables that cannot take a change twice; none if the stream continues exactly where it ended.
 
     `others`: as `cannot_repeat` returns them.
     """

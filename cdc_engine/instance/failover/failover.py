@@ -46,7 +46,7 @@ def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig
 
 
 def ask(source: Source, file: str = "") -> TakeoverAnswer:
-    """Asks a source for its facts, and whether it can be captured. `file`: a file whose creation time is asked for."""
+    """Asks a source for its facts, and checks whether it can be captured. `file`: a file whose creation time is wanted."""
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
             facts = read_facts(connection, file)
@@ -58,8 +58,8 @@ def ask(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """The dependencies of the failover. `position`: where reading continues after all that was handed out. `lacks`: a sentence about what
-    the current source lacks of that, or empty. `gives_way`: called once, when another source is to be read.
+    """The dependencies of the failover. `position`: where reading continues after everything that was handed out. `lacks`: a sentence about
+    what the current source lacks of that, or empty. `gives_way`: called once, when another source is to be read.
     """
 
     directory: Path
@@ -70,7 +70,7 @@ class FailoverDependencies:
 
 
 class Failover:
-    """The failover of a destination with several sources. `trouble` may be called from any thread."""
+    """Watches the sources of a destination and switches between them. `trouble` may be called from any thread."""
 
     def __init__(self, config: DestinationConfig, dependencies: FailoverDependencies) -> None:
         self._config, self._dependencies, self._destination = config.heartbeat, dependencies, config
@@ -92,10 +92,10 @@ class Failover:
             self._heartbeat.close()
 
     def beat_safely(self) -> bool:
-        """Calls `beat`; an error is kept for `trouble`."""
+        """Calls `beat` and keeps its error for `trouble`."""
         try:
             gives_way, self._broken = self.beat(), ""
-        except Exception as error:  # any error: a watch that ends silently checks no more
+        except Exception as error:  # The error may be of any kind; a watch that ends silently checks no more.
             log.warning("heartbeat_failed", reason=str(error))
             self._broken = str(error) or type(error).__name__
             return False
@@ -117,8 +117,8 @@ class Failover:
         return self._config.switch and self._switched(chosen)
 
     def _switched(self, chosen: str) -> bool:
-        """Switches to the first other source that can take over; returns whether one did. `chosen`: the address in the file before they
-        were asked.
+        """Switches to the first other source that can take over. Returns whether one did. `chosen`: the address in the file before the
+        sources were asked.
         """
         refused: dict[str, str] = {}
         for address in in_turn(tuple(self._sources), self._reading):
@@ -135,7 +135,7 @@ class Failover:
             answer = ask(self._sources[address], position.file if position else "")
             by_time = by_time_of(self._sources[address], self._destination, self._captured)
             return refusal(position, answer, self._dependencies.epochs(), by_time) or self._silence_of(address)
-        except Exception as error:  # any error: the other sources are still to be asked
+        except Exception as error:  # The error may be of any kind; the other sources must still be asked.
             return str(error) or type(error).__name__
 
     def _silence_of(self, address: str) -> str:
@@ -146,7 +146,7 @@ class Failover:
             heartbeat.close()
 
     def _taken(self, address: str, chosen: str) -> bool:
-        """Writes the switch, unless the engine was stopped or somebody else has chosen a source meanwhile: then their choice counts.
+        """Writes the switch, unless the engine was stopped, or somebody else has chosen a source meanwhile, whose choice then counts.
         Returns whether it was written.
         """
         if self._stopping.is_set() or address_chosen(self._dependencies.directory) != chosen:
@@ -185,7 +185,7 @@ def failover_of(
 
 
 def _unreadable(parser: EventParser) -> str:
-    """Returns why the stream cannot continue on a source that answers: another may have what it lacks or has purged."""
+    """Returns why the stream cannot continue on a source that answers. Another source may have what it lacks or has purged."""
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 
 

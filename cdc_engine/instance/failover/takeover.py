@@ -32,13 +32,13 @@ class Beats:
     failure: str = ""
 
     def after(self, failure: str) -> Beats:
-        """Returns the count after one more answer; an empty `failure` resets it."""
+        """Returns the count after another answer. An empty `failure` resets it."""
         return Beats(self.missed + 1, failure) if failure else Beats()
 
 
 def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, by_time: ByTime | None = None) -> str:
-    """Returns a sentence why a source cannot take over where the stream continues at `position`; empty if it can. None: nothing was read
-    yet.
+    """Returns a sentence why a source cannot take over where the stream continues at `position`; empty if it can. `position` is None if
+    nothing was read yet.
 
     `by_time`: finds a start by the clock, if that is allowed.
     """
@@ -53,6 +53,8 @@ def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, b
 
 
 def in_turn(addresses: Sequence[str], reading: str) -> tuple[str, ...]:
-    """Returns the other addresses, from the one after the source that is read, around to the one before it."""
+    """Returns the addresses of the other sources in the order in which they are tried: those after the current source first, then those
+    before it.
+    """
     at = addresses.index(reading) if reading in addresses else -1
     return tuple(each for each in (*addresses[at + 1 :], *addresses[: max(at, 0)]) if each != reading)

@@ -1,1 +1,1 @@
-"""Reads the rows of chosen keys again while the stream continues: what a repair of the lake needs of the source."""
+"""Reads the rows of chosen keys from the source again while the stream continues, for a repair of the lake."""

@@ -1,8 +1,7 @@
-"""Reads the source's rows under chosen keys as a snapshot reads its chunks: between two positions, while the stream continues.
+"""Reads the source's rows of chosen keys, as a snapshot reads its chunks: between two positions, while the stream continues.
 
 What was committed up to the first position is visible before the first row is read; all that the rows may show is before the second
-position. The caller knows from the stream what changed between the two.
-"""
+position. The caller knows from the stream what changed between the two."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class RowsRead:
 
 
 class SourceRows:
-    """The source's rows of one destination. Opens no connection yet."""
+    """Reads rows of one destination's source. Making it opens no connection."""
 
     def __init__(self, config: SluiceConfig, destination: str, pause: Callable[[float], object] = time.sleep) -> None:
         self._directory, self._pause = config.destination_dir(destination), pause
@@ -70,7 +69,7 @@ class SourceRows:
                 if number == 1:
                     wait_until_shown(reader, low, self._pause)
                 else:
-                    reader.shows(low)  # refuses a source that was switched since the first condition
+                    reader.shows(low)  # This refuses a source that was switched since the first condition.
                 rows += _read(reader, name, number, files[-1])
                 high = reader.end()
         if high is None:
@@ -86,7 +85,7 @@ class SourceRows:
         )
 
     def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
-        """Waits until all that the rows may show is in the lake. Raises ActRefusedError if that does not happen in time."""
+        """Waits until the lake has everything that the rows may show. Raises ActRefusedError if that does not happen in time."""
         deadline = time.monotonic() + seconds
         while True:
             cursor = read_ledger(self._directory).cursor
@@ -103,7 +102,7 @@ class SourceRows:
 
 
 def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
-    """Reads the rows of one condition, as a chunk without bounds. Returns their number."""
+    """Reads the rows of one condition as a chunk without bounds. Returns how many it read."""
     try:
         facts = reader.read(Chunk(number=number), path)
     except TableChangedError as error:

@@ -1,4 +1,4 @@
-"""The rules of what a repair may do, and where it begins."""
+"""Decides what a repair may do, and where it begins."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ REFUSALS: Refusals = (
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
-    """Returns the interval from the ledger's cursor on: all before it is in the lake, and the server shows it. Raises ActRefusedError,
-    SourceConnectionError.
+    """Returns the interval that starts at the ledger's cursor: the lake has everything before it, and the server shows it. Raises
+    ActRefusedError, SourceConnectionError.
     """
     files = binlog_files(config)
     facts = files.facts

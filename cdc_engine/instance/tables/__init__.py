@@ -1,1 +1,1 @@
-"""Changes to single tables while an engine runs: resumes, newly included tables, re-snapshots."""
+"""Changes single tables while an engine runs: resumes them, adds newly included ones, re-snapshots them."""

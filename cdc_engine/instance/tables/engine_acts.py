@@ -1,7 +1,6 @@
-"""What an engine does with its tables between two batches, while none is outstanding: a new start, resumes, re-snapshots.
+"""Carries out what is requested for an engine's tables while no batch is in flight: a new start, resumes, re-snapshots.
 
-`engine` calls it before each batch. Operators request these acts with files that `acts` writes; conf/ requests them with `snapshot`.
-"""
+`engine` calls it before each batch. Operators request these acts with files that `acts` writes; conf/ requests them with `snapshot`."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """What the acts need of a started engine. `still`: held while the parser is stopped or started. `read_again`: reads again from the
+    """What this module needs of a started engine. `still`: held while the parser is stopped or started. `read_again`: reads again from the
     cursor.
     """
 
@@ -45,7 +44,7 @@ class Steering:
 
 
 class EngineActs:
-    """The acts of one destination. While there is nothing to do, a call only checks a few files."""
+    """Carries out the requests for one destination. While there are none, a call only checks a few files."""
 
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
@@ -53,14 +52,16 @@ class EngineActs:
         self._waits_for = ""
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
-        """Carries out what is requested or due in that state of the engine; later, if the source does not answer."""
+        """Carries out what is requested or due in the engine's current state. If the source does not answer, a later call does it."""
         if state == EngineState.POSITION_LOST:
             self._restart(steering)
         elif state == EngineState.RUNNING:
             self._take_up_tables(steering)
 
     def _restart(self, steering: Steering) -> None:
-        """Starts the stream at the source's current position and re-snapshots all tables, if the position is lost and this is requested."""
+        """Starts the stream at the source's current position and re-snapshots all tables, if the position is lost and this was
+        requested.
+        """
         if not new_start.is_wanted(self._config, self._directory):
             return
         parts = steering.parts
@@ -87,17 +88,17 @@ class EngineActs:
             log.warning("not_begun_anew_yet", destination=self._config.name, reason=str(error))
 
     def _take_up_tables(self, steering: Steering) -> None:
-        """Resumes or re-snapshots stopped tables, on an operator's request or automatically."""
+        """Resumes or re-snapshots stopped tables, by an operator's request or automatically."""
         wanted, due = requests(self._directory), self._retakes.due(steering.parts.meta.ledger.stopped_tables)
         if not wanted and not due:
             return
         try:
             steering.hand_out.while_idle(lambda: self._fulfil(wanted, due, steering))
-        except SourceConnectionError as error:  # the ring's events are still handed out
+        except SourceConnectionError as error:  # The ring's events are still handed out.
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
-        """Fulfils the operators' requests for single tables and what is due automatically, while no batch is outstanding.
+        """Handles the operators' requests for single tables, and what is due automatically, while no batch is in flight.
 
         All but the cancellation of a snapshot make the engine read the stream again. They wait while the store has the only copy of its
         events, which are handed out meanwhile.
@@ -109,8 +110,9 @@ class EngineActs:
 
         def resnapshot(schema: TableSchema, place: Position) -> None:
             with steering.still:
-                parts.parser.stop()  # a parser that reads owns the history
-            forget_events(self._directory)  # they lack the table's rows: do not continue from them after a crash
+                parts.parser.stop()  # A parser that reads owns the history.
+            # The stored events lack the table's rows; after a crash no engine may continue from them.
+            forget_events(self._directory)
             taken.append(schema)
             parts.history.resnapshot(schema, place)
 

@@ -1,13 +1,12 @@
-"""Handles tables that start in the middle of a stream: all tables of a new destination, tables that conf/ newly includes, and tables
-whose row settings in conf/ changed. Called by `wiring`.
+"""Handles tables that start in the middle of a stream: all tables of a new destination, tables that conf/ newly includes, and tables whose
+row settings changed. Called by `wiring`.
 
 `filters.json` contains what was captured when the engine last started. A table that exists where the stream continues, and that the
 earlier patterns excluded, has rows without changes in the stream. They are read if `snapshot` in conf/ requires it; otherwise a newly
 included table stops by name, so that it is never half in the lake: an operator fills or accepts it. A table also stops if conf/'s
 settings for its rows differ from those of the last start (RULES_CHANGED): its row filter, its masks, and each setting of `row_shape`.
 What was merged under the old settings is in the lake until the table is re-snapshotted. A table that stopped for another reason keeps its
-old settings: when it resumes, it stops for the changed settings before anything is staged under them.
-"""
+old settings: when it resumes, it stops for the changed settings before anything is staged under them."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     begin: Position,
     known: Collection[str] = (),
 ) -> None:
-    """Requests the rows of the captured `tables` (of `begin`) that were not captured before, or stops them; then saves the patterns.
+    """Requests the rows of the captured `tables` (as of `begin`) that were not captured before, or stops them. Then saves the patterns.
 
     `known`: "database.table" of all tables that the schema history ever had, also of stopped ones. After a crash in between, all is
     repeated, which changes nothing. Raises MetaError, ConfigurationError.
@@ -80,8 +79,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
-    """Raises ConfigurationError if rules would silently not apply, because they match a table's name case-sensitively and `include` does
-    not.
+    """Raises ConfigurationError if a rule would silently not apply, because its table's name differs in upper and lower case; `include`
+    ignores the difference.
 
     `names`: "database.table" of the captured tables.
     """
@@ -98,7 +97,9 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
 def may_resume(
     config: DestinationConfig, directory: Path, wanted: Sequence[ResumeRequest], meta: MetaManager
 ) -> list[ResumeRequest]:
-    """Returns the requests for stopped tables that may continue; the others stop for settings that changed while they were stopped."""
+    """Returns the requests for stopped tables that may continue. The other tables stop because their settings changed while they were
+    stopped.
+    """
     now = {"rules": _digests(config), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
     old = before if before is not None else now
@@ -119,7 +120,9 @@ def may_resume(
 
 
 def take_rules(config: DestinationConfig, directory: Path, names: Collection[str]) -> None:
-    """Saves the current settings of these tables: they are re-snapshotted with them, or an operator was informed that the rows differ."""
+    """Saves the current settings of these tables: they are re-snapshotted with these settings, or an operator knows that older rows
+    differ.
+    """
     before = _kept(directory)
     if before is not None and names:
         now: dict[str, Any] = {
@@ -132,7 +135,7 @@ def take_rules(config: DestinationConfig, directory: Path, names: Collection[str
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
-    """Returns conf/'s settings for rows other than rules and masks, by "database.table"; without tables that have only defaults."""
+    """Returns conf/'s settings for rows, except rules and masks, by "database.table"; without tables that have only defaults."""
     found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
     return {name: shape for name, shape in found.items() if shape}
 
@@ -140,7 +143,7 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the settings of a table that differ from the earlier ones, so that its rows in the lake do not match conf/.
+    """Returns the settings of a table that differ from the earlier ones, and because of which its rows in the lake do not match conf/.
 
     A record without shapes is from an older version: the lake then counts as made with the current settings.
     """
@@ -151,13 +154,13 @@ def _changes(
 
 
 def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -> dict[str, T]:
-    """Returns the new settings, but the old ones of tables that wait."""
+    """Returns the new settings; tables that wait keep their old ones."""
     sources = {name: old if name in waits else new for name in sorted({*old, *new})}
     return {name: source[name] for name, source in sources.items() if name in source}
 
 
 def _digests(config: DestinationConfig) -> dict[str, str]:
-    """Returns digests that identify sets of rules, by "database.table"; they reveal no salt.
+    """Returns digests that identify each table's set of rules, by "database.table". They reveal no salt.
 
     For a table without a current-state table they also identify what it has instead: a current-state table that is added later, or a
     history in place of a change log, lacks all earlier rows.
@@ -176,8 +179,8 @@ def _digest(rules: RowRules) -> str:
 def _stop_changed(
     config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position, why: Sequence[str]
 ) -> bool:
-    """Stops a table for changed settings, and returns whether its stop states that. A table that stopped because its rules did not fit is
-    re-snapshotted under the new rules. Any other stop keeps its own reason, and the rules are checked when the table resumes.
+    """Stops a table because its settings changed. Returns whether its stop says so. A table that stopped because its rules did not fit is
+    re-snapshotted with the new rules. Any other stop keeps its reason; the rules are checked when the table resumes.
     """
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:

@@ -56,8 +56,8 @@ def is_wanted(config: DestinationConfig, directory: Path) -> bool:
 
 
 def begin(dependencies: NewStartDependencies) -> Position:
-    """Starts again and returns the new position. Call it only while the stream is not read and no batch is outstanding. Raises
-    SluiceError; the position is then still lost.
+    """Starts again and returns the new position. Call it only while the stream is not read and no batch is in flight. If it raises
+    SluiceError, the position is still lost.
     """
     snapshot, place = _schemas_now(dependencies)
     captured = TableFilter(dependencies.config.include, dependencies.config.exclude)
@@ -73,7 +73,7 @@ def begin(dependencies: NewStartDependencies) -> Position:
 
 
 def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], place: Position) -> None:
-    """Requests a snapshot of every table, which buffers only changes after the position."""
+    """Requests a snapshot of every table. It buffers only changes after the position."""
     for table in tables:
         there = records.get(table.name)
         if there is not None and there.is_open:

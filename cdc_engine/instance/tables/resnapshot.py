@@ -1,10 +1,9 @@
-"""Re-snapshots stopped tables that only their rows can repair, automatically, as `sluice snapshot start` does. Called by `engine`.
+"""Re-snapshots stopped tables automatically if nothing else can repair them, as `sluice snapshot start` does. Called by `engine`.
 
 `Resnapshots` decides which ones: by the state of the stop, by conf/, and with pauses between attempts. `resnapshot` starts the re-snapshot
 while no batch is outstanding, also for an operator's request (`snapshot_requests`). It writes first the snapshot record, after which
 changes of the table are buffered; then the history, which continues with the table's current schema; last the ledger, after which its
-changes are staged again. A crash in between leaves the table stopped: the next check repeats it all.
-"""
+changes are staged again. A crash in between leaves the table stopped: the next check repeats it all."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
-PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0  # between two attempts without a publication
+# The least and the longest pause between two attempts without a publication.
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
 
 log = structlog.get_logger()
 
@@ -45,16 +45,16 @@ class ResnapshotDependencies:
 
 
 class Resnapshots:
-    """Decides which stopped tables of a destination are due for a re-snapshot; remembers when each was tried."""
+    """Decides which stopped tables of a destination are due for a re-snapshot. Remembers when it tried each of them."""
 
     def __init__(
         self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config, self._records, self._clock = config, records, clock
-        self._tried: dict[str, tuple[int, float]] = {}  # by table: number of attempts, and when it is due again
+        self._tried: dict[str, tuple[int, float]] = {}  # Table → number of attempts, and when it is due again.
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
-        """Returns the stopped tables that only their rows can repair, if conf/ allows it and their pause is over."""
+        """Returns the stopped tables that only a re-snapshot can repair, if conf/ allows it and their pause is over."""
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
 
@@ -62,8 +62,8 @@ class Resnapshots:
         return stop.state in HEALED_BY_ROWS and self._config.resnapshots(stop.database, stop.table)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the tables from the cursor on; one whose schema is unknown stays stopped and is tried again. No batch may be
-        outstanding.
+        """Re-snapshots the tables from the cursor on. A table whose schema is unknown stays stopped and is tried again. No batch may be in
+        flight.
 
         Raises SourceConnectionError if the source must be asked and does not answer.
         """
@@ -72,7 +72,7 @@ class Resnapshots:
             return
         for stop in due:
             if cursor.epoch < stop.position.epoch:
-                continue  # the stream changed to another server, of which nothing is merged yet
+                continue  # The stream changed to another server, and nothing of that server is merged yet.
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
@@ -82,7 +82,8 @@ class Resnapshots:
             if schema is not None:
                 resnapshot(stop, schema, cursor, dependencies)
                 log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
-            elif dependencies.is_view(stop):  # a view has no rows; a table that gets its name stops at its first row
+            # A view has no rows. A table that later gets its name stops at its first row.
+            elif dependencies.is_view(stop):
                 dependencies.meta.update(_resumes(stop))
 
 
@@ -115,7 +116,8 @@ def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> Sna
 
 
 def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
-    """Returns the schema of a stopped table where the stream continues; None if it is unknown, or if its rows are not in row events.
+    """Returns the schema of a stopped table where the stream continues; None if it is unknown, or if the table's rows are not in row
+    events.
 
     `there`: the state of the table in the history. `ask`: returns the source's schema, if nothing has changed the table since.
     """

@@ -1,10 +1,9 @@
-"""Resumes stopped tables while the engine runs: an operator requests it with a file, and the engine reads the stream again from the stop.
+"""Resumes stopped tables while the engine runs: an operator requests it, and the engine reads the stream again from the stop.
 
 `acts` writes a request (`meta.resume_requests`); `engine` looks for requests before each hand-out and calls `take_up` while no batch is
 outstanding. The cursor returns to the first stop. Whatever stopped at or after it is read again with what an operator changed meanwhile
 (an approval, a policy, a schema, a setting of the source); the other tables skip what they have, by order key. A table that meets the
-same obstacle stops again.
-"""
+same obstacle stops again."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ log = structlog.get_logger()
 
 
 def facts_of(source: Source, *files: str) -> ServerFacts:
-    """Asks the source over a separate connection, also when `files` were created. Raises SourceConnectionError."""
+    """Asks the source, over a connection of its own, for its facts and for the creation times of `files`. Raises SourceConnectionError."""
     connection = SourceConnection(source)
     try:
         return read_facts(connection, *files)
@@ -50,7 +49,7 @@ def take_up(
     read_again: Callable[[], None],
     folder: Path,
 ) -> None:
-    """Moves the cursor back to the first stop that can still be read, and starts the stream there. No batch may be outstanding.
+    """Moves the cursor back to the first stop that can still be read, and starts the stream there. No batch may be in flight.
 
     `ask`: returns the source's facts, with the creation times of the files that it is given. `read_again`: starts the stream at the
     ledger's cursor. `folder`: the destination's. Raises SourceConnectionError if the source does not answer; then nothing has changed and
@@ -68,7 +67,7 @@ def take_up(
             # A stop is after the cursor if its batch was rolled back. The stream then begins at the cursor.
             begin = min([*places, *filter(None, [meta.ledger.cursor])], key=lambda place: place.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
-            # The stored events lack rows of stopped tables: after a crash, no engine may continue from them.
+            # The stored events lack rows of stopped tables, so no engine may continue from them after a crash.
             forget_events(folder)
             meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()
@@ -78,7 +77,7 @@ def take_up(
 
 
 def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:
-    """Saves which tables are behind the others from here on, and up to where: a table that is ahead does not get its changes again."""
+    """Saves which tables are behind the others from here on, and up to where: a table that is ahead must not get its changes again."""
     cursor = ledger.cursor.order_key if ledger.cursor else 0
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
@@ -100,8 +99,8 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Returns a function for a batch that starts there: "database.table" → the order key up to which the lake has it; the same for all
-    but resumed tables.
+    """Returns a function for a batch that starts at `start`: "database.table" → the order key up to which the lake has the table. It is the
+    same for all tables that were not resumed.
     """
     until, tables = _behind(folder)
     if start.order_key >= until:

@@ -16,7 +16,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
-Shape = Mapping[str, str]  # setting → its value in conf/, unless that is the default
+Shape = Mapping[str, str]  # Setting → its value in conf/, unless that is the default.
 
 
 class ShapeEffect(enum.StrEnum):
@@ -37,11 +37,12 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     "cascades": ShapeEffect.SHAPES_ROWS,
     **dict.fromkeys(("rows", "masks", "mirror"), ShapeEffect.RULES),
     "path": ShapeEffect.PLACE,
-    # a change log or a history of a current-state table starts when it is configured, and records what it has missed
+    # A change log or a history that is added to a current-state table starts when it is configured, and records what it
+    # has missed.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
-    # the layout of files and who writes them; changed partitions are refused by name
+    # These settings define the layout of files and who writes them. Changed partitions are refused by name.
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),
-    # evaluated when the source's table changes
+    # These settings are evaluated when the source's table changes.
     **dict.fromkeys(("schema_changes", "snapshot"), ShapeEffect.NONE),
     **dict.fromkeys(("owners", "group", "fresh_within_minutes"), ShapeEffect.NONE),
 }
@@ -49,7 +50,7 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     "column_include": ShapeEffect.SHAPES_ROWS,
     "column_exclude": ShapeEffect.SHAPES_ROWS,
     "cascades": ShapeEffect.SHAPES_ROWS,
-    # `take_up_new_tables` compares the patterns
+    # `take_up_new_tables` compares the patterns.
     **dict.fromkeys(("include", "exclude"), ShapeEffect.RULES),
     **dict.fromkeys(("tables", "shards"), ShapeEffect.SHAPES_ROWS),
     **dict.fromkeys(("name", "table_path"), ShapeEffect.PLACE),
@@ -70,8 +71,8 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# (setting, before, after): changes no row in the lake. A table under `stop` or `error` has no value that was refused, and a lake that did
-# not ignore foreign keys has their effects up to now.
+# Each (setting, before, after) changes no row in the lake. Under `stop` or `error` a table has no value that was
+# refused, and a lake that followed foreign keys has their effects up to now.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )
@@ -79,7 +80,7 @@ _INCLUDE, _EXCLUDE = "include:", "exclude:"
 
 
 def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
-    """Returns conf/'s settings for the rows of "database.table"; without those that have their default."""
+    """Returns conf/'s settings for the rows of "database.table", without those that have their default value."""
     database, _, table = name.partition(".")
     options = config.table(database, table)
     charsets = {column.lower(): charset.lower() for column, charset in sorted(options.charsets.items())}
@@ -129,7 +130,7 @@ _BY_EFFECT: Final[Mapping[str, Callable[[str, TableVersion], str]]] = {KEY: _key
 
 
 def _columns(config: DestinationConfig, name: str) -> str:
-    """Returns the rule for the table's columns, as `include:A/B` or `exclude:A/B`; empty if all are kept."""
+    """Returns the setting for the table's columns, as `include:A/B` or `exclude:A/B`; empty if all are captured."""
     included, excluded = _filter(config.column_include, config.column_exclude).names_of(name)
     if included is not None:
         return f"{_INCLUDE}{'/'.join(sorted(included))}"

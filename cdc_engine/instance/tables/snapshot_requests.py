@@ -1,7 +1,6 @@
-"""Fulfils operators' requests for a table's snapshot that need the engine: a stopped table continues from here, or a snapshot is canceled.
+"""Handles operators' requests for snapshots that need the engine: a stopped table continues from here, or a snapshot is canceled.
 
-`engine` calls it while no batch is outstanding and the stream is not read. Each request may be repeated: it is removed last.
-"""
+`engine` calls it while no batch is outstanding and the stream is not read. Each request may be repeated: it is removed last."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
             case ResumeKind.ANEW:
                 _resnapshot(each, dependencies)
             case ResumeKind.CANCEL if not _canceled(each, dependencies):
-                continue  # it is being published: the next tick tries again
+                continue  # The snapshot is being published; the next tick tries again.
             case ResumeKind.RESUME:
                 continue
         log.info("snapshot_wish", table=each.name, wish=each.wish)
@@ -50,7 +49,7 @@ def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -
 
 
 def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Lets the table continue from the cursor; its snapshot was requested before."""
+    """Lets the table continue from the cursor. Its snapshot was requested before."""
     cursor, stop = dependencies.meta.ledger.cursor, dependencies.meta.ledger.stopped(wanted.database, wanted.table)
     if cursor is None or stop is None:
         return
@@ -74,8 +73,8 @@ def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
-    """Stops the table in the ledger, then cancels its snapshot: a table that neither buffers nor has stopped would be merged with changes
-    missing.
+    """Stops the table in the ledger first, then cancels its snapshot: a table that neither buffers changes nor is stopped would be merged
+    with changes missing.
     """
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:
@@ -86,7 +85,7 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
-    except ActRefusedError as error:  # it was published just now
+    except ActRefusedError as error:  # The snapshot was published just now.
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 

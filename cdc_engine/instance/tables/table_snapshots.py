@@ -47,8 +47,8 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotCallbacks:
-    """The callbacks of a run: the lock that merge runs hold, publication by Spark, listeners, and whether conf/ has changed since (a
-    sentence, or empty).
+    """The callbacks of a run: the lock that merge runs hold, publication by Spark, listeners, and whether conf/ has changed since the run
+    started (a sentence, or empty).
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]
@@ -78,7 +78,7 @@ def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: Sna
 
 
 class SnapshotDecisions:
-    """The open snapshots of a destination and their next steps, for a caller that asks again and again. Reads files only."""
+    """The open snapshots of a destination and their next steps. A caller asks for them repeatedly; only files are read."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._records = SnapshotRecords(config.destination_dir(destination))
@@ -89,7 +89,7 @@ class SnapshotDecisions:
         return [each for each in self._records.all() if each.has_work]
 
     def now(self) -> Iterator[tuple[SnapshotRecord, StepDecision]]:
-        """Yields the same, each with its next step. Raises MetaError.
+        """Yields the open snapshots, each with its next step. Raises MetaError.
 
         A table whose next step cannot be decided is to be worked on: the run that tries it names what is wrong.
         """
@@ -111,13 +111,13 @@ def _decision(
         return next_step(record, look(record.name), others)
     except SluiceError:
         raise
-    except Exception:  # of any kind: it concerns one table
+    except Exception:  # The error may be of any kind; it concerns one table.
         logger.exception("next step of the snapshot cannot be decided", extra={"table": record.name})
         return StepDecision(SnapshotStep.READ)
 
 
 class _Tables:
-    """The captured tables of a destination, as their changes are staged."""
+    """The captured tables of a destination, in the form in which their changes are staged."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config: DestinationConfig = config.destinations[destination]
@@ -136,7 +136,7 @@ class _Tables:
         return self._situation(name, self._ledger.get(), self.table(name))
 
     def look_at_once(self) -> Callable[[str], SnapshotSituation]:
-        """Returns `look` for many tables: ledger and list of tables are read now."""
+        """Returns a variant of `look` for many tables, which reads the ledger and the list of tables once."""
         ledger, versions = self._ledger.get(), self._versions.get()
         return lambda name: self._situation(name, ledger, self._captured(name, versions))
 
@@ -153,7 +153,7 @@ class _Tables:
         return self._captured(name, self._versions.get())
 
     def _captured(self, name: str, versions: Mapping[str, TableVersion]) -> TableVersion | None:
-        """Returns a table with conf/'s settings in its version; the same for as long as the list of tables is the same."""
+        """Returns a table whose version has conf/'s settings. It is the same object while the list of tables is the same."""
         found = versions.get(name)
         if found is None:
             return None
@@ -168,7 +168,7 @@ class _Tables:
         return dataclasses.replace(keyed, version=f"{found.version}-{self._as_captured(keyed)}")
 
     def _as_captured(self, table: TableVersion) -> str:
-        """Returns a digest of conf/'s settings for a table: chunks that were read with different settings do not fit together."""
+        """Returns a digest of conf/'s settings for a table. Chunks that were read with different settings do not fit together."""
         words = json.dumps([table.key, self._columns.kept(table).tolist(), dataclasses.asdict(self._policy(table))])
         return hashlib.sha256(words.encode()).hexdigest()[:8]
 
@@ -180,10 +180,10 @@ class _Tables:
 
     def reader(self, table: TableVersion, where: str) -> SourceTable:
         given = self._config.snapshots
-        # the source may have changed since the run started
+        # The source may have changed since the run started.
         now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
         source = source_of(now)
-        replica = given.source is not None and bool(table.key)  # positions in a replica's own binlog do not apply here
+        replica = given.source is not None and bool(table.key)  # Positions in a replica's own binlog mean nothing here.
         if given.source is not None and replica:
             source = source_of(self._config.model_copy(update={"source": given.source}))
         limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)

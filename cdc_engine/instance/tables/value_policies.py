@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 
 class _WithShards(Mapping[str, T]):
-    """A mapping of conf/'s settings for named tables and, on lookup, for shards, whose names it does not know. Iteration yields the named
-    tables only.
+    """Maps named tables to conf/'s settings and, on look-up, also shards, whose names it does not know. Iteration yields only the named
+    tables.
     """
 
     def __init__(self, named: Mapping[str, T], config: DestinationConfig, of: Callable[[str, str], T]) -> None:
@@ -63,7 +63,7 @@ class _WithShards(Mapping[str, T]):
         return len(self._named)
 
     def __bool__(self) -> bool:
-        """Returns True also if only shards have settings, which are not counted: `given or {}` would lose them."""
+        """Returns True also if only shards have settings, which have no count: `given or {}` would lose them."""
         return bool(self._named or self._config.shards)
 
 

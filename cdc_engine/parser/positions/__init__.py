@@ -1,1 +1,1 @@
-"""Finds positions in the binlog: of a time, of the beginning of a transaction, and how long the server keeps one."""
+"""Finds positions in the binlog: that of a time, the beginning of a transaction, and how long the server keeps a position."""

@@ -1,7 +1,6 @@
-"""The binlog files of a source: those that only its archive still has, then the server's. Read independently of any running stream.
+"""Reads the binlog files of a source, independently of any running stream: first those that only its archive still has, then the server's.
 
-Used by `time_search`, and by backfills, whose interval may begin before what the server still has.
-"""
+Used by `time_search`, and by backfills, whose interval may begin before what the server still has."""
 
 from __future__ import annotations
 
@@ -56,8 +55,8 @@ class BinlogFiles:
 
     @property
     def reachable(self) -> ServerFacts:
-        """The server's facts as if it still had the files that only the archive has. Their sizes are unlimited, because the size of a
-        compressed file is unknown before it is read.
+        """Returns the server's facts as if it still had the files that only the archive has. Their sizes count as unlimited, because the
+        size of a compressed file is unknown before it is read.
         """
         older = tuple(
             BinaryLog(file=each.file, size_bytes=sys.maxsize) for each in self.logs if self.is_archived(each.file)
@@ -65,7 +64,7 @@ class BinlogFiles:
         return dataclasses.replace(self.facts, logs=(*older, *self.facts.logs))
 
     def is_archived(self, file: str) -> bool:
-        """Returns whether only the archive has the file, together with all that follow up to the server's first one."""
+        """Returns whether only the archive has the file, and has all that follow it up to the server's first one."""
         return file in self._archived
 
     def archived_bytes(self, file: str) -> int:
@@ -77,12 +76,12 @@ class BinlogFiles:
 
     @property
     def nothing_purged(self) -> bool:
-        """Whether the oldest file is the first that the server ever wrote; False if that is unknown."""
+        """Whether the oldest file is the first one that the server ever wrote; False if that is unknown."""
         return self.facts.gtid_enabled and not self.facts.purged
 
     def created(self, file: str) -> int:
-        """Returns the creation time of a file in seconds since 1970, 0 if neither has it. Raises PositionLostError if the archived file
-        is of another server.
+        """Returns the creation time of a file in seconds since 1970; 0 if neither server nor archive has it. Raises PositionLostError if
+        the archived file is another server's.
         """
         if self._archive is None or file not in self._archived:
             return creation_of(self.source, file)
@@ -118,7 +117,7 @@ class BinlogFiles:
         captured: Captured,
         prepared: PreparedTransactions,
     ) -> Generator[Block, None, DumpStart]:
-        """Yields the blocks of the archived files. Returns where the server continues."""
+        """Yields the blocks of the archived files. Returns where the server's files continue."""
         position = start.position
         interval = ArchivedInterval(archive, self.source, position, self.facts)
         scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)

@@ -1,5 +1,5 @@
-"""Decides where a stream continues by the clock, on another server whose GTIDs do not contain its position: some seconds before what was
-read last (`failover_back_seconds`).
+"""Decides where a stream continues by the clock, on another server whose GTIDs do not contain its position: some seconds before the last
+event that was read (`failover_back_seconds`).
 
 The content of these seconds is read twice. So this is only for destinations that allow it (`failover: by_time`); tables that cannot take a
 change twice are stopped by name (`instance.failover.by_time`). A server that has nothing as late as what was read lacks a part of it, and
@@ -8,8 +8,7 @@ the parser waits for it. If that time contains what cannot be applied twice, the
 - a statement that changes a captured table: rows from before it would be read with the columns from after it, and renames would
   happen twice;
 - the commit of an XA transaction that was prepared before that time: its rows are not in what is read twice;
-- rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row.
-"""
+- rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def start_by_time(
 
 
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
-    """Returns what a standby lacks, as far as clocks show."""
+    """Returns a sentence about what a standby source lacks, as far as clocks show it."""
     return Lost(
         reason=f"{address} lacks what was read: its binlog, which ends at {facts.file}:{facts.offset}, has nothing that was committed at "
         f"{time_text(cursor.time_us)} or later, and the stream was read up to then ({cursor}): it is a replica that is behind, "
@@ -95,7 +94,7 @@ def held_twice(interval: SearchedInterval, changed: Callable[[LoggedStatement], 
 
 
 def started(place: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
-    """Returns the start at a found position, still in the cursor's epoch."""
+    """Returns the start at a position that was found, still in the cursor's epoch."""
     position = dataclasses.replace(
         cursor,
         file=place.file,

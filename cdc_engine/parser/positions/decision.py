@@ -24,7 +24,7 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedPosition:
-    """The position that conf/ or an operator requests. Without any value: the latest one.
+    """The position that conf/ or an operator requests. Without any value it is the latest one.
 
     `file` alone: its beginning. `offset`: in that file, also inside a transaction. `time_us`: over all files, or in `file` alone.
     `earliest`: the oldest existing file.
@@ -39,7 +39,9 @@ class RequestedPosition:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfTime:
-    """A request to search the position before the first transaction that committed at that time or later. `file`: in this file alone."""
+    """A request to search for the position before the first transaction that committed at that time or later. `file`: search only this
+    file.
+    """
 
     time_us: int
     file: str = ""
@@ -47,7 +49,9 @@ class OfTime:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeginOf:
-    """A request to search the end of the last transaction up to an offset. A position inside a transaction becomes its beginning."""
+    """A request to search for the end of the last transaction up to an offset. A position inside a transaction becomes the transaction's
+    beginning.
+    """
 
     file: str
     offset: int
@@ -76,7 +80,7 @@ def decide(
 
 
 def exact_choice(wanted: RequestedPosition, facts: ServerFacts) -> StartChoice:
-    """Returns the choice for a request that needs no search. It is empty for the latest position, which changes with time."""
+    """Returns the start for a request that needs no search. It is empty for the latest position, which changes with time."""
     if wanted.earliest:
         return StartChoice(file=facts.logs[0].file if facts.logs else "")
     return StartChoice(file=wanted.file, gtid_set="" if wanted.file else wanted.gtid_set)

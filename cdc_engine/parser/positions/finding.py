@@ -15,7 +15,7 @@ from sluice.cdc_engine.source.server import Source
 def exact_position(
     source: Source, facts: ServerFacts, wanted: RequestedPosition, archive: Archive | None = None
 ) -> StartChoice:
-    """Returns a position between two transactions, empty for the latest one. `archive`: used if the server has purged the position.
+    """Returns a position between two transactions; empty for the latest one. `archive`: used if the server has purged the position.
 
     Raises PositionLostError if neither has it, with what the server offers; SourceConnectionError; the errors of the scan.
     """
@@ -44,5 +44,5 @@ def _place_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
         return last_end_up_to(files, decision.file, decision.offset)
     choice = exact_choice(wanted, files.reachable)
     if files.is_archived(choice.file):
-        files.created(choice.file)  # refuses a file of another server
+        files.created(choice.file)  # This refuses a file of another server.
     return choice

@@ -1,4 +1,4 @@
-"""The oldest binlog file of a source, watched over time: what the source keeps in fact, whatever its settings say. Pure;
+"""Watches the oldest binlog file of a source over time, and so what the source really keeps, whatever its settings say. Pure.
 `instance.source_watch` calls it once per minute and reads the creation time of a file once.
 """
 
@@ -28,7 +28,7 @@ class OldestFile:
 
     @property
     def created(self) -> int:
-        """When the file was created, or a time before that: when an earlier file was created. 0 if neither is known.
+        """When the file was created, or an earlier time at which an older file was created; 0 if neither is known.
 
         A file whose creation is not read yet, because the one before it was just purged, is therefore no gap in what is known.
         """
@@ -42,7 +42,7 @@ class OldestFile:
         return () if not file or (file == self.file and file in self.creations) else (file,)
 
     def seen(self, facts: ServerFacts) -> OldestFile:
-        """Returns what is known after another query."""
+        """Returns the state after another query."""
         file, same = oldest_file(facts), facts.server_uuid == self.server_uuid
         if not file:
             return self
@@ -63,7 +63,7 @@ class OldestFile:
         return max(0.0, now - self.created) if self.created else None
 
     def kept_seconds(self, facts: ServerFacts, now: float) -> float:
-        """Returns how long the source keeps its binlog as far as that was seen; infinity if nothing contradicts its settings.
+        """Returns how long the source keeps its binlog, as far as it was observed; infinity if no observation contradicts its settings.
 
         A purge shows it. So does the oldest file at Cloud SQL, where the setting that counts is shown by no query: more than it has now,
         or a day, is not certain.
@@ -77,7 +77,7 @@ class OldestFile:
 
 
 def purges_early(oldest: OldestFile, facts: ServerFacts, now: float, hours_min: float = DAY_HOURS) -> str:
-    """Returns a sentence if the source was seen to purge binlog files that were younger than `hours_min`; otherwise an empty text."""
+    """Returns a sentence if the source purged binlog files that were younger than `hours_min`; otherwise an empty text."""
     if not oldest.purged or oldest.kept_seconds(facts, now) >= hours_min * 3600:
         return ""
     return (

@@ -1,9 +1,8 @@
-"""Computes how long the source still keeps the binlog that a position needs, or that it is gone. Pure; `instance.source_watch` calls it
+"""Computes for how long the source still keeps the binlog that a position needs, or that it is gone. Pure; `instance.source_watch` calls it
 once per minute.
 
 A server purges a file when the next one was begun longer ago than its retention, or when all files together exceed its size limit. It
-does so when it begins another file, so the result is the earliest time.
-"""
+does so when it begins another file, so the result is the earliest time."""
 
 from __future__ import annotations
 
@@ -15,11 +14,12 @@ from sluice.cdc_engine.parser.source_check import advice_of, retention_seconds
 from sluice.cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from sluice.cdc_engine.position import Position
 
-SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")  # of MariaDB 11.4, of Percona Server; bytes, 0: none
+# Settings of MariaDB 11.4 and of Percona Server, in bytes; 0 means no limit.
+SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")
 
 
 def next_file(file: str, facts: ServerFacts) -> str:
-    """Returns the file after this one, whose creation time gives the age of this one's end. Empty for the last file, or for a missing
+    """Returns the file after this one; its creation time tells how old the end of this one is. Empty for the last file, or for a missing
     one.
     """
     files = [log.file for log in facts.logs]
@@ -27,8 +27,8 @@ def next_file(file: str, facts: ServerFacts) -> str:
 
 
 def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> bool:
-    """Returns whether the source has purged what a restart would read from this position on. With GTIDs the stream may continue after it
-    nevertheless.
+    """Returns whether the source has purged what a restart from this position would read. With GTIDs the stream may nevertheless continue
+    after it.
 
     `archived`: there is an archive that may have it. A file above the known ones was begun after the facts were read.
     """
@@ -39,16 +39,16 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
-    """Returns when the file may be purged, in seconds since 1970; None if never, or
-    if nothing is promised and nothing was seen. `facts.created` has the file after it.
+    """Returns when the file may be purged, in seconds since 1970; None if never, or if nothing is promised and nothing was observed.
+    `facts.created` has the creation time of the file after it.
 
     `observed_seconds`: how long the source was seen to keep its binlog, if that is less than it promises.
     """
     if file not in {log.file for log in facts.logs}:
-        return None  # begun since then, or see `is_gone`
+        return None  # The file was begun since then, or `is_gone` reports it.
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
-    # a server that promises nothing has no time at which it purges: what is known is what was seen
+    # A server that promises nothing has no time at which it purges. Only what was observed is known.
     kept_seconds = min(retention_seconds(facts) or math.inf, observed_seconds)
     by_age = created + kept_seconds if created and math.isfinite(kept_seconds) else None
     by_size = _by_size(file, after, created, facts, now)
@@ -56,7 +56,7 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
-    """Returns when the size limit is reached, at the rate at which the files after it were written."""
+    """Returns when the size limit is reached, at the rate at which the files after this one were written."""
     limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
     if not (limit and after and created):
         return None
@@ -77,8 +77,8 @@ def purged_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
-    """Returns a sentence for the operator if the retention left is short, or an empty text. If the server keeps less than `hours_min` at
-    all, half of its retention is the limit.
+    """Returns a sentence for the operator if the retention left is short; otherwise an empty text. If the server keeps less than
+    `hours_min` in all, the limit is half of what it keeps.
     """
     kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):

@@ -1,8 +1,7 @@
-"""Reads an interval of the stream for its statements alone: from a position to the current end, or to another position.
+"""Reads only the statements of an interval of the stream: from a position to the current end, or to another position.
 
 `instance` calls it at a start, and for a consumer that begins before the schema history does. No row is read, so it runs at the speed of
-the scan.
-"""
+the scan."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def scan_ddl(
     prepared: PreparedTransactions | None = None,
     given_up: Callable[[], bool] = _never,
 ) -> None:
-    """Passes each statement between `begin` and the end to `statements` (`apply`). `archive`: has the part that the server has purged.
+    """Passes each statement between `begin` and the end to `statements` (`apply`). `archive`: has what the server has purged.
 
     `until`: statements after it are not passed. `captured`, `prepared`: the tables whose prepared XA transactions are kept, and where.
     `given_up`: called repeatedly during the scan; a true result ends it.
@@ -64,7 +63,7 @@ def scan_ddl(
 
 
 def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[], bool]) -> None:
-    """Consumes the blocks up to `until`, because the scan advances only as its blocks are consumed."""
+    """Consumes the blocks up to `until`. The scan advances only while its blocks are consumed."""
     for block in blocks:
         if given_up():
             raise InterruptedError("the statements of the interval are no longer needed")

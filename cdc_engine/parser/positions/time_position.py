@@ -1,9 +1,8 @@
-"""Rules that find the position of a time in the binlog. `time_search` reads what they need from the server.
+"""Finds the position of a time in the binlog by rules. `time_search` reads from the server what they need.
 
 The files are examined backwards, by the time of their first event, down to the one that began before the requested time: everything
 committed at that time or later is in it or after it. The position is before the first transaction in it that committed at that time or
-later. So nothing of that time or later is before the position, even if clocks were set within the file.
-"""
+later. So nothing of that time or later is before the position, even if clocks were set within the file."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ class Within:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gone:
-    """The binlog of the time is purged. `file`: the oldest existing one, empty if none can be read; `earliest_us`: the earliest available
+    """The binlog of the time is purged. `file`: the oldest existing file, empty if none can be read. `earliest_us`: the earliest available
     time.
     """
 
@@ -53,8 +52,8 @@ class Gone:
 def file_of_time(
     time_us: int, files: Sequence[str], created: Mapping[str, int], *, nothing_purged: bool = False
 ) -> CreationTimeRequest | Within | Gone:
-    """Returns the file that contains a time, or which creation time is needed first. `files`: oldest first. `created`: known creation
-    times in whole seconds since 1970; 0 if the file no longer exists.
+    """Returns the file that contains a time, or the file whose creation time is needed first. `files`: oldest first. `created`: known
+    creation times in whole seconds since 1970; 0 if the file no longer exists.
 
     A creation can be at any moment of its second, so a commit in that second may be before the file. Then the file before it is examined,
     too. The first second of the oldest file is not available, unless nothing was before it (`nothing_purged`).
@@ -78,7 +77,7 @@ def file_of_time(
 
 
 def first_at_or_after(commit_times_us: Int64s, time_us: int) -> int:
-    """Returns the index of the first of some transactions that committed at a time or later, -1 if none did.
+    """Returns the index of the first transaction that committed at a time or later; -1 if there is none.
 
     A commit time in whole seconds stands for its whole second, because servers without a finer time committed at some moment in it. A
     time of 0 does not count: a file begins there, before any transaction that was read.

@@ -31,7 +31,7 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-LATE_US = SECOND_US  # how much later, by the clock, something that was logged before may be
+LATE_US = SECOND_US  # A transaction that was logged earlier may have a commit time that is later by this much.
 
 
 def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
@@ -61,8 +61,8 @@ def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
 
 @dataclasses.dataclass(kw_only=True)
 class SearchedInterval:
-    """The content from a position up to a time. `reached`: whether anything was committed at that time or later. `statements`: the DDL in
-    it; `commits`: the XA transactions that were committed in it and prepared before the position.
+    """The content of the binlog from a position up to a time. `reached`: whether anything was committed at that time or later.
+    `statements`: the DDL in it. `commits`: the XA transactions that were committed in it and prepared before the position.
     """
 
     reached: bool = False
@@ -71,8 +71,8 @@ class SearchedInterval:
 
 
 def read_again(files: BinlogFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
-    """Returns what would be read twice of the content up to a time. Servers do not log in the exact order of their clocks, so the search
-    continues until everything is a minute later, and what was committed up to a second later counts.
+    """Returns what would be read twice of the content up to a time. Servers do not log in the exact order of their clocks: the search
+    continues until everything is a minute later, and includes what was committed up to a second later.
     """
     prepared = _PreparedBefore()
     return interval_of(_blocks(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
@@ -99,8 +99,8 @@ def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Se
 
 
 def _first_us(block: Block) -> int:
-    """Returns the first time of a block with a statement. If the statement is within a transaction (CREATE TABLE … SELECT), the
-    transaction's end arrives with the rows.
+    """Returns the first time of a block with a statement. If the statement is within a transaction (CREATE TABLE … SELECT), the block with
+    the rows has the transaction's end.
     """
     if block.transaction_count:
         return int(block.transaction_time_us.min())
@@ -121,8 +121,8 @@ class _PreparedBefore(UnwantedRows):
 
 
 def _first_of_time(time_us: int, only: str, block: Block) -> int:
-    """Returns the index of the first of a block's transactions that committed at that time or later, or is in another file than `only`;
-    -1 if there is none.
+    """Returns the index of a block's first transaction that committed at that time or later, or that is in another file than `only`; -1 if
+    there is none.
     """
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 
@@ -151,8 +151,8 @@ def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
 
 
 def _place_within(files: BinlogFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
-    """Returns the position before the first transaction that `first_after` selects. It returns the transaction's index in a block with
-    transactions, -1 if none of them is selected.
+    """Returns the position before the first transaction that `first_after` selects. `first_after` returns the transaction's index in a
+    block; -1 if it selects none there.
     """
     place = StartChoice(file=file, offset=FIRST_OFFSET)
     for block in _blocks(files, file, FIRST_OFFSET):
@@ -180,7 +180,7 @@ def _after(block: Block, transaction: int) -> StartChoice:
 
 
 class _NoHistory:
-    """`ports.SchemaHistory` of an interval whose rows and statements are not needed."""
+    """A `ports.SchemaHistory` for an interval whose rows and statements are not needed."""
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")

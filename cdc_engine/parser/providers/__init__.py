@@ -1,1 +1,3 @@
-"""Who operates a server: the marks of a provider, the decision, the retention that the provider promises, and advice in its terms."""
+"""Finds out who operates a server: reads the marks of a provider, decides, and knows the retention that the provider promises, and advice
+in its terms.
+"""

@@ -1,8 +1,7 @@
-"""What to do on a server, in the terms of its provider: parameter groups, database flags, server parameters, or SET GLOBAL. Pure.
+"""Says what to do on a server, in the terms of its provider: parameter groups, database flags, server parameters, or SET GLOBAL. Pure.
 
 Nobody has SUPER at a provider, and an option file cannot be edited there. The sentences are parts of those in `source_check`,
-`positions.retention_left` and `failover`.
-"""
+`positions.retention_left` and `failover`."""
 
 from __future__ import annotations
 

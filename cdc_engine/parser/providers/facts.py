@@ -15,7 +15,7 @@ RETENTION_HOURS = "binlog retention hours"
 RDS_RETENTION = (f"SELECT name, value FROM mysql.rds_configuration WHERE name = '{RETENTION_HOURS}'",)
 RDS_PROCEDURE = ("CALL mysql.rds_show_configuration",)
 NOT_SET = "NULL"
-# ProxySQL answers this itself, in exactly these words, and passes other questions on.
+# ProxySQL answers this itself, in exactly these words, and forwards other statements.
 PROXY = ("SELECT @@version_comment LIMIT 1",)
 PROXYSQL = "(ProxySQL)"
 

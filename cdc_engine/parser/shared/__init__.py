@@ -1,1 +1,3 @@
-"""One dump of a server for several parsers of this process: the server sends its bytes once, and each parser reads them at its own pace."""
+"""Shares one dump of a server among several parsers of this process: the server sends its bytes once, and each parser reads them at its own
+pace.
+"""

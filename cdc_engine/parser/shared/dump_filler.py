@@ -1,4 +1,6 @@
-"""Moves a dump's bytes into its window: buffers, and the dump's position in the binlog. Driven by `stream`; opens no socket itself."""
+"""Puts a dump's bytes into its window, as buffers, and tracks the dump's position in the binlog. Called by `stream`; opens no socket
+itself.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from sluice.cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 
 class DumpFiller:
-    """Fills a window. The socket writes into `space`, and `received` puts those bytes into `window`. `answer`: as of `EventWalk`."""
+    """Fills a window. The socket writes into `space`, and `received` puts those bytes into `window`. `answer`: as in `EventWalk`."""
 
     def __init__(
         self,
@@ -27,15 +29,15 @@ class DumpFiller:
         self._walk = EventWalk(checksum=checksum, contiguous=contiguous)
         self._buffer_bytes, self._room_bytes_min = buffer_bytes, room_bytes_min
         self._buffer: Bytes = np.empty(0, np.uint8)
-        self._begin = 0  # bytes of the dump before the buffer
-        self._at = self._end = 0  # offsets in the buffer: processed, and received
+        self._begin = 0  # The number of bytes of the dump before the buffer.
+        self._at = self._end = 0  # Offsets in the buffer: up to where bytes are processed, and received.
 
     @property
     def answer(self) -> bytes:
         return self._walk.answer
 
     def space(self, seconds: float) -> memoryview | None:
-        """Returns where to write next, or None if within the seconds no line has passed the buffer that would be removed."""
+        """Returns where to write next. Returns None if, within the seconds, no line has passed the buffer that would be removed."""
         if len(self._buffer) - self._end < self._room_bytes_min:
             if not self._window.make_room(seconds):
                 return None

@@ -1,11 +1,10 @@
-"""Decides which parsers of this process share the stream of a server, and when a parser switches to it. The parser calls `Sharing` from
-its thread.
+"""Decides which parsers of this process share the stream of a server, and when a parser changes to it. The parser calls `Sharing` from its
+thread. A line is one parser's reader of a shared stream.
 
 A parser connects by itself, which proves that its stream continues there, and reads up to the end that the server's binlog had at the
 connect. From there on it needs every event that follows in the file, whatever GTID set it began with, so it can join a dump by file and
 offset at its position. The first of two that have reached this point begins that dump. When a line ends for any reason, its parser
-continues by itself, as after a lost connection. So sharing never decides about a position in the stream and keeps no state.
-"""
+continues by itself, as after a lost connection. So sharing never decides about a position in the stream and keeps no state."""
 
 from __future__ import annotations
 
@@ -21,16 +20,16 @@ from sluice.cdc_engine.parser.shared.window import DumpLine
 from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
-ASK_SECONDS = 1.0  # between two requests for a line
-QUIET_SECONDS = 60.0  # after a dump that could not begin, or a line that could not be read
-SHARERS_MIN = 2  # a single parser has its own connection
+ASK_SECONDS = 1.0  # The interval between two requests for a line.
+QUIET_SECONDS = 60.0  # The wait after a dump that could not begin, or a line that could not be read.
+SHARERS_MIN = 2  # A parser that is alone has its own connection.
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedPosition:
-    """A position in a shared stream after `position`. `contiguous`, `checksum`: of the dump, as the scanner needs them."""
+    """A position in a shared stream after `position`. `contiguous`, `checksum`: those of the dump, as the scanner needs them."""
 
     line: DumpLine
     position: Position
@@ -63,7 +62,7 @@ class SharedStreams:
             self._places.setdefault(sharing.key, _Place()).sharers.add(sharing)
 
     def leave(self, sharing: Sharing) -> None:
-        """Removes a parser; the last one ends the dump. Has no effect for a parser that has left."""
+        """Removes a parser; the last one ends the dump. A second call has no effect."""
         with self._lock:
             place = self._places.get(sharing.key, _Place())
             place.sharers.discard(sharing)
@@ -72,7 +71,7 @@ class SharedStreams:
             last.stream.close()
 
     def line(self, sharing: Sharing, position: Position) -> SharedPosition | None:
-        """Returns a line after a position if the shared stream has it. If no stream runs and other parsers wait, starts one there."""
+        """Returns a line after a position if the shared stream has it. If no stream runs and other parsers wait, it starts one there."""
         with self._lock:
             place = self._places.get(sharing.key)
             if place is None or time.monotonic() < place.quiet_until:
@@ -93,7 +92,7 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """One of the parsers that share. After a refusal or an attempt it requests no line for a while, by the monotonic clock."""
+    """One of the parsers that share. After a refusal or a failed attempt it requests no line for a while, by the monotonic clock."""
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
@@ -101,7 +100,7 @@ class Sharing:
         self._ask_at = 0.0
 
     def enter(self) -> None:
-        """Adds the parser, which reads from now on."""
+        """Adds the parser, which from now on counts among the readers."""
         self._streams.enter(self)
 
     def leave(self) -> None:
@@ -116,7 +115,7 @@ class Sharing:
         return self._streams.line(self, position)
 
     def refused(self, error: Exception) -> None:
-        """Reports that a line could not be read. The parser's own connection shows whether the stream itself cannot be read."""
+        """Records that a line could not be read. The parser's own connection then shows whether the stream itself cannot be read."""
         self._ask_at = time.monotonic() + QUIET_SECONDS
         log.warning("shared_stream_left", destination=self.source.destination, reason=str(error))
 
@@ -127,8 +126,8 @@ def key_of(source: Source) -> tuple[str, ...]:
 
 
 def has_caught_up(position: Position, facts: ServerFacts) -> bool:
-    """Returns whether the last transaction ended at the end that the server's binlog had when the facts were read, or later. What a dump
-    by GTID left out is before that.
+    """Returns whether the stream has reached the end that the server's binlog had when the facts were read. What a dump by GTID left out is
+    before that end.
     """
     if not position.file or not facts.file:
         return False

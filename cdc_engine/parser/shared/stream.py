@@ -1,8 +1,7 @@
-"""The one dump that several parsers of this process read: it has its own connection and thread, and puts its bytes into a window.
+"""Runs the one dump that several parsers of this process read, with its own connection and thread, and puts its bytes into a window.
 
 It is requested by file and offset, so it has every event of the file from there on, whatever GTIDs the parser that begins it has.
-`sharing` decides where a line may join it.
-"""
+`sharing` decides where a line may join it."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ from sluice.cdc_engine.parser.shared.window import DumpLine, DumpWindow
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source
 
-LOOK_SECONDS = 0.5  # how long the thread waits before it checks whether it is still needed
-UNUSED_SECONDS_MAX = 10.0  # without a line; then it ends
+LOOK_SECONDS = 0.5  # How long the thread waits before it checks whether it is still needed.
+UNUSED_SECONDS_MAX = 10.0  # The dump ends after so long without a line.
 END_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + 2 * LOOK_SECONDS
 
 log = structlog.get_logger()
 
 
 class SharedStream:
-    """A running dump. `begin`: the end of a transaction, by file and offset. `began`: whether the server has sent anything; `failed`:
+    """A running dump. `begin`: the end of a transaction, by file and offset. `began`: whether the server has sent anything. `failed`:
     whether another attempt would fail now.
     """
 
@@ -70,11 +69,12 @@ class SharedStream:
             reason, self.failed = str(error), not self.began
         except SluiceError as error:
             reason, self.failed = str(error), True
-        except Exception as error:  # a defect of Sluice: the readers continue by themselves
+        except Exception as error:  # This is a defect of Sluice; the readers continue with connections of their own.
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # For every cause: the connection that each line's reader then opens shows whether its stream can continue.
+        # This handles every cause: each line's reader then opens its own connection, which shows whether its stream can
+        # continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

@@ -1,8 +1,8 @@
-"""The newest bytes of a dump, for lines that each have their own position in it. One thread puts; the lines read from other threads.
+"""Keeps the newest bytes of a dump for lines, which each have their own position in it. One thread adds bytes; the lines read from other
+threads.
 
 The fastest line sets the pace: what it has passed may be removed, and while it does not read, the dump waits. So a slow line never delays
-another one, and no dump runs ahead of all its readers. A line whose position was removed raises `FellBehindError`.
-"""
+another one, and no dump runs ahead of all its readers. A line whose position was removed raises `FellBehindError`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.position import Position
 
-BOUNDARY_BYTES = 1 << 16  # between two that are kept; a line skips the bytes before its position
-# How far a line may be ahead of the dump when it joins; those bytes arrive in a moment.
+# The distance between two boundaries that are kept. A line skips the bytes before its position.
+BOUNDARY_BYTES = 1 << 16
+# How far a line may be ahead of the dump when it joins; the dump reaches that position in a moment.
 AHEAD_BYTES_MAX = READ_BUFFER_BYTES
 
 
 class FellBehindError(Exception):
-    """The bytes after the line's position were removed: its reader continues with its own connection."""
+    """The bytes after the line's position were removed. The line's reader continues with its own connection."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Boundary:
 
 @dataclasses.dataclass
 class DumpBuffer:
-    """A buffer with bytes of the dump from `begin` on; `filled`: how many of its bytes can be read."""
+    """A buffer with bytes of the dump from `begin` on. `filled`: how many of its bytes can be read."""
 
     begin: int
     buffer: Bytes
@@ -50,7 +51,7 @@ class DumpBuffer:
 
 
 class DumpWindow:
-    """The window of a dump. `pieces_max`: buffers that are kept, at least two."""
+    """The window of a dump. `pieces_max`: how many buffers are kept, at least two."""
 
     def __init__(self, pieces_max: int) -> None:
         self._pieces_max = max(2, pieces_max)
@@ -95,7 +96,7 @@ class DumpWindow:
             self._changed.notify_all()
 
     def end(self, error: SourceConnectionError) -> None:
-        """Ends the window. Readers get `error` after they have read everything that is there."""
+        """Ends the window. Readers get `error` after they have read all its bytes."""
         with self._changed:
             self._ended = error
             self._changed.notify_all()
@@ -108,7 +109,7 @@ class DumpWindow:
     # ── the readers' side ──
 
     def join(self, position: Position) -> DumpLine | None:
-        """Returns a line that continues after a position, or None if what follows it is not here."""
+        """Returns a line that continues after a position; None if the window lacks what follows it."""
         with self._changed:
             boundary = self._before(position) if self._ended is None else None
             if boundary is None:
@@ -133,7 +134,7 @@ class DumpWindow:
             self._changed.notify_all()
 
     def read(self, line: DumpLine, space: memoryview, seconds: float) -> int:
-        """See `DumpLine.receive_into`."""
+        """Implements `DumpLine.receive_into`."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not (found := self._following(line.at, len(space))).nbytes:
@@ -157,8 +158,8 @@ class DumpWindow:
 
 
 class DumpLine:
-    """One reader's position in the window, with the interface of a connection. `at`: bytes of the dump that it has. `boundary`: where it
-    began.
+    """One reader's position in the window, with the interface of a connection. `at`: how many bytes of the dump it has read. `boundary`:
+    where it began.
     """
 
     def __init__(self, window: DumpWindow, boundary: Boundary) -> None:
@@ -166,8 +167,8 @@ class DumpLine:
         self._opening, self.at = boundary.opening, boundary.at
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Returns the number of bytes received, 0 if none arrived in `seconds`: first the packets that opened the file, then what follows
-        the boundary.
+        """Copies bytes into `space`: first the packets that opened the file, then what follows the boundary. Returns their number, 0 if
+        none arrived in `seconds`.
 
         Raises FellBehindError, and the error that ended the dump after everything before it was read.
         """

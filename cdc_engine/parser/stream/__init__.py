@@ -1,1 +1,1 @@
-"""The stream of a source: dumps are requested, framed, scanned, resumed after a lost connection, and watched."""
+"""Reads the stream of a source: requests dumps, frames and scans them, resumes after a lost connection, and watches for progress."""

@@ -33,8 +33,8 @@ from sluice.cdc_engine.source.archive import Archive
 from sluice.cdc_engine.source.server import Source
 
 MAGIC, ENCRYPTED = b"\xfebin", b"\xfdbin"
-POSITION_BYTES = 8  # in a ROTATE, before the name of the file that follows
-LAST_BYTES = 1024  # they contain the event that closes a file
+POSITION_BYTES = 8  # A ROTATE has these bytes before the name of the next file.
+LAST_BYTES = 1024  # A file's last bytes; they contain the event that closes the file.
 
 
 def files_between(
@@ -101,7 +101,7 @@ class ArchivedInterval:
     """The interval from a cursor to the first file that the server has. `handed_over`: the position there, once everything is read."""
 
     def __init__(self, archive: Archive, source: Source, cursor: Position, facts: ServerFacts) -> None:
-        """Raises PositionLostError if the archive does not have everything that is purged; SourceConnectionError."""
+        """-"""
         found = files_between(cursor, archive.files(), facts, archive.place)
         if isinstance(found, Lost):
             raise PositionLostError(str(found))
@@ -152,8 +152,8 @@ class ArchivedInterval:
                 self._require_whole(file, ended)
 
     def _require_whole(self, file: str, ended: bytes) -> None:
-        """Raises PositionLostError if a file lacks its end, because it was copied while the server wrote it. On MySQL the next file's
-        GTIDs prove this, otherwise the file's last event.
+        """Raises PositionLostError if a file's end is missing, because the file was copied while the server wrote it. On MySQL the next
+        file's GTIDs prove it, otherwise the file's last event.
         """
         following = (*self.files, self._facts.logs[0].file)[self.files.index(file) + 1]
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
@@ -174,7 +174,7 @@ class ArchivedInterval:
         return (yield from _streamed(scanner, stream, file))
 
     def handed_over(self, position: Position) -> Position:
-        """Returns the position where the server continues: the beginning of its first file, provided that it still has that file."""
+        """Returns the position where the server continues: the beginning of its first file, if it still has that file."""
         file = self._facts.logs[0].file
         return dataclasses.replace(
             position, file=file, offset=FIRST_OFFSET, file_created=creation_of(self._source, file)
@@ -182,8 +182,8 @@ class ArchivedInterval:
 
 
 def rotate_to(file: str, *, checksum: bool) -> bytes:
-    """Returns the event by which a server announces the next file; no file contains it. `checksum`: whether it has one, like the events
-    before it.
+    """Returns the event by which a server announces the next file; no file contains this event. `checksum`: whether it has one, like the
+    events before it.
     """
     body = struct.pack("<Q", FIRST_OFFSET) + file.encode()
     length = types.HEADER_BYTES + len(body) + (types.CHECKSUM_BYTES if checksum else 0)
@@ -197,8 +197,8 @@ def _fed(scanner: Scanner, event: bytes) -> Iterator[Block]:
 
 
 def is_closed(ended: bytes, following: str) -> bool:
-    """Returns whether the last event of a file names the next file as `following`, or records that the server stopped. `ended`: the
-    file's last bytes.
+    """Returns whether the last event of a file names `following` as the next file, or records that the server stopped. `ended`: the file's
+    last bytes.
     """
     for length, begins in (
         (types.HEADER_BYTES + POSITION_BYTES + len(following), types.ROTATE),

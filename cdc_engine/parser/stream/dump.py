@@ -1,7 +1,7 @@
-"""Begins a dump: from a decided start to the framer that receives its bytes. Also reads dumps that end where the binlog ends.
+"""Begins a dump: requests the bytes for a decided start and makes the framer that receives them. Also reads dumps that end at the binlog's
+end.
 
-Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` continues from a running dump.
-"""
+Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` continues from a running dump."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ Captured = Callable[[str, str], bool]
 
 
 class UnwantedRows(MemoryPrepared):
-    """The prepared transactions of an interval whose rows are not needed. A transaction that was prepared before it may commit in it."""
+    """Keeps the prepared transactions of an interval whose rows are not needed. A transaction that was prepared before the interval may
+    commit in it.
+    """
 
     def commit(self, name: str, order_key: int) -> Content:
         return super().commit(name, order_key) or RecordedEvents(b"")
@@ -70,7 +72,7 @@ def begin_dump(
 def begin_shared(
     line: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Continues after the line's position with the line's bytes; those between its boundary and that position are skipped."""
+    """Continues after the line's position with the line's bytes, and skips those between its boundary and that position."""
     position = line.position
     scanner = Scanner(
         start=position,
@@ -92,7 +94,7 @@ def begin_independent_dump(
     captured: Captured,
     prepared: PreparedTransactions,
 ) -> PacketFramer:
-    """Requests the binlog from an offset of a file to its current end, independently of a running stream."""
+    """Requests the binlog from an offset of a file to its current end, without affecting a running stream."""
     contiguous = not connection.mariadb
     scanner = Scanner(
         start=start.position,
@@ -108,8 +110,8 @@ def begin_independent_dump(
 
 
 def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterator[Block]:
-    """Yields the blocks of a dump that ends by itself. Raises SourceConnectionError, the error that the server reports, or the errors of
-    the scan.
+    """Yields the blocks of a dump that ends by itself. Raises SourceConnectionError, the error that the server reports, or an error of the
+    scan.
     """
     source = connection.source
     while framer.answer is None:

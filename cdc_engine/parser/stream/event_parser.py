@@ -1,12 +1,11 @@
-"""Runs the loop of one destination: connect, check, decide where to start, dump, scan, pass each block to the sink; and again when it
-breaks.
+"""Runs the loop of one destination: connects, checks, decides where to start, dumps, scans, and passes each block to the sink. It starts
+over when the stream breaks.
 
 Driven by `instance`. One daemon thread runs it. Its position is the end of the last transaction that the sink accepted, and every
 connection begins there, so nothing is lost and nothing enters the store twice.
 
 States, as reported to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING (with the reason), or the `code` of the error that ended
-the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …), which waits for an operator and a new `start`.
-"""
+the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …), which waits for an operator and a new `start`."""
 
 from __future__ import annotations
 
@@ -50,19 +49,19 @@ from sluice.cdc_engine.source.server import Source
 
 ByTime = Callable[[Position, ServerFacts, Epochs], DumpStart | Lost]
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
-IDLE_SECONDS = 0.5  # silence after which the stream counts as caught up; also how soon a stop is noticed
+IDLE_SECONDS = 0.5  # After this silence the stream counts as caught up. A stop is noticed within the same time.
 STOP_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + limits.READ_TIMEOUT_SECONDS + 5
 
 log = structlog.get_logger()
 
 
 def _learn_nothing(_given_up: Callable[[], bool]) -> None:
-    """The callback for a history that is complete up to the start of the stream."""
+    """Does nothing; this is the callback for a history that is complete up to the start of the stream."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParserCallbacks:
-    """What a parser calls. `on_state`: with each state and its reason.
+    """The callbacks of a parser. `on_state`: gets each state with its reason.
 
     `on_start`: with the start of the stream before its first block: a caller without a cursor must keep that position, or a restart before
     the first ack would begin at a later "latest". `on_idle`: each time the stream has caught up and is silent. `learn`: before a stream is
@@ -101,7 +100,7 @@ NO_CALLBACKS = ParserCallbacks()
 
 @dataclasses.dataclass
 class StreamCounters:
-    """Counters since the parser was made, over all connections; times in seconds since 1970, 0 for never."""
+    """Counters since the parser was made, over all connections. Times are in seconds since 1970, 0 for never."""
 
     bytes: int = 0
     events: int = 0
@@ -115,8 +114,8 @@ class StreamCounters:
 
 
 class EventParser:
-    """Reads the stream of one destination. One thread may call `start` and `stop` any number of times. `position`: a new connection
-    begins after it.
+    """Reads the stream of one destination. One thread may call `start` and `stop` any number of times. `position`: a new connection begins
+    after it.
     """
 
     def __init__(
@@ -131,8 +130,8 @@ class EventParser:
         prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source, self._rules, self._callbacks = source, rules, callbacks
-        self._line: SharedPosition | None = None  # of the shared stream, to continue with
-        self._facts: ServerFacts | None = None  # of the server, at the time of the connect
+        self._line: SharedPosition | None = None  # The position in the shared stream at which to continue.
+        self._facts: ServerFacts | None = None  # The server's facts at the time of the connect.
         self._sink = sink
         self._history = history
         self._captured = captured
@@ -140,16 +139,16 @@ class EventParser:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
-        self._continue_from_cursor = ""  # why another connection is requested
-        self._displaced = False  # another replica with this identity took over the dump
-        self._putting = False  # what was read waits for space
-        self._scanned: tuple[str, int] = ("", 0)  # file and offset of the last scanned event
+        self._continue_from_cursor = ""  # Why another connection is requested.
+        self._displaced = False  # Another replica with this identity took over the dump.
+        self._putting = False  # Whether a block waits for space in the store.
+        self._scanned: tuple[str, int] = ("", 0)  # File and offset of the last scanned event.
         self.state = STOPPED
         self.reason = ""
         self.last_error: Exception | None = None
         self.position: Position | None = None
-        self.shares = False  # whether it reads the shared stream
-        self.lacks = ""  # what was read and the source has not executed, while the parser waits for it
+        self.shares = False  # Whether the parser reads the shared stream.
+        self.lacks = ""  # What was read and the source has not executed, while the parser waits for it.
         self.warnings: list[str] = []
         self.counters = StreamCounters()
 
@@ -175,7 +174,7 @@ class EventParser:
             self._tell(STOPPED, "")
 
     def place(self) -> StreamState | None:
-        """Returns where the stream is, or None while there is none."""
+        """Returns the position of the stream; None while there is none."""
         position = self.position
         if self.state != STREAMING or position is None:
             return None
@@ -185,7 +184,7 @@ class EventParser:
         )
 
     def reconnect(self, reason: str) -> None:
-        """Ends the connection and begins another one as if this one had broken; `reason` becomes the reason of the state."""
+        """Ends the connection and begins another one, as if this one had broken. The state gets `reason` as its reason."""
         self._continue_from_cursor = reason
 
     # ── the thread ──
@@ -195,11 +194,11 @@ class EventParser:
             if self._rules.sharing is not None:
                 self._rules.sharing.enter()
             while not self._stopping.is_set():
-                self._sink.interrupt()  # also admits this thread again after an interrupt by another
+                self._sink.interrupt()  # This also admits this thread again after another thread interrupted it.
                 self._stream_until_it_breaks()
         except SluiceError as error:
             self._end(error, error.code)
-        except Exception as error:  # a defect of Sluice must become a state too, not a silent thread
+        except Exception as error:  # A defect of Sluice must become a state too, and not end the thread silently.
             log.exception("parser_failed", destination=self._source.destination)
             self._end(error, SluiceError.code)
         finally:
@@ -232,7 +231,7 @@ class EventParser:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[SourceConnection]:
-        """Yields a connection. Ends its dump on the server afterwards, unless the server broke the connection and there is no dump left."""
+        """Yields a connection. Afterwards ends its dump on the server, unless the server broke the connection and no dump is left."""
         connection = SourceConnection(self._source)
         try:
             yield connection
@@ -267,11 +266,11 @@ class EventParser:
         if self._rules.sharing is not None and self._facts is not None:
             self._line = self._rules.sharing.line(self.position, self._facts)
         if self._line is not None:
-            self._callbacks.on_idle()  # the stream does not repeat what the sink buffers
+            self._callbacks.on_idle()  # The stream does not repeat what the sink buffers.
         return self._line is not None
 
     def _stream_along(self, line: SharedPosition) -> None:
-        """Reads the shared stream as far as it goes; after that a connection of its own decides."""
+        """Reads the shared stream until it breaks or ends. After that the parser's own connection decides."""
         try:
             self._rewind(line.position)
             scanner, framer = begin_shared(line, self._history, self._captured, prepared=self._prepared)
@@ -295,7 +294,7 @@ class EventParser:
             line.line.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
-        """Decides where to start. Returns None if purged events were read from the archive: the next connection continues after them."""
+        """Decides where to start. Returns None if purged events were read from the archive; the next connection continues after them."""
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._rules.choice.file)
         self._warn(self._checked(connection, facts))
         start = decide_start(self.position, self._rules.choice, facts, self._rules.epochs())
@@ -339,7 +338,7 @@ class EventParser:
             raise ReplicaClashError(f"{error}. The server's binlog is dumped from {clients}") from error
 
     def _refuse_mixed(self, facts: ServerFacts) -> None:
-        """Raises SourceCheckError if the source changed to MIXED since the history was begun."""
+        """Raises SourceCheckError if the source changed to MIXED after the history was begun."""
         if is_mixed(facts) and self.position is not None and not self._rules.follows_mixed(self.position):
             why = "binlog_format became MIXED, for which the engine must know the triggers and views of the source"
             restart = f"`sluice instance restart {self._source.destination}`"
@@ -406,7 +405,8 @@ class EventParser:
         self.counters.dropped_row_events = dropped + after["dropped_row_events"] - before["dropped_row_events"]
 
     def _accept(self, block: Block, scanner: Scanner) -> None:
-        executed = scanner.position.gtid_set  # up to this block: the scan continues only when the next one is requested
+        # The set includes this block; the scan continues only when the next block is requested.
+        executed = scanner.position.gtid_set
         self._putting = True
         try:
             self._sink.accept(block)

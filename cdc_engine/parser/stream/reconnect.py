@@ -5,11 +5,11 @@ from __future__ import annotations
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import ChecksumError, Remedy, SluiceError
 
-CHECKSUM_TRIES_MAX = 3  # a checksum that is wrong again at the same position is wrong on the server's disk
+CHECKSUM_TRIES_MAX = 3  # A checksum that is wrong again at the same position is wrong on the server's disk.
 
 
 class Attempts:
-    """Counts failures since something last arrived. `tried_again` returns whether an error is worth another connection."""
+    """Counts failures since something last arrived. `tried_again`: returns whether an error is worth another connection."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -30,8 +30,8 @@ class Attempts:
         return error.remedy is Remedy.RETRY
 
     def wait_seconds(self, chance: float) -> float:
-        """Returns how long to wait. `chance` in [0, 1) spreads the engines that lost one server: half of the wait is fixed, half is
-        random.
+        """Returns how long to wait. Half of the wait is fixed, the other half is `chance` (in [0, 1)) of it, which spreads the engines that
+        lost one server.
         """
         doublings = min(self.count - 1, 16)
         longest = min(limits.RECONNECT_SECONDS_MAX, limits.RECONNECT_SECONDS_MIN * 2**doublings)

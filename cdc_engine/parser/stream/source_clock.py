@@ -1,5 +1,5 @@
-"""Reads the time at a source, and the end of its binlog right after that: a reader of everything up to that end has everything until that
-time. For groups.
+"""Reads the time at a source, and right after that the end of its binlog: a reader that has everything up to that end has everything before
+that time. Used by groups.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.stream.watch import StreamState, has_read
 
 SECOND_US = 1_000_000
-COMMIT_TIMES_SINCE = 8  # MySQL's version whose binlog has commit times in microseconds
-# MySQL from `RENAMED_SINCE` on gets the second one first: the query is frequent, and an unknown statement counts as an error there.
+COMMIT_TIMES_SINCE = 8  # MySQL's version since which its binlog has commit times in microseconds.
+# MySQL from `RENAMED_SINCE` on gets the second statement first, because this query is frequent and an unknown statement
+# counts as an error there.
 END = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
 RENAMED_SINCE = "8.2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockAnswer:
-    """The time at a source. `now_us`: its clock, in µs since 1970. `before_us`: the same, truncated to the precision of the times in its
-    binlog. `end`: the end of its binlog after that.
+    """The time at a source. `now_us`: its clock, in µs since 1970. `before_us`: the same, truncated to the precision of times in its
+    binlog. `end`: the end of its binlog, read after the time.
     """
 
     now_us: int
@@ -49,7 +50,7 @@ def ask_clock(connection: SourceConnection) -> ClockAnswer:
     uuid = "CONCAT('mariadb-', @@server_id)" if connection.mariadb else "@@server_uuid"
     answer = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
     renamed = not connection.mariadb and _number(connection.server_version) >= _number(RENAMED_SINCE)
-    # Read after the time, so everything committed before the time is before this end.
+    # The end is read after the time, so everything committed before the time is before this end.
     status = connection.first_of(*(reversed(END) if renamed else END))
     if not status:
         raise SourceConnectionError(

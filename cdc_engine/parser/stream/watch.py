@@ -14,7 +14,7 @@ from sluice.cdc_engine.parser.renumbering import base, cut_off, renumbered
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position, file_number
 
-BYTES_OF_HEARTBEATS_MAX = 4096  # between two looks; more means progress
+BYTES_OF_HEARTBEATS_MAX = 4096  # More bytes between two looks mean progress; these may be heartbeats alone.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """The knowledge from all looks so far. `ahead`: the first look whose end was not read yet; `newest`: the last look.
+    """What all looks so far have shown. `ahead`: the first look whose end was not read yet; `newest`: the last look.
 
     `misfit`: what the newest look found wrong with the stream; it counts when the next look finds it too. `still`: number of consecutive
     looks without progress; `standing`: what the last of them found.
@@ -56,7 +56,7 @@ class Watch:
     standing: str = ""
 
     def looked(self, look: Look) -> tuple[Watch, str]:
-        """Returns the watch after another look, and why the parser must reconnect, or an empty text."""
+        """Returns the watch after another look, and why the parser must reconnect; an empty text if it need not."""
         ahead = self.ahead if self.ahead and not has_read(look.place, self.ahead.facts) else None
         misfit = misfit_of(look.place.position, look.facts)
         if misfit and self._confirms(look):
@@ -64,11 +64,11 @@ class Watch:
         standing = _standing(self.newest, look, ahead)
         still = self.still + 1 if standing else 0
         ahead = ahead or (None if has_read(look.place, look.facts) else look)
-        # Reconnect at the 1st, 2nd, 4th, 8th … look only, because a server may skip much before it sends.
+        # It reconnects only at the 1st, 2nd, 4th, 8th … look, because a server may skip much before it sends.
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Returns whether the misfit of the look before still exists: facts may be older than what is read."""
+        """Returns whether the mismatch of the last look still exists. Facts may be older than what was read."""
         return bool(self.misfit and self.newest and misfit_of(self.newest.place.position, look.facts))
 
     def behind_seconds(self, place: StreamState, now: float) -> float:
@@ -78,7 +78,7 @@ class Watch:
         return max(0.0, now - self.ahead.at)
 
     def trouble(self, place: StreamState, now: float) -> str:
-        """Returns a sentence why the stream makes no progress although it should, or an empty text."""
+        """Returns a sentence why the stream makes no progress although it should; otherwise an empty text."""
         if not self.standing or self.newest is None or place.bytes - self.newest.place.bytes > BYTES_OF_HEARTBEATS_MAX:
             return ""
         seconds = self.behind_seconds(place, now)
@@ -86,7 +86,7 @@ class Watch:
 
 
 def misfit_of(position: Position, facts: ServerFacts) -> str:
-    """Returns a sentence why the stream at `position` cannot be one of this server, or an empty text if it can."""
+    """Returns a sentence why the stream at `position` cannot be one of this server; an empty text if it can."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
         return f"the server {facts.server_uuid} answers, the stream is of {position.server_uuid}"
     renumbering = renumbered(position, facts)
@@ -112,7 +112,7 @@ def has_read(place: StreamState, facts: ServerFacts) -> bool:
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
-    """Returns a sentence if nothing has arrived since the look before, although the source's end was ahead then, or an empty text."""
+    """Returns a sentence if nothing has arrived since the last look although the source's end was ahead then; otherwise an empty text."""
     if before is None or ahead is None or look.place.held_up:
         return ""
     if look.place.bytes - before.place.bytes > BYTES_OF_HEARTBEATS_MAX:
@@ -141,7 +141,7 @@ def _number(file: str) -> int:
 def _sets(
     position: Position, facts: ServerFacts
 ) -> tuple[GtidSet, GtidSet] | tuple[MariadbPosition, MariadbPosition] | None:
-    """Returns what was read and what the source has executed, which may be nothing; None if one of them is unknown."""
+    """Returns the executed sets of the stream and of the source, which may be empty; None if one of them is unknown."""
     if not (position.gtid_set and facts.gtid_enabled):
         return None
     try:

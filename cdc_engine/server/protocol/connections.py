@@ -1,8 +1,7 @@
-"""The connections of one listener, with two limits: clients, and connections that have not authenticated yet. Used by `listener`.
+"""Counts the connections of one listener against two limits: clients, and connections that have not authenticated yet. Used by `listener`.
 
 Connections that have not authenticated never count against the limit of clients. If there are too many of them, the oldest one is ended:
-a client authenticates within moments, so the oldest one is the least likely to be a client.
-"""
+a client authenticates within moments, so the oldest one is the least likely to be a client."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ UNAUTHENTICATED_MAX = 64
 
 
 class ClientConnection:
-    """One connection, and the sentence that it gets if the listener ends it before it has authenticated."""
+    """One connection, with the sentence that it gets if the listener ends it before it has authenticated."""
 
     def __init__(self, channel: socket.socket, greeting_seconds: float) -> None:
         self.channel = channel
@@ -24,7 +23,7 @@ class ClientConnection:
         self._greeting_ends = time.monotonic() + greeting_seconds
 
     def greeting_left(self) -> float:
-        """Returns the seconds until the connection must have authenticated. Raises TimeoutError when they are over, EOFError if the
+        """Returns the seconds in which the connection must still authenticate. Raises TimeoutError when they are over, EOFError if the
         connection is ended.
         """
         if self.ended_because:
@@ -35,7 +34,7 @@ class ClientConnection:
         return left
 
     def stop_reading(self) -> None:
-        """Makes the thread that reads the connection see its end, and answer with the sentence."""
+        """Makes the thread that reads the connection see its end, so that it answers with the sentence."""
         with contextlib.suppress(OSError):
             # SSLSocket.shutdown would remove TLS before the other thread writes the sentence.
             socket.socket.shutdown(self.channel, socket.SHUT_RD)
@@ -56,7 +55,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def enter(self, connection: ClientConnection) -> bool:
-        """Adds a connection that has not authenticated. Returns False if the oldest one is ended for it."""
+        """Adds a connection that has not authenticated. Returns False if the oldest one is ended to make room for it."""
         with self._lock:
             oldest = None
             if len(self._unauthenticated) >= self._unauthenticated_max:
@@ -71,7 +70,7 @@ class Connections:
         return oldest is None
 
     def admit(self, connection: ClientConnection) -> str:
-        """Counts a connection that has authenticated as a client. Returns the reason if it is refused, else an empty text."""
+        """Counts a connection that has authenticated as a client. Returns the reason if it is refused, otherwise an empty text."""
         with self._lock:
             if connection in self._clients:
                 return ""

@@ -1,9 +1,8 @@
-"""The sockets of Canal's protocol: one listener per address, shared by the destinations that name it, and one thread per client.
+"""Owns the sockets of Canal's protocol: one listener per address, shared by the destinations that name it, and one thread per client.
 
 The number of allowed connections (`connections`) bounds memory: a client's packet is small, an answer is one delivery. A connection that
 does not authenticate within GREETING_SECONDS is ended, and so is one that is silent or does not read its answer. A listener uses only the
-loopback address unless conf/ names another one.
-"""
+loopback address unless conf/ names another one."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ from sluice.cdc_engine.server.protocol.session import (
 logger = logging.getLogger(__name__)
 
 ACCEPT_AGAIN_SECONDS = 0.1
-# For TLS, the server's greeting and the client's authentication together.
+# The time for TLS, the server's greeting and the client's authentication together.
 GREETING_SECONDS = 10.0
-FAREWELL_SECONDS = 1.0  # to write the sentence to a connection that is ended
-SILENCE_SECONDS = 3600.0  # for a client that does not request less
-WRITE_SECONDS = 60.0  # for the client to read one answer
+FAREWELL_SECONDS = 1.0  # The time to write the sentence to a connection that is ended.
+SILENCE_SECONDS = 3600.0  # The silence that a client may keep if it does not request less.
+WRITE_SECONDS = 60.0  # The time in which the client must read one answer.
 BACKLOG = 64
 SEND_BYTES = 1 << 18
 
@@ -111,7 +110,7 @@ class CanalListener:
             except OSError:
                 if self._socket.fileno() < 0:
                     return  # closed
-                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # no descriptor is free, or the client is already gone
+                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # No descriptor is free, or the client is already gone.
                 continue
             connection = ClientConnection(client, self.address.greeting_seconds)
             if not self._connections.enter(connection):
@@ -142,11 +141,13 @@ class CanalListener:
         connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.channel.settimeout(connection.greeting_left())
         if self._tls is not None:
-            # It takes the descriptor from the plain socket, so the connection must have it before the handshake waits.
+            # The TLS socket takes the descriptor from the plain socket, so the connection must have it before the
+            # handshake waits.
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
-            connection.greeting_left()  # stop_reading may have found the plain socket, which has no descriptor any more
+            # stop_reading may have found the plain socket, which has no descriptor any more.
+            connection.greeting_left()
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))
 
@@ -157,7 +158,7 @@ class CanalListener:
         return refused
 
     def _say_goodbye(self, connection: ClientConnection, error: BaseException) -> None:
-        """Writes the reason for the end of a connection that has not authenticated, if the listener ends it."""
+        """Writes to a connection that has not authenticated why the listener ends it."""
         because = connection.ended_because
         if not because and isinstance(error, TimeoutError):
             because = f"no authentication within {self.address.greeting_seconds:g} s"
@@ -213,7 +214,7 @@ def _write(channel: socket.socket, answer: ClientAnswer) -> None:
     for part in answer.parts:
         view = memoryview(part)
         while view:
-            channel.sendall(view[:SEND_BYTES])  # the time-out applies to each piece
+            channel.sendall(view[:SEND_BYTES])  # The time-out applies to each piece.
             view = view[SEND_BYTES:]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from sluice.cdc_engine.errors import CanalServiceError
 
-FRAME_BYTES_MAX = 1 << 16  # of a client's packet; a filter is the longest field
+FRAME_BYTES_MAX = 1 << 16  # The most bytes of a client's packet; a filter is the longest field.
 FIELDS_MAX = 64
 LENGTH = struct.Struct(">I")
 VARINT_BITS_MAX = 63
@@ -34,7 +34,7 @@ class PacketType(enum.IntEnum):
     CLIENTROLLBACK = 12
 
 
-UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # units of a get's time-out, by code
+UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # The units of a get's time-out, by code.
 
 
 class PacketError(CanalServiceError):

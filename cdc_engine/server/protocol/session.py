@@ -1,8 +1,7 @@
-"""One client's connection: answers its requests. Reads whole packets, writes whole answers; `listener` has the sockets.
+"""Answers the requests of one client's connection. It reads whole packets and writes whole answers; `listener` has the sockets.
 
 Order (canal.md §6.2): handshake, authentication, then subscription, get, ack and rollback in any order. An error is answered with a
-number and a sentence. A failed authentication, and bytes that are not a packet, end the connection.
-"""
+number and a sentence. A failed authentication, and bytes that are not a packet, end the connection."""
 
 from __future__ import annotations
 
@@ -28,10 +27,11 @@ SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
 FULL = 503  # Canal has no number for this. Its clients show the sentence of any number.
-BYTES_A_UNIT = 1024  # unit of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit)
-# of row events; as entries they are about ten times larger, for each client with a get at the same time
+BYTES_A_UNIT = 1024  # The unit of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit).
+# The most bytes of row events in one answer. As entries they take about ten times as much, for each client with a get
+# at the same time.
 FETCH_BYTES_MAX = 4 << 20
-WAIT_SECONDS_MAX = 3600.0  # the longest wait of a get "without end"
+WAIT_SECONDS_MAX = 3600.0  # The longest wait of a get "without end".
 CLIENT_ID_MAX = (1 << 15) - 1
 
 
@@ -45,7 +45,7 @@ class SessionConsumer(Protocol):
 
 
 class Served(Protocol):
-    """A destination that is served. All methods raise SluiceError."""
+    """A destination that clients may read. All methods raise SluiceError."""
 
     def subscribe(self, client_id: int, client_filter: str) -> SessionConsumer: ...
     def unsubscribe(self, client_id: int) -> None: ...
@@ -56,7 +56,7 @@ class Served(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """Which clients are allowed. Empty `user`: any; no `password_hash`: no password needed.
+    """Which clients are allowed. Empty `user`: any. Empty `password_hash`: no password is needed.
 
     `password_hash`: the location of hex(SHA1(SHA1(password))), which is read at each login.
     """
@@ -65,7 +65,7 @@ class Access:
     password_hash: SecretLocation = NO_SECRET
 
     def hash_now(self) -> str:
-        """Returns the hash; empty if no password is needed. Raises SecretUnavailableError, ConfigurationError."""
+        """Returns the password's hash; empty if no password is needed. Raises SecretUnavailableError, ConfigurationError."""
         found = secret_at(self.password_hash, SETTING).removeprefix("*")
         if self.password_hash and not is_hash(found):
             raise ConfigurationError(
@@ -76,8 +76,8 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class ClientAnswer:
-    """Bytes to write, in order. `closes`: nothing more is read. `error`: the number of a refusal. `empty`: the answer of a get without a
-    row.
+    """The bytes to write, in order. `closes`: nothing more is read. `error`: the number of a refusal. `empty`: the answer of a get without
+    a row.
     """
 
     parts: tuple[bytes, ...] = ()
@@ -100,7 +100,7 @@ class ClientSession:
         self._access, self._served, self._admit = access, served, admit
         self.seed = secrets.token_bytes(SEED_BYTES)
         self.authenticated = False
-        self.read_seconds = self.write_seconds = 0.0  # as the client requests; 0: not given
+        self.read_seconds = self.write_seconds = 0.0  # The time-outs that the client requests; 0 if it gives none.
         self._asked: dict[PacketType, Callable[[Packet], ClientAnswer]] = {
             PacketType.SUBSCRIPTION: self._subscribe,
             PacketType.UNSUBSCRIPTION: self._unsubscribe,
@@ -133,13 +133,13 @@ class ClientSession:
             return refused(PACKET, str(error), closes=True)
         except SluiceError as error:
             return refused(PACKET, f"something goes wrong with reason: {error}")
-        except Exception as error:  # a bug: only its type is sent
+        except Exception as error:  # This is a bug; the client gets only the error's type.
             return refused(
                 PACKET, f"internal error of the server, a defect to report ({type(error).__name__})", closes=True
             )
 
     def _note(self, packet: Packet, answer: ClientAnswer, seconds: float) -> None:
-        """Counts the packet for its destination, if that is served: a name that only a client uses gets no counters."""
+        """Counts the packet for its destination if that is served. A name that only a client uses gets no counters."""
         try:
             destination = packet.text(1)
             self._served(destination)
@@ -150,7 +150,7 @@ class ClientSession:
         traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
     def _knows_password(self, token: bytes) -> bool:
-        """Returns whether the token proves the password. A client is not told why the server cannot read its own."""
+        """Returns whether the token proves the password. The client is not told why the server cannot read its own password."""
         try:
             return knows_password(token, self.seed, self._access.hash_now())
         except ConfigurationError as error:
@@ -158,9 +158,7 @@ class ClientSession:
             return False
 
     def _authenticate(self, packet: Packet) -> ClientAnswer:
-        """Authenticates the client. Any first packet counts as an authentication; what it contains about a destination is used only
-        afterwards.
-        """
+        """Authenticates the client. Any first packet counts as an authentication; a destination that it names is used only afterwards."""
         user = packet.text(1)
         wanted = self._access.user
         known = not wanted or secrets.compare_digest(user.encode(), wanted.encode())
@@ -203,12 +201,12 @@ class ClientSession:
         try:
             found = served.messages(content)
         except Exception:
-            consumer.rollback()  # the next get must fail in the same way, not continue after it
+            consumer.rollback()  # The next get must fail in the same way, and not continue after the failure.
             raise
         return ClientAnswer((packets.messages_head(batch_id, len(found)), found))
 
     def _ack(self, packet: Packet) -> ClientAnswer:
-        """Acks a batch without an answer. The client reads a refusal as the answer to its next get."""
+        """Acks a batch without sending an answer. The client gets a refusal as the answer to its next get."""
         if (missing := _missing(packet, "Ack")) is not None:
             return missing
         batch_id = packet.number(3)
@@ -219,7 +217,9 @@ class ClientSession:
         return ClientAnswer()
 
     def _rollback(self, packet: Packet) -> ClientAnswer:
-        """Rolls back without an answer. Batch 0: all. Does nothing for a client that does not subscribe, because it has no deliveries."""
+        """Rolls back without sending an answer. Batch 0 means all batches. Does nothing for a client without a subscription, because it has
+        no deliveries.
+        """
         if (missing := _missing(packet, "Rollback")) is not None:
             return missing
         try:
@@ -248,7 +248,7 @@ def _client_id(text: str) -> int:
 
 
 def _timeout(packet: Packet) -> float:
-    """Returns a get's time-out in seconds. -1 means no waiting; 0 or a missing value means the longest wait."""
+    """Returns a get's time-out in seconds. -1 means no wait; 0 or a missing value means the longest wait."""
     given, unit = packet.number(4), packet.number(5)
     if given < 0:
         return 0.0

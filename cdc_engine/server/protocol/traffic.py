@@ -7,13 +7,13 @@ import dataclasses
 import threading
 from collections import Counter
 
-LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # upper bounds, the same as Canal's
+LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # The upper bounds of latencies, the same as Canal's.
 
 
 @dataclasses.dataclass(frozen=True)
 class TrafficCounters:
-    """The counters at one moment. `packets`: by kind. `errors`: by number. `latencies`: counts up to each bound of LATENCY_MS, and above
-    the last.
+    """The counters at one moment. `packets`: by kind. `errors`: by number. `latencies`: the count up to each bound of LATENCY_MS, and the
+    count above the last.
     """
 
     packets: dict[str, int]
@@ -25,7 +25,7 @@ class TrafficCounters:
 
 
 class ClientTraffic:
-    """The counters of one destination for all its clients. May be used from any thread."""
+    """Counts for all clients of one destination. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,6 +64,6 @@ _lock = threading.Lock()
 
 
 def traffic_of(destination: str) -> ClientTraffic:
-    """Returns the counters of a destination in this process; they begin with its first client."""
+    """Returns the counters of a destination in this process. They begin with the destination's first client."""
     with _lock:
         return _traffic.setdefault(destination, ClientTraffic())

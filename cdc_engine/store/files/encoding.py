@@ -1,8 +1,7 @@
-"""Encodes a block as a record of the event files and decodes it: a small JSON text for the values that occur once per block, and the raw
-bytes of its arrays.
+"""Encodes and decodes a block as a record of the event files: a small JSON text for values that occur once per block, and the raw bytes of
+its arrays.
 
-Used by `log` and `reader`. Table versions and GTID sources are shared by many blocks and have records of their own (`names`).
-"""
+Used by `log` and `reader`. Table versions and GTID sources are shared by many blocks and have records of their own (`names`)."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources that blocks refer to by index. Each later `Names` of a segment extends the one before it or
+    """The table versions and GTID sources to which blocks refer by index. Within a segment, each `Names` extends the one before it or
     starts again.
     """
 
@@ -79,12 +78,12 @@ class Counts:
 
 
 def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
-    """Returns the block's arrays, contiguous, with the types and in the order of ARRAYS."""
+    """Returns the block's arrays in the order of ARRAYS, contiguous and with the types defined there."""
     return [np.ascontiguousarray(getattr(block, name), dtype) for name, dtype in ARRAYS.items()]
 
 
 def described(block: Block) -> dict[str, Any]:
-    """Returns everything of a block except its arrays and names. `end`: offset after its last transaction, -1 without one."""
+    """Returns everything of a block except its arrays and names. `end`: the offset after its last transaction, -1 without one."""
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
     record["sizes"] = [len(block.buffer), block.event_count, block.transaction_count, len(block.open_frame)]
@@ -100,7 +99,7 @@ def described(block: Block) -> dict[str, Any]:
 
 
 def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Returns arrays that can be filled with the bytes of a described block."""
+    """Returns empty arrays of the right sizes, to be filled with the bytes of a described block."""
     buffer_bytes, events, transactions, frames = record["sizes"]
     lengths = {
         "buffer": buffer_bytes,
@@ -115,7 +114,7 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names) -> Block:
-    """Returns the block that `described` and its arrays describe."""
+    """Makes the block from its description and its arrays."""
     one: dict[str, Any] = {name: record[name] for name in ONE_A_BLOCK}
     source, number = record.get("open_gtid", NO_GTID)
     whole: dict[str, Any] = {**arrays, **{name: _whole_frames(arrays[name]) for name in FRAMES}}
@@ -141,7 +140,7 @@ def _whole_frames(frames: Frames) -> Frames:
 
 
 def text_of(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as JSON in ASCII. A name that is not valid UTF-8 in the source is preserved."""
+    """Returns a record as JSON in ASCII. A name that is not valid UTF-8 in the source keeps its bytes."""
     return json.dumps(record, default=_plain, separators=(",", ":")).encode("ascii")
 
 
@@ -157,13 +156,13 @@ def names_record(names: Names, before: Names) -> dict[str, Any]:
 
 
 def names_of(record: Mapping[str, Any], before: Names) -> Names:
-    """Returns the names of a record: the inverse of `names_record`."""
+    """Returns the names in a record of `names_record`."""
     tables = (*before.tables[: record["tables_kept"]], *(_table(each) for each in record["tables"]))
     return Names(tables, (*before.gtid_sources[: record["sources_kept"]], *record["sources"]))
 
 
 def _kept(now: Sequence[object], before: Sequence[object]) -> int:
-    """Returns how many entries of `before` are kept. Compares by identity: the parser hands out one growing list whose members stay the
+    """Returns how many entries of `before` are kept. It compares by identity: the parser passes one growing list whose members stay the
     same objects.
     """
     same = len(now) >= len(before) and all(one is other for one, other in zip(now, before, strict=False))

@@ -1,4 +1,4 @@
-"""Removes stored events that are no longer valid. Used by `log`, and by operations after which rows are read from the source again."""
+"""Removes stored events that are no longer valid. Used by `log`, and by operations after which the source's rows are read again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVENTS_DIRECTORY, GONE = "events", "events.gone"
 
 
 def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """Removes all stored events, also if a crash follows; they are read from the source again. Raises StoreFullError."""
+    """Removes all stored events, also if a crash follows. They are read from the source again. Raises StoreFullError."""
     directory, gone = destination_dir / name, destination_dir / GONE
     try:
         shutil.rmtree(gone, ignore_errors=True)

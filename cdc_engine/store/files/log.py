@@ -1,9 +1,8 @@
-"""The event files of one destination as one log. The parser's thread appends under the store's lock; any number of readers read.
+"""Keeps the event files of one destination as one log. The parser's thread appends under the store's lock; any number of readers read.
 
 After a crash of the process everything that was appended is still there. After a power failure everything but the last second is: a
 segment is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. What a torn tail lost is read from the
-source again, from the log's own end. Each start begins a new segment, so nothing is ever written after the remains of a crash.
-"""
+source again, from the log's own end. Each start begins a new segment, so nothing is ever written after the remains of a crash."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ log = structlog.get_logger()
 
 
 class EventLog:
-    """The log. `ledger_id`, `filters`: written into each segment. `segment_bytes`: size at which a new segment begins, between two
+    """The log. `ledger_id`, `filters`: written into each segment. `segment_bytes`: at this size a new segment begins, between two
     transactions.
     """
 
@@ -52,16 +51,16 @@ class EventLog:
         self._segment_bytes = segment_bytes
         self._segments: tuple[Segment, ...] = ()
         self._file: SegmentFile | None = None
-        self._place: LogOffset | None = None  # where the next record is written
-        self._last: Block | None = None  # the last block that ends a transaction, without its bytes
+        self._place: LogOffset | None = None  # Where the next record is written.
+        self._last: Block | None = None  # The last block that ends a transaction, without its bytes.
         self._names: tuple[object, int, object, int] = (None, 0, None, 0)
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
 
     def begin(self, start: Position) -> None:
-        """Removes everything that was written, also if a crash follows; the next append begins at `start`. Raises StoreFullError."""
+        """Removes everything that was written, also if a crash follows. The next append begins at `start`. Raises StoreFullError."""
         try:
             forget_events(self.directory.parent, self.directory.name)
-            # One number is skipped, so a reader of the old segments finds that they do not continue here.
+            # One number is skipped, so that a reader of the old segments finds that they do not continue here.
             number = self._segments[-1].number + 2 if self._segments else 1
             self._segments, self._last, self._drops = (), None, False
             self._roll(start, Mark(), number, 0)
@@ -69,7 +68,7 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
-        """Reads what an earlier process wrote. Returns whether there is anything. A torn tail is logged and ignored.
+        """Reads what an earlier process wrote. Returns whether there is anything. An incomplete end is logged and ignored.
 
         Nothing can be appended before `go_on`. Raises StoreDamagedError, StoreFullError.
         """
@@ -85,7 +84,7 @@ class EventLog:
         return True
 
     def go_on(self) -> None:
-        """Begins a new segment for appends, after the segments that were read. Raises StoreFullError."""
+        """Begins a new segment for appends after the segments that were read. Raises StoreFullError."""
         newest, at = self._segments[-1], self._at
         try:
             if newest.size > newest.first:
@@ -98,8 +97,8 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def append(self, block: Block) -> StoredBlock:
-        """Appends a block and returns its location. Raises StoreFullError; then the log is unchanged, and the next append overwrites what
-        the failed write left.
+        """Appends a block and returns its location. After a StoreFullError the log is unchanged; the next append overwrites what the failed
+        write left.
         """
         at, segment = self._at, self._at.segment
         try:
@@ -124,7 +123,7 @@ class EventLog:
         return StoredBlock(file, where, self._at.offset, self._at.names)
 
     def drop_open(self) -> None:
-        """Drops the open transaction. The drop is written with the next block, because a crash drops the open transaction anyway."""
+        """Drops the open transaction. The drop is recorded with the next block, because a crash drops the open transaction anyway."""
         self._drops = self._drops or self._at.mark != self._at.complete
 
     def sync(self) -> None:
@@ -139,10 +138,11 @@ class EventLog:
             raise
 
     def sync_if_due(self) -> None:
-        """Syncs if the segment is full or the last sync was SYNC_SECONDS ago. Any thread may call it, without the store's lock. Raises
+        """Syncs if the segment is full or the last sync was SYNC_SECONDS ago. Any thread may call it without the store's lock. Raises
         StoreFullError.
         """
-        spent = self._at.segment.size >= self._segment_bytes  # the next block begins a new one and would wait for this
+        # The next block begins a new segment and would have to wait for this one.
+        spent = self._at.segment.size >= self._segment_bytes
         if self._unsynced and (spent or time.monotonic() - self._synced_at >= SYNC_SECONDS):
             try:
                 self.sync()
@@ -159,7 +159,7 @@ class EventLog:
             sync(self.directory)
 
     def trim_read(self, reader: LogReader) -> bool:
-        """Removes the segments before a reader. Returns whether there were any."""
+        """Removes the segments that a reader has passed. Returns whether there were any."""
         kept = tuple(each for each in self._segments if each.number >= reader.place.segment.number)
         gone = self._segments[: len(self._segments) - len(kept)]
         for each in gone:
@@ -169,7 +169,7 @@ class EventLog:
 
     @property
     def has_dropped(self) -> bool:
-        """Whether the open transaction was dropped and the drop is not written yet; the next append writes it."""
+        """Whether the open transaction was dropped and the drop is not recorded yet; the next append records it."""
         return self._drops
 
     @property
@@ -196,7 +196,7 @@ class EventLog:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The ledger id and the filters under which the newest segment was written."""
+        """The ledger id and the filters in the newest segment."""
         return self._segments[-1].ledger_id, self._segments[-1].filters
 
     @property
@@ -274,7 +274,7 @@ class EventLog:
         """Reads the newest segment up to the end of its last whole transaction that can be read."""
         reader, size = LogReader(self, LogOffset.beginning(newest)), newest.size
         last: Block | None = None
-        end = reader.place  # where the last whole transaction ended
+        end = reader.place  # The end of the last whole transaction.
         try:
             while (found := reader.next()) is not None:
                 if found is not DROPPED and found.transaction_count:
@@ -294,7 +294,7 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """Returns the newest segments that follow each other without a gap, each with the size that the next one records."""
+    """Returns the newest segments that follow each other without a gap, each with the size that the next one states."""
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):
         path = path_of(directory, number)

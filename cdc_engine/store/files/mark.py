@@ -1,4 +1,4 @@
-"""A position in a store, counted in transactions, events and bytes since its begin."""
+"""Counts transactions, events and bytes from a store's beginning to a point in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Mark:
-    """A point in the store, as counts since the store was made: whole transactions, row events and bytes of row events before it."""
+    """A point in the store, as counts since the store was made: how many whole transactions, row events, and bytes of row events precede
+    it.
+    """
 
     transactions: int = 0
     events: int = 0

@@ -1,8 +1,8 @@
-"""Reads the blocks of an `EventLog` in order, for the store's own ring and for consumers that are behind. One thread at a time.
+"""Reads the blocks of an `EventLog` in order, for the store's own ring and for consumers that are behind. One thread at a time uses a
+reader.
 
 The files also contain blocks that were put and then dropped (after a lost connection): after `DROPPED` the caller must drop the open
-transaction.
-"""
+transaction."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sluice.cdc_engine.store.window.positions import Key
 
 
 class DroppedTransaction(enum.Enum):
-    """The result of a read that has no block. Its only value means that the open transaction was dropped."""
+    """The result of a read that returns no block. Its only value means that the open transaction was dropped."""
 
     DROPPED = "dropped"
 
@@ -46,7 +46,7 @@ DROPPED = DroppedTransaction.DROPPED
 
 
 class Segments(Protocol):
-    """What a reader uses to find the next segment."""
+    """Lets a reader find the next segment."""
 
     def after(self, segment: Segment) -> Segment | None:
         """Returns the next segment, or None while there is none. Raises FileNotFoundError if it was removed."""
@@ -54,8 +54,8 @@ class Segments(Protocol):
 
 @dataclasses.dataclass
 class LogOffset:
-    """An offset between two records. `mark`: after what was put up to here; `complete`: after the last transaction end. `seed`: checksum
-    of the record before.
+    """An offset between two records. `mark`: what was put up to here. `complete`: the mark of the last transaction end. `seed`: the
+    checksum of the record before.
     """
 
     segment: Segment
@@ -64,7 +64,7 @@ class LogOffset:
     mark: Mark
     complete: Mark
     names: Names = NO_NAMES
-    pending: Block | None = None  # the rest of the record before
+    pending: Block | None = None  # The rest of the record before this offset.
 
     @classmethod
     def beginning(cls, segment: Segment) -> LogOffset:
@@ -92,16 +92,16 @@ class LogReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing follows at this moment."""
+        """Whether nothing follows now."""
         if self.place.pending is not None:
             return False
-        # Read before the size: a segment that has a next one no longer grows.
+        # This is read before the size: a segment that has a successor no longer grows.
         following = self._segments.after(self.place.segment)
         return following is None and self.place.offset >= self.place.segment.size
 
     def go_to(self, place: LogOffset) -> None:
         if place.segment is not self.place.segment:
-            # Both keep the segment open, and an open file takes disk after it was removed.
+            # Both keep the segment open, and an open file takes disk space after it was removed.
             self._file = self.stored = None
         self.place = place
 
@@ -127,8 +127,10 @@ class LogReader:
                 return None
 
     def find(self, key: Key) -> Position:
-        """Moves to the first content after the position `key` in this segment. Returns the last transaction end up to that position."""
-        last: LogOffset | None = None  # offset of the last block that ends at `key` or before it
+        """Moves to the first content after the position `key` in this segment. Returns the last transaction end at or before that
+        position.
+        """
+        last: LogOffset | None = None  # The offset of the last block that ends at or before `key`.
         for at, record in self._blocks(self.place):
             end = (record["epoch"], file_number(record["file"]), record["end"])
             if record["end"] < 0:
@@ -178,7 +180,7 @@ class LogReader:
     # ── the search ──
 
     def _blocks(self, place: LogOffset) -> Iterator[tuple[LogOffset, dict[str, Any]]]:
-        """Yields the blocks of the segment from `place` on, each as the offset before it and its JSON record. Nothing is verified."""
+        """Yields the blocks of the segment from `place` on: the offset before each, and its JSON record. Verifies nothing."""
         at = place
         while at.offset < at.segment.size:
             try:
@@ -198,7 +200,7 @@ class LogReader:
                 raise damaged(at.segment.path, at.offset, error) from error
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
-        """Moves into the next block, which ends after `key`. `last`: the offset of the block that ends before it."""
+        """Moves into the next block, which ends after `key`. `last`: the offset of the block that ends before `key`."""
         before = copy.copy(self.place)
         block = self._record()
         if not isinstance(block, Block):

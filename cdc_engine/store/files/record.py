@@ -1,8 +1,8 @@
-"""The framing of an event file: consecutive records, each with lengths and a checksum that continues the checksum of the record before.
+"""Frames the records of an event file: they follow each other, each with lengths and with a checksum that continues that of the record
+before.
 
 A record that is torn, changed, or left over from an earlier use of the file does not continue the checksums and does not count as a
-record.
-"""
+record."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-HEAD = struct.Struct("<4sIIQI")  # mark, kind, bytes of the text, bytes of arrays, CRC32
+HEAD = struct.Struct("<4sIIQI")  # Mark, kind, bytes of the text, bytes of arrays, CRC32.
 MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
-CHECK_BYTES = 1 << 20  # bytes per read while a record is verified
-CALL_BYTES_MAX = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+CHECK_BYTES = 1 << 20  # Bytes per read while a record is verified.
+CALL_BYTES_MAX = 1 << 30  # Linux transfers at most 2 GiB - 4 KiB in one call.
 
 Arrays = Sequence[npt.NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """An open file, the byte offset where a record begins, and the checksum of the record before it."""
+    """An open file, the byte offset at which a record begins, and the checksum of the record before it."""
 
     descriptor: int
     offset: int
@@ -37,12 +37,12 @@ class Where:
 
 
 class TornError(Exception):
-    """The bytes there are not a whole record."""
+    """The bytes at this offset are not a whole record."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordHeader:
-    """The header of a record. `checksum`: covers kind, lengths and content and continues that of the record before; the next record
+    """The header of a record. `checksum`: covers kind, lengths and content, and continues that of the record before. The next record
     continues it.
     """
 
@@ -57,7 +57,7 @@ class RecordHeader:
 
 
 def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> RecordHeader:
-    """Writes a record and returns its header. Raises OSError; a part of the record may have been written then."""
+    """Writes a record and returns its header. If it raises OSError, a part of the record may have been written."""
     contents = [memoryview(text), *(array.view(np.uint8).data for array in arrays if array.nbytes)]
     sizes = (len(text), sum(len(each) for each in contents[1:]))
     checksum = _seeded(kind, *sizes, at.seed)
@@ -69,7 +69,7 @@ def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> RecordHea
 
 
 def read_head(at: Where, end: int) -> RecordHeader:
-    """Reads the header of the record there, which must end by the byte `end`. Raises TornError, OSError."""
+    """Reads the header of a record, which must end at or before the byte `end`. Raises TornError, OSError."""
     offset = at.offset
     found = os.pread(at.descriptor, HEAD.size, offset)
     if len(found) < HEAD.size or found[:4] != MARK:
@@ -84,7 +84,7 @@ def read_head(at: Where, end: int) -> RecordHeader:
 
 
 def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
-    """Returns the record's JSON, not verified yet, and its bytes. Raises TornError, OSError."""
+    """Returns the record's JSON, unverified, and its bytes. Raises TornError, OSError."""
     text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
     try:
         found = json.loads(text) if text else {}

@@ -1,8 +1,7 @@
-"""One event file: its first record describes it, and blocks follow. Made and removed by `log`, read by `reader`.
+"""Makes, reads and removes an event file: its first record describes it, and blocks follow. `log` writes them, `reader` reads them.
 
 A segment begins between two transactions, and records up to which byte the segment before it counts. Bytes after that were torn off by a
-crash, belong to a transaction that never ended, or were written by a process that had lost the destination.
-"""
+crash, belong to a transaction that never ended, or were written by a process that had lost the destination."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ SUFFIX, FORMAT = ".events", 1
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    """A segment and how much of it counts. `start`: the position between transactions where it begins; `mark`: after what was put before
-    it. `before_bytes`: how many bytes of the segment before it count. `first`: offset of its blocks, after a record with the checksum
-    `seed`. `size`: how many of its bytes count now.
+    """A segment and its valid part. `start`: the position between transactions at which it begins. `mark`: what was put before it.
+    `before_bytes`: how many bytes of the segment before it are valid. `first`: the offset of its blocks, after a record with the checksum
+    `seed`. `size`: how many of its bytes are valid now.
     """
 
     path: Path
@@ -69,7 +68,7 @@ def numbers_in(directory: Path) -> list[int]:
 
 
 class SegmentFile:
-    """An open descriptor, closed when nothing uses it any more."""
+    """An open descriptor. It is closed when nothing uses it any more."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.path = path
@@ -78,7 +77,7 @@ class SegmentFile:
 
 
 def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segment]:
-    """Makes a segment with its first record; it is on disk under its name when this returns. Raises OSError; then there is no file."""
+    """Makes a segment with its first record, which is on disk under its name when this returns. If it raises OSError, there is no file."""
     make_folder(directory)
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -101,8 +100,8 @@ def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segmen
 
 
 def read_segment(path: Path, number: int) -> Segment:
-    """Reads a segment's first record; `size` is that of the whole file. Raises TornError if the record is not whole, StoreDamagedError if
-    another version wrote the file, OSError.
+    """Reads a segment's first record. `size` is the size of the whole file. Raises TornError if the record is incomplete, StoreDamagedError
+    if another version wrote the file, OSError.
     """
     file = SegmentFile(path, os.O_RDONLY)
     size = os.fstat(file.descriptor).st_size

@@ -1,7 +1,6 @@
-"""A block in a file of records, written by `log` or `spill`, and read and verified when somebody needs it.
+"""Locates a block in a file of records, which `log` or `spill` wrote. It is read and verified when it is needed.
 
-A `StoredBlock` keeps its file open: the block stays readable after the file is removed.
-"""
+A `StoredBlock` keeps its file open: the block stays readable after the file is removed."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ from sluice.cdc_engine.store.files.record import (
 )
 from sluice.cdc_engine.store.files.segment import SegmentFile
 
-UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # what reading a changed record raises
+UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # Reading a changed record raises one of these.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredBlock:
-    """The location of a block: its record begins at `at` and ends at the byte `end`. `names`: those that the block refers to."""
+    """The location of a block: its record begins at `at` and ends before the byte `end`. `names`: those to which the block refers."""
 
     file: SegmentFile
     at: Where
@@ -44,7 +43,7 @@ class StoredBlock:
 
 
 def write_block(at: Where, block: Block) -> RecordHeader:
-    """Writes the record of a block, without its names. Raises OSError; a part of the record may have been written then."""
+    """Writes the record of a block, without its names. If it raises OSError, a part of the record may have been written."""
     return write_record(at, BLOCK, text_of(described(block)), arrays_of(block))
 
 

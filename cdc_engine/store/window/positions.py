@@ -1,10 +1,10 @@
-"""The position of a reader of a window, and what the reader gets: positions, parts of blocks, and the arithmetic between them. Pure.
+"""Defines the position of a reader of a window, and what the reader gets: positions, parts of blocks, and the arithmetic between them.
+Pure.
 
 A window counts transactions and captured row events since it began, and a `Spot` is such a count. A `WindowPosition` is the same position
 in a form that another window, or another process, understands: the end of a transaction, and how many row events after it were already
 read. If two streams were requested by GTID set, one offset can be two positions: each stream omits what its reader had. So the executed
-set is part of the position.
-"""
+set is part of the position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Key = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Spot:
-    """A count of the transactions that ended and of the row events before a point of the window."""
+    """A point of the window, as the number of transactions that ended before it and of row events before it."""
 
     transactions: int = 0
     events: int = 0
@@ -31,7 +31,8 @@ class Spot:
 
 @dataclasses.dataclass(frozen=True)
 class WindowPosition:
-    """The position after `events` captured row events of the transaction that follows `position`, which is a transaction end.
+    """A position within a transaction: after `events` captured row events of the transaction that follows `position`, which is a
+    transaction end.
 
     `begun` names that transaction as `open_after` does, None if `events` is 0: on another server another transaction may follow.
     """
@@ -54,7 +55,7 @@ class WindowPiece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowReading:
-    """The content between two positions, in order; `pieces` is empty if there is none. `end`: where the next reading begins.
+    """The content between two positions, in order. `pieces` is empty if there is none. `end`: where the next reading begins.
 
     `anew`: another transaction follows than the one that the reader has partly read; it is read from its first row event on.
     """
@@ -66,8 +67,8 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start`: before it. `end_key`: of the last transaction that ended up to its end. `open`: names the transaction
-    that the block continues, None if the block begins one.
+    """A block in a window. `start`: the spot before it. `end_key`: the key of the last transaction that ended up to its end. `open`: names
+    the transaction that the block continues; None if the block begins one.
 
     `bytes_before`: bytes of this block's row events up to each one (int64, one more than there are events). A statement within a
     transaction counts as one row event, because its position must differ from those before and after it.
@@ -90,7 +91,7 @@ class WindowBlock:
 
     @property
     def last_end(self) -> Spot:
-        """The spot after the end of its last transaction; the block must have one."""
+        """Returns the spot after the end of its last transaction. The block must have one."""
         events = self.start.events + int(self.block.transaction_events[-1])
         return Spot(self.start.transactions + self.block.transaction_count, events)
 
@@ -99,13 +100,13 @@ class WindowBlock:
         return int(self.bytes_before[-1])
 
     def without_bytes(self) -> WindowBlock:
-        """Returns the block without its buffer, for when only positions matter."""
+        """Returns the block without its buffer, for readers that need only positions."""
         return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
 
 
 def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> WindowBlock:
-    """Returns a block as the one that follows a spot. `key`: of the last transaction end before it; `begun`: the transaction that is open
-    there.
+    """Returns a block as the one that follows a spot. `key`: the key of the last transaction end before it. `begun`: the transaction that
+    is open there.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -114,12 +115,12 @@ def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> WindowBlock:
 
 
 def open_after(each: WindowBlock) -> Key | None:
-    """Names the transaction that is open at a block's end, by its first content; None if none is open."""
+    """Returns a name for the transaction that is open at a block's end, by its first content; None if none is open."""
     return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
 
 
 def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
-    """Names the transaction that follows `ended`, by its first content from there on in the block; None if nothing follows."""
+    """Returns a name for the transaction that follows `ended`, by its first content from there on in the block; None if nothing follows."""
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open
@@ -134,8 +135,8 @@ def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
 
 
 def unseen(block: Block, tail: Key) -> Block | None:
-    """Returns the part of a block after the transaction end `tail`, None if there is none. A block of an open transaction is returned as
-    a whole or not at all.
+    """Returns the part of a block after the transaction end `tail`; None if there is none. A block of an open transaction is returned as a
+    whole or not at all.
     """
     file = (block.epoch, file_number(block.file))
     if file != tail[:2]:
@@ -156,7 +157,7 @@ def key_of(position: Position) -> Key:
 
 
 def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> Spot | None:
-    """Returns the spot after the transaction that ends exactly there, or None."""
+    """Returns the spot after the transaction that ends exactly at a key, or None."""
     at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
     if at == len(blocks) or not blocks[at].block.transaction_count:
         return None
@@ -177,7 +178,7 @@ def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
 
 
 def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
-    """Names the transaction that follows a transaction end; None if nothing of it is in the blocks."""
+    """Returns a name for the transaction that follows a transaction end; None if these blocks contain nothing of it."""
     found = (
         transaction_after(each, ended)
         for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]
@@ -188,14 +189,14 @@ def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
 def cut(
     blocks: Sequence[WindowBlock], begin: Spot, bytes_max: int, events_max: int, *, isolated: bool = False
 ) -> tuple[tuple[WindowPiece, ...], Spot]:
-    """Returns what follows `begin` within the limits, at least one row event or transaction, and where it ends.
+    """Returns what follows `begin` within the limits (at least one row event or transaction), and where it ends.
 
     It ends with a transaction if one ends within the limits, otherwise within one; also before a table that continues under the rules of
     another name, because a reader may have to stop there. `isolated`: a statement that changes tables is returned alone.
     """
     pieces: list[WindowPiece] = []
     spot, bytes_left, events_left = begin, bytes_max, events_max
-    whole: tuple[int, Spot] | None = None  # pieces up to the last transaction's end, and where that is
+    whole: tuple[int, Spot] | None = None  # The pieces up to the last transaction's end, and where that is.
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
@@ -219,7 +220,7 @@ def cut(
 
 
 def _within(each: WindowBlock, spot: Spot, bytes_left: int, events_left: int, *, first: bool) -> WindowPiece | None:
-    """Returns the part of a block from `spot` on within the limits, None if nothing fits."""
+    """Returns the part of a block from `spot` on within the limits; None if nothing fits."""
     block = each.block
     begin = min(block.event_count, max(0, spot.events - each.start.events))
     ended_before = max(0, spot.transactions - each.start.transactions)
@@ -230,7 +231,7 @@ def _within(each: WindowBlock, spot: Spot, bytes_left: int, events_left: int, *,
         if ends > ended_before:
             last = int(block.transaction_events[ends - 1])
         elif not first:
-            return None  # the transaction is for the next reading
+            return None  # The transaction is left for the next reading.
         else:
             last = max(last, begin + 1)
     ended = int(np.searchsorted(block.transaction_events, last, "right"))

@@ -1,9 +1,8 @@
-"""The newest blocks of a stream, for readers that each have their own position in it.
+"""Keeps the newest blocks of a stream for readers that each have their own position in it.
 
 The parser's thread puts; readers read from other threads. A window of the live stream never waits: it removes the oldest blocks above its
 bounds, and a reader whose position was removed must read the source itself (`read` returns None then). A window of such a reader's own
-stream waits instead (`waits`) until its one reader has read. Blocks are shared with the ring, never copied.
-"""
+stream waits instead (`waits`) until its one reader has read. Blocks are shared with the ring, never copied."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ from sluice.cdc_engine.store.window.positions import (
     unseen,
 )
 
-EXECUTED_MAX = 256  # ends of transactions whose executed set is remembered
-BLOCKS_MAX = 1 << 13  # an idle source makes one block per transaction, without any bytes
+EXECUTED_MAX = 256  # The executed sets of so many transaction ends are remembered.
+BLOCKS_MAX = 1 << 13  # An idle source makes one block per transaction, without any bytes.
 
 
 def _never() -> bool:
@@ -43,7 +42,7 @@ def _never() -> bool:
 
 
 class Window:
-    """A window of a stream. `start`: where the stream that is put begins. `bytes_max`: of row events that are kept; a single block may be
+    """A window of a stream. `start`: where the stream begins. `bytes_max`: the bytes of row events that are kept; a single block may be
     larger.
 
     `isolated`: a statement that changes tables is read alone.
@@ -55,20 +54,20 @@ class Window:
         self._blocks: list[WindowBlock] = []
         self._bytes = 0
         self._start = start
-        self._base: WindowBlock | None = None  # the last removed block that ends a transaction
-        self._gone_open: Key | None = None  # the transaction that is open after the last removed block
-        self._tail = Spot()  # after everything that was put
+        self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
+        self._gone_open: Key | None = None  # The transaction that is open after the last removed block.
+        self._tail = Spot()  # The spot after everything that was put.
         self._executed: dict[Key, str] = {}
-        self._read = Spot()  # if the window waits: what its reader has
+        self._read = Spot()  # If the window waits for its reader: what the reader has.
         self._changed = threading.Condition()
         self._putter: threading.Thread | None = None
-        self._fenced: threading.Thread | None = None  # its open transaction was dropped by another thread
+        self._fenced: threading.Thread | None = None  # The thread whose open transaction another thread dropped.
         self._closed = False
 
     # ── the parser's side ──
 
     def put(self, block: Block) -> None:
-        """Appends the new part of a block; a window that waits does so once it has space.
+        """Appends the new part of a block. A window that waits for its reader does so after this, once it has space.
 
         A stream that is read again from an earlier position adds nothing until it passes the window's end. Raises InterruptedError once
         another thread has dropped the stream, until this thread drops it, too.
@@ -89,7 +88,7 @@ class Window:
             self._changed.notify_all()
 
     def drop_open(self) -> None:
-        """Drops the open transaction, because the connection is lost and its blocks will be put again."""
+        """Drops the open transaction, because the connection is lost and its blocks are put again."""
         with self._changed:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
@@ -103,7 +102,7 @@ class Window:
             self._changed.notify_all()
 
     def begin_at(self, position: Position) -> None:
-        """Removes everything: the stream that is put from now on begins at `position`."""
+        """Removes everything; the stream that is put from now on begins at `position`."""
         with self._changed:
             self._blocks.clear()
             self._executed.clear()
@@ -112,7 +111,7 @@ class Window:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the window: nothing is put any more, and a put that waits ends."""
+        """Ends the window: nothing more is put, and a waiting put ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -132,8 +131,8 @@ class Window:
         timeout_seconds: float = 0.0,
         given_up: Callable[[], bool] = _never,
     ) -> WindowReading | None:
-        """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. None: the position is
-        not in the window.
+        """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. Returns None if the
+        position is not in the window.
 
         `given_up`: called whenever the reader wakes up; a true result ends its wait.
         """
@@ -155,13 +154,13 @@ class Window:
             return None
 
     def wake(self) -> None:
-        """Makes waiting readers check whether they are given up."""
+        """Makes waiting readers check whether their request was given up."""
         with self._changed:
             self._changed.notify_all()
 
     @property
     def begin(self) -> Position:
-        """The oldest transaction end from which on everything is here."""
+        """The oldest transaction end after which the window has everything."""
         with self._changed:
             base = self._place_of(self._base_spot)
             if self._found(base) is not None:
@@ -201,8 +200,8 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, place: WindowPosition) -> tuple[Spot, bool] | None:
-        """Returns where to continue reading for a position, and whether another transaction follows than the one that was partly read.
-        None: the position is not in the window.
+        """Returns where to continue reading for a position, and whether another transaction follows than the one that was read in part.
+        Returns None if the position is not in the window.
         """
         key = key_of(place.position)
         ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
@@ -214,13 +213,13 @@ class Window:
         return (spot, again) if first.events <= spot.events else None
 
     def _begun_after(self, ended: Spot) -> Key | None:
-        """Names the transaction after a transaction end; None if nothing of it has arrived."""
+        """Returns a name for the transaction after a transaction end; None if nothing of it has arrived."""
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None
 
     def _executed_at(self, key: Key, end: Spot) -> str:
-        """Returns the executed set at a transaction end. It is remembered, because readers request the same one repeatedly and it costs a
+        """Returns the executed set at a transaction end. It is remembered, because readers request the same set repeatedly and it costs a
         pass over the block.
         """
         if key not in self._executed:
@@ -228,7 +227,7 @@ class Window:
         return self._executed[key]
 
     def _remembered(self, place: WindowPosition) -> WindowPosition:
-        """Remembers the executed set of a position that is handed out, because its reader continues there next. Returns the position."""
+        """Remembers the executed set of a position that is handed out, because its reader continues there. Returns the position."""
         while len(self._executed) >= EXECUTED_MAX:
             del self._executed[next(iter(self._executed))]
         self._executed[key_of(place.position)] = place.position.gtid_set

@@ -1,10 +1,9 @@
-"""The effect of an ALTER TABLE on a table's schema, and which part of it the lake's table has to follow. Pure functions; called by
+"""Computes the effect of an ALTER TABLE on a table's schema, and which part of it the lake's table must follow. Pure functions; called by
 `effects`.
 
 The servers do not execute the items of a statement one after the other. First the existing columns are dropped, changed and renamed,
 under their names from before the statement. Then added and moved columns are positioned in the statement's order, relative to columns
-under their new names; a column that is moved by a later item is still at its old position. This module does the same.
-"""
+under their new names; a column that is moved by a later item is still at its old position. This module does the same."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 )
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
-_TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays a longtext
+_TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # A longtext stays a longtext.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ class Altered:
 
 @dataclasses.dataclass
 class _Slot:
-    """A column during the alteration. `was`: the column before the statement, None for an added one."""
+    """A column during the alteration. `was`: the column before the statement; None for an added one."""
 
     column: DeclaredColumn
     was: DeclaredColumn | None
@@ -105,7 +104,7 @@ def altered(
 
 
 def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
-    """Returns whether the table has system versioning afterwards. It keeps that even if the columns with the rows' times are dropped."""
+    """Returns whether the table has system versioning afterwards. It keeps it even if the columns with the rows' times are dropped."""
     found = any(column.generated in {ROW_END, HIDDEN_END} for column in schema.columns)
     for item in statement.items:
         found = item.versioned if isinstance(item, SetVersioning) else found
@@ -122,8 +121,8 @@ def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
 def difference(
     before: TableSchema, after: TableSchema, names: dict[str, str] | None = None, *, strict: bool = True
 ) -> tuple[Alteration, ...]:
-    """Returns the alterations that lead from one schema to the other. `names`: of the columns that stay, name after → name before; if
-    None, columns with equal names.
+    """Returns the alterations that lead from one schema to the other. `names`: name after → name before, for columns that stay; None means
+    that equal names are the same column.
 
     `strict`: as in AlterTable. Hidden columns are ignored, because they are not in the lake.
     """
@@ -153,7 +152,7 @@ def _seen(schema: TableSchema) -> TableSchema:
 
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:
-    """Returns the effect of a new schema that no ALTER TABLE led to: a copy was swapped in, or an operator gave a schema.
+    """Returns the effect of a new schema that no ALTER TABLE produced: a copy was swapped in, or an operator gave a schema.
 
     Existing rows get the default in a new column, because a copy was filled without it.
     """
@@ -206,7 +205,7 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
 
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:
-    """Applies CONVERT TO also to the columns that the statement defines, whatever charset it declares for them, except `binary`."""
+    """Makes CONVERT TO apply to columns that the statement defines, whatever charset it declares for them, except `binary`."""
     items = (
         dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
         if isinstance(item, AddColumn | ChangeColumn) and item.definition.charset != "binary"
@@ -219,7 +218,7 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """Returns the existing columns that are not dropped, at their old positions. Columns that are moved are repositioned later."""
+    """Returns the existing columns that are not dropped, at their old positions. Columns that move are placed later."""
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
         _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
@@ -252,7 +251,7 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
 
 
 def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
-    """Returns the column's name as the schema spells it; None if it is missing and `if_exists` allows that."""
+    """Returns the column's name in the schema's spelling; None if it is missing and `if_exists` allows that."""
     for column in schema.columns:
         if same_name(column.name, name):
             return column.name
@@ -304,8 +303,8 @@ def _place(slots: list[_Slot], definition: ColumnDefinition) -> int:
 
 
 def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the primary key afterwards: the existing key under its columns' new names and without dropped columns, or a new key."""
-    # for DROP a, ADD a: a key refers to columns by name
+    """Returns the primary key afterwards: the existing key with its columns' new names and without dropped columns, or a new key."""
+    # This is for DROP a, ADD a: a key refers to columns by name.
     now = {slot.column.name.lower(): slot.column.name for slot in slots if slot.was is None}
     now |= {slot.was.name.lower(): slot.column.name for slot in slots if slot.was is not None}
     key = tuple(now[name.lower()] for name in schema.key if name.lower() in now)
@@ -322,7 +321,7 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
-    """Applies CONVERT TO: a text type becomes larger if the same number of characters needs more bytes; byte strings stay unchanged."""
+    """Applies CONVERT TO to a column. A text type becomes larger if its characters need more bytes; byte strings stay unchanged."""
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":
         return column
@@ -356,7 +355,7 @@ def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: s
 
 
 def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:
-    """Returns the values of added columns in existing rows, and why one of them cannot be known."""
+    """Returns the values that added columns have in existing rows, and why one of them cannot be known."""
     fills, unknown = [], ""
     for column, definition in additions:
         try:

@@ -1,8 +1,7 @@
-"""The schema that a CREATE TABLE creates, and the conversion of a column's definition to a column. Pure functions; called by `effects`
-and `alteration`.
+"""Computes the schema that a CREATE TABLE creates, and converts a column's definition to a column. Pure functions; called by `effects` and
+`alteration`.
 
-Raises CannotFollowError, with the table state and a sentence for the operator, if the table cannot continue. Nothing is ever guessed.
-"""
+Raises CannotFollowError, with the table state and a sentence for the operator, if the table cannot continue. Nothing is ever guessed."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ DDL_UNSUPPORTED, ROWS_ELSEWHERE, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
 
 
 class CannotFollowError(Exception):
-    """The table stops in `state`; `reason` is a sentence without the position, which the caller knows."""
+    """The lake cannot follow a statement: the table stops in `state`. `reason`: a sentence without the position, which the caller knows."""
 
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(state, reason)
@@ -76,7 +75,7 @@ def created(
 def declared_column(
     definition: ColumnDefinition, table_charset: str, session: StatementSession = NO_SESSION
 ) -> DeclaredColumn:
-    """Returns the column of a definition, with the column's own charset or else the table's default."""
+    """Returns the column of a definition, with its own charset or else the table's default."""
     declared, charset = with_charset(definition.type, definition.charset or table_charset)
     definition = stored(definition, charset)
     declared = dataclasses.replace(declared, labels=definition.type.labels)
@@ -92,13 +91,15 @@ def declared_column(
 
 
 def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) -> bool:
-    """Returns whether the column is NOT NULL without the keyword NULL: a TIMESTAMP if explicit_defaults_for_timestamp is off."""
+    """Returns whether the column is NOT NULL because the keyword NULL is missing: a TIMESTAMP while explicit_defaults_for_timestamp is
+    off.
+    """
     plain = definition.type.base == "timestamp" and not definition.says_null and not definition.generated
     return plain and session.explicit_timestamps is False
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """Returns the definition with labels and DEFAULT as a column of this charset stores them."""
+    """Returns the definition with labels and DEFAULT in the form in which a column of this charset stores them."""
     literals, default = definition.literals, definition.default
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
@@ -116,7 +117,7 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
 
 
 def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    """Returns the column as part of the primary key: it is NOT NULL, and so has another default if none is declared."""
+    """Returns the column as a part of the primary key: it is NOT NULL, and therefore has another default if none is declared."""
     if column.name not in key or not column.nullable:
         return column
     bare = ColumnDefinition(column.name, declared_type(column.type), column.charset, nullable=False)
@@ -125,7 +126,9 @@ def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
 
 
 def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
-    """Returns the type as the server makes it with a character set, and that set's name: `binary` for bytes, empty if the type has none."""
+    """Returns the type that the server makes of a declared one with a character set, and that set's name: `binary` for bytes, empty if the
+    type has none.
+    """
     if declared.is_binary_string:
         return fitted(_short_enough(declared, 1), 1), "binary"
     if not declared.has_charset:
@@ -140,8 +143,8 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
 
 
 def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns the type after the server's conversion outside strict mode: a VARCHAR or VARBINARY that is too long for a row becomes a
-    text or a blob.
+    """Returns the type after the server's conversion outside strict mode: a VARCHAR or VARBINARY that is too long for a row becomes a text
+    or a blob.
     """
     longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
     if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:

@@ -1,8 +1,7 @@
-"""The effect of a statement on foreign keys: those of its table, and those of other tables that refer to it. Pure functions; called by
+"""Computes the effect of a statement on foreign keys: its table's, and those of other tables that refer to it. Pure functions; called by
 `effects`.
 
-A name that the server generated (`child_ibfk_1`) gets the next number after the highest one, and is changed when its table is renamed.
-"""
+A name that the server generated (`child_ibfk_1`) gets the next number after the highest one, and is changed when its table is renamed."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ TableKey = tuple[str, str]
 
 
 class ForeignKeyRules(NamedTuple):
-    """How a server reads definitions. `inline`: REFERENCES in a column definition counts. `indexed`: FOREIGN KEY name (…) names the
-    constraint.
+    """How a server reads definitions of foreign keys. `inline`: REFERENCES in a column definition counts. `indexed`: FOREIGN KEY name (…)
+    names the constraint.
 
     `lower_case`: names of tables are folded. `match_ends`: what follows MATCH is ignored, that is, ON DELETE and ON UPDATE. `same_names`:
     omitted columns of the parent have the names of the child's columns, and are not the parent's primary key (MariaDB).
@@ -40,7 +39,7 @@ class ForeignKeyRules(NamedTuple):
     same_names: bool = False
 
 
-# For the output of SHOW CREATE TABLE: every foreign key is a table item and has a symbol.
+# The rules for the output of SHOW CREATE TABLE: every foreign key is a table item and has a symbol.
 RULES_OF_SHOWN = ForeignKeyRules()
 
 
@@ -85,7 +84,7 @@ def column_names(statement: AlterTable) -> dict[str, str]:
 
 
 def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table that was called `before`, with their generated names."""
+    """Returns the foreign keys of a table that was called `before`, with the names that are generated for its new name."""
     return in_order(
         dataclasses.replace(each, name=f"{schema.table}_ibfk_{number}")
         if (number := _generated(each.name, before))
@@ -97,8 +96,8 @@ def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
 def pointing(
     schema: TableSchema, tables: Mapping[TableKey, TableKey], columns: Mapping[TableKey, Mapping[str, str]]
 ) -> TableSchema:
-    """Returns the table with its foreign keys following renamed parents. `tables`: old → new name; `columns`: by the parent's old
-    name, as from `column_names`.
+    """Returns the table with its foreign keys pointing at renamed parents. `tables`: old → new name. `columns`: by the parent's old name,
+    as from `column_names`.
     """
     found = []
     for each in schema.foreign_keys:
@@ -109,7 +108,7 @@ def pointing(
 
 
 def in_order(found: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
-    """Returns foreign keys ordered by name. They have no order of their own, and equal sets of them must be equal."""
+    """Returns foreign keys ordered by name. They have no order of their own, and equal sets of them must compare as equal."""
     return tuple(sorted(found, key=lambda each: (each.name.lower(), each.columns)))
 
 
@@ -144,7 +143,7 @@ def _with(
 
 
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys without the dropped one. If no foreign key has the dropped name, all of them are in doubt."""
+    """Returns the foreign keys without the dropped one. If none has the dropped name, all of them are in doubt."""
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:
         return left

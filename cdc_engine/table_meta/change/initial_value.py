@@ -1,9 +1,8 @@
-"""Finds the value that existing rows get in a column that ALTER TABLE … ADD adds. The binlog has no row events for them.
+"""Finds the value of existing rows in a column that ALTER TABLE … ADD adds. The binlog has no row events for it.
 
 A nullable column without DEFAULT gives NULL, a plain literal gives what the type stores of it (`literal_value`), a NOT NULL column
 without DEFAULT gives the type's zero value, and CURRENT_TIMESTAMP gives the time of the statement. Any other DEFAULT, such as an
-expression, raises InitialValueUnknownError: the table is re-snapshotted, which is always correct. Pure functions; used by `evolution`.
-"""
+expression, raises InitialValueUnknownError: the table is re-snapshotted, which is always correct. Pure functions; used by `evolution`."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _SPATIAL = (
     "multipolygon",
     "geomcollection",
 )
-# values of the types for NOT NULL without DEFAULT
+# The values of types that are NOT NULL without DEFAULT.
 _ZEROS = {
     **dict.fromkeys((*_INTEGERS, "year", "bit"), "0"),
     **dict.fromkeys(("float", "double"), "0.0"),
@@ -44,9 +43,9 @@ _ZEROS = {
     "inet4": "0.0.0.0",  # noqa: S104 - a value, nothing is bound to it
     "inet6": "::",
 }
-_FRACTIONS = {"time", "datetime", "timestamp"}  # printed with as many digits as the type has
-_BY_SERVER = {"timestamp"}  # whether it has an implicit DEFAULT depends on a server setting
-EMPTY_STRING_IS_NULL = 1 << 32  # a sql_mode of MariaDB
+_FRACTIONS = {"time", "datetime", "timestamp"}  # They are printed with as many digits as the type has.
+_BY_SERVER = {"timestamp"}  # A server setting decides whether such a type has an implicit DEFAULT.
+EMPTY_STRING_IS_NULL = 1 << 32  # This is a sql_mode of MariaDB.
 NO_ZERO_IN_DATE = 1 << 23
 
 
@@ -70,8 +69,9 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> tuple[str | None, ...]:
-    """Returns the value of a row whose INSERT omits the column, in the form of `contracts.LiteralColumn.default`; () if it is not
-    certain."""
+    """Returns the value that a row gets if its INSERT omits the column, in the form of `contracts.LiteralColumn.default`; () if it is not
+    certain.
+    """
     if column.generated or column.type.base in _BY_SERVER:
         return ()
     if column.default is not None and not column.default.is_literal:
@@ -95,8 +95,8 @@ def _default(column: ColumnDefinition, default: Default, session: StatementSessi
 
 
 def _is_passed_over(column: ColumnDefinition, default: Default, session: StatementSession) -> bool:
-    """Returns whether MySQL ignores the default: a session without strict mode accepts DEFAULT '' of a text with a warning and stores
-    no default.
+    """Returns whether MySQL ignores the default: without strict mode it accepts DEFAULT '' for a text with a warning and stores no
+    default.
     """
     texts = session.flavour == MYSQL and column.type.base.endswith(("text", "blob"))
     return texts and default.notation is DefaultNotation.STRING and not default.value

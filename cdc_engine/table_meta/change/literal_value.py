@@ -33,7 +33,7 @@ class InitialValueUnknownError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class LiteralColumn:
-    """The column that a default belongs to.
+    """The column to which a default belongs.
 
     `charset`: of a text, `binary` for bytes, otherwise empty. `time_zone`: of the session that ran the statement. `client`: the charset
     of the statement's text. The last two are empty if the binlog does not contain them.
@@ -46,7 +46,7 @@ class LiteralColumn:
 
     @property
     def digits(self) -> int:
-        """The number of fractional digits of a second."""
+        """The number of fraction digits of its seconds."""
         return max(self.type.length, 0)
 
 
@@ -61,7 +61,7 @@ def stored(column: LiteralColumn, literal: Default) -> str:
 
 
 def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:
-    """Prints a date and time as the column shows it. It is in UTC for a TIMESTAMP, otherwise in the session's time zone."""
+    """Prints a date and time as the column shows it: in UTC for a TIMESTAMP, otherwise in the session's time zone."""
     if column.type.base == "date":
         return there.with_digits(0).day()
     return f"{there.day()} {there.with_digits(column.digits).clock(column.digits)}"
@@ -145,7 +145,7 @@ def _characters(column: LiteralColumn, literal: Default) -> str:
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
-        raise _converted(column)  # the server interprets the bytes in another charset than the client's
+        raise _converted(column)  # The server interprets the bytes in another charset than the client's.
     return value
 
 
@@ -195,14 +195,14 @@ def _set(column: LiteralColumn, literal: Default) -> str:
 
 
 def _string(column: LiteralColumn, literal: Default) -> str:
-    """Returns the text of a string. A number would be the number of a label, not its text."""
+    """Returns the text of a string. It does not accept a number, which would mean the number of a label and not its text."""
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     return _characters(column, literal)
 
 
 def _label(column: LiteralColumn, text: str) -> int:
-    """Returns the index of a label. ASCII letters of different case are equal in every collation in which the server accepts them."""
+    """Returns the index of a label. Upper and lower case of ASCII letters are equal in every collation in which the server accepts them."""
     labels = column.type.labels
     if text in labels:
         return labels.index(text)

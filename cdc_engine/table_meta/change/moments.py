@@ -24,12 +24,12 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  a Moment has no zone; its read
 
 
 class NoMomentError(Exception):
-    """A text is not a date or time whose stored value is certain. The message says why."""
+    """The text is not a date or time whose stored value is certain. The message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DateTimeValue:
-    """A date and a time of day without a zone. Year, month and day may be 0. `micros`: microseconds below the second."""
+    """A date and a time of day without a zone. Year, month and day may be 0. `micros`: the microseconds within the second."""
 
     date: tuple[int, int, int]
     seconds: int = 0
@@ -40,7 +40,9 @@ class DateTimeValue:
         return self.date == (0, 0, 0)
 
     def moved(self, micros: int) -> DateTimeValue:
-        """Adds microseconds. Raises NoMomentError for a date that does not exist and for a result outside years 1 to 9999."""
+        """Returns the value with microseconds added. Raises NoMomentError for a date that does not exist, and for a result outside years 1
+        to 9999.
+        """
         return DateTimeValue.of(_datetime(self, micros))
 
     @staticmethod
@@ -49,12 +51,12 @@ class DateTimeValue:
         return DateTimeValue((there.year, there.month, there.day), seconds, there.microsecond)
 
     def cut_to(self, digits: int) -> DateTimeValue:
-        """Drops the digits of the second after the first `digits`."""
+        """Returns the value without the digits of the second after the first `digits`."""
         return dataclasses.replace(self, micros=self.micros - self.micros % 10 ** (6 - digits))
 
     def with_digits(self, digits: int) -> DateTimeValue:
-        """Raises NoMomentError if the second has more than `digits` digits. Whether a server rounds or truncates them depends on its
-        settings.
+        """Raises NoMomentError if the second has more than `digits` digits: a server's settings decide whether it rounds or truncates
+        them.
         """
         if self.cut_to(digits) != self:
             raise NoMomentError("it has more digits of a second than its column")
@@ -114,7 +116,7 @@ def _clock_text(seconds: int, micros: int, digits: int) -> str:
 
 
 def at_epoch(micros: int) -> DateTimeValue:
-    """The moment in UTC, from microseconds since 1970."""
+    """Converts microseconds since 1970 to a date and time in UTC."""
     return DateTimeValue.of(_EPOCH + dt.timedelta(microseconds=micros))
 
 
@@ -148,7 +150,7 @@ def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
-    """Returns microseconds ahead of UTC, or a zone with rules."""
+    """Returns a fixed offset from UTC in microseconds, or a zone with rules."""
     if name.upper() in _UTC:
         return 0
     if found := _OFFSET.fullmatch(name):

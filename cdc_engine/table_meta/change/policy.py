@@ -1,4 +1,5 @@
-"""Decides which changes of a table the lake follows, and how: by a policy per kind of change, and an operator's approvals. Pure functions.
+"""Decides which changes of a table the lake follows, and how: by a policy for each kind of change, and by an operator's approvals. Pure
+functions.
 
 `effects` calls `decide` for every statement that affects the lake. The settings of a policy:
 
@@ -6,8 +7,7 @@
     hold                                       the table stops in DDL_HELD until an operator approves one of those
     stop                                       the table stops in DDL_REFUSED
 
-An approval applies only to `hold`, and only to the one statement that it was given for.
-"""
+An approval applies only to `hold`, and only to the one statement that it was given for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    "widen": "rewrite",  # readable afterwards by every reader in docs/readers.md that Sluice itself uses
+    "widen": "rewrite",  # Every reader in docs/readers.md that Sluice itself uses can read the table afterwards.
     "convert": HOLD,
     "key": HOLD,
     TRUNCATE: "apply",
@@ -70,7 +70,7 @@ DEFAULTS: Policy = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One change of a table, as a policy sees it: its kind, its description, and the alteration for the lake."""
+    """One change of a table in the form that a policy needs: its kind, its description, and the alteration for the lake."""
 
     kind: str
     what: str
@@ -89,8 +89,8 @@ class PolicyAnswer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ChangeDecision:
-    """The decision about a statement. `words`: for FOLLOW, the plan of each item. `alterations`: the lake's alterations in order, each
-    with its plan.
+    """The decision about a statement. `words`: the plan of each item, for FOLLOW. `alterations`: the lake's alterations in order, each with
+    its plan.
     """
 
     verdict: PolicyAnswer
@@ -99,7 +99,7 @@ class ChangeDecision:
 
 
 def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeDecision:
-    """Decides about the items of one statement. `approved`: the plan in an operator's approval of it, empty if there is none."""
+    """Decides about the items of one statement. `approved`: the plan in an operator's approval of it; empty if there is none."""
     words = [policy[item.kind] for item in items]
     if STOP in words:
         return ChangeDecision(PolicyAnswer.STOPPED)
@@ -116,18 +116,18 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
 
 
 def _approved(item: Item, word: str) -> str:
-    """Returns the plan of an approved item. An item that does not have the approved plan gets its default plan."""
+    """Returns the plan of an approved item. An item to which the approved plan does not apply gets its default plan."""
     return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
 
 def choices(items: Sequence[Item], policy: Policy) -> tuple[str, ...]:
-    """Returns the plans that an approval of a held statement can name."""
+    """Returns the plans that an approval of a pending statement can name."""
     held = [item for item in items if policy[item.kind] == HOLD]
     return tuple(dict.fromkeys(word for item in held for word in item.plans))
 
 
 def items_of(alterations: Sequence[Alteration]) -> list[Item]:
-    """Returns the items that affect the lake. A wider column whose lake type stays the same does not."""
+    """Returns the items that affect the lake. A wider column whose lake type stays the same does not affect it."""
     return [
         Item(kind=each.kind.value, what=described(each), alteration=each)
         for each in alterations
@@ -151,7 +151,7 @@ def described(alteration: Alteration) -> str:
 
 
 def lake_type(mysql_type: str) -> str:
-    """Returns Spark's name of the lake type for a declared type; the declared type itself if it has none."""
+    """Returns Spark's name of the lake type for a declared type; the declared type itself if there is none."""
     text, _, charset = mysql_type.partition(" character set ")
     try:
         return type_of(DeclaredColumn(name="", type=text, charset=charset).column()).spark
@@ -164,7 +164,7 @@ def lake_type(mysql_type: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingChange:
-    """A statement that waits for review. `order_key` and `place`: the position of the end of its event."""
+    """A statement that waits for an operator's approval. `order_key`, `place`: the position of the end of its event."""
 
     destination: str
     database: str
@@ -177,7 +177,7 @@ class PendingChange:
 
     @property
     def reason(self) -> str:
-        """The text for an operator: the statement, the effect of each plan, and the command that decides. A Markdown list."""
+        """Returns the text for an operator, as a Markdown list: the statement, the effect of each plan, and the command that decides."""
         lines = [f"`{self.statement}` at {self.place} waits for review."]
         for item in self.items:
             lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
@@ -198,14 +198,14 @@ def _unresolved(_database: str, _table: str, _reason: str, _place: str) -> Table
 
 
 def _unnoted(_held: PendingChange) -> None:
-    """Does nothing. For a history that nobody reviews."""
+    """Does nothing; it is used for a history that nobody reviews."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaDecisions:
-    """Callbacks from which `history` gets policies and approvals, and to which it reports held statements. By default the lake follows
-    changes that harm no row, nothing is approved and nothing is reported. `resolved`: (database, table, reason, position of the
-    statement or empty) → the schema that was given for a table that stopped for this reason.
+    """Callbacks through which `history` gets policies and approvals, and reports pending statements. By default the lake follows changes
+    that harm no row, nothing is approved, and nothing is reported. `resolved`: (database, table, reason, position of the statement or
+    empty) → the schema that was given for a table that stopped for this reason.
     """
 
     destination: str = ""

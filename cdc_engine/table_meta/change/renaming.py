@@ -1,18 +1,17 @@
-"""Finds which table a name refers to after RENAME TABLE, and whether that is the copy of a schema change tool. Pure functions; used by
-`effects`.
+"""Finds which table a name refers to after RENAME TABLE, and whether that table is the copy that a schema change tool makes. Pure
+functions; used by `effects`.
 
 gh-ost, pt-online-schema-change and Vitess build the altered table next to the old one, copy all rows into it while they follow the old
-one's changes, and then swap the two names in one statement. Nothing in the binlog proves that the copy has the table's rows.
-"""
+one's changes, and then swap the two names in one statement. Nothing in the binlog proves that the copy has the table's rows."""
 
 from __future__ import annotations
 
 import re
 
 TableKey = tuple[str, str]
-NAME_CHARS_MAX = 64  # the tools truncate a name that would become longer
+NAME_CHARS_MAX = 64  # The tools truncate a name that would become longer.
 _UUID = r"[0-9a-f]{{8}}(?:_?[0-9a-f]{{4}}){{3}}_?[0-9a-f]{{12}}"
-# {t}: the table's name, or its beginning if it was truncated. Some of Vitess's names do not contain it.
+# {t} is the table's name, or its beginning if it was truncated. Some of Vitess's names do not contain it.
 _COPIES = (
     *(r"_+{t}_(?:gho|new)", r"__osc_(?:new|chg)_{t}", r"lhmn_{t}"),
     *(rf"_vt_(?:vrp|gho)_{_UUID}_\d{{{{14}}}}_", rf"_{_UUID}_\d{{{{14}}}}_(?:vrepl|gho|new)"),
@@ -28,8 +27,8 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """Returns, for each name in the pairs (executed from left to right), the name that its table had before; None if the name refers to
-    no table now.
+    """Returns, for each name in the pairs (executed from left to right), the name that its table had before; None if the name refers to no
+    table afterwards.
 
     If an old name occurs again before another table got that name, its first rename was of a temporary table of the session (MariaDB) and
     is ignored.
@@ -45,7 +44,7 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
 
 
 def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]]) -> bool:
-    """Returns whether the name is renamed again before another table got it."""
+    """Returns whether the table with this name is renamed again before another table gets the name."""
     for old, new in pairs:
         if name in (old, new):
             return old == name
@@ -53,12 +52,14 @@ def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]])
 
 
 def is_copy(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether `origin`, the former name of the table that now has this name, is a schema change tool's name for a copy of it."""
+    """Returns whether `origin`, the former name of the table that now has this name, is a name that a schema change tool gives to its
+    copy.
+    """
     return _is_named(_COPIES, origin[1], name[1])
 
 
 def is_remains(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether this is a schema change tool's name for the table that it swapped out."""
+    """Returns whether a schema change tool gives this name to the table that it swapped out."""
     return _is_named(_REMAINS, name[1], origin[1])
 
 

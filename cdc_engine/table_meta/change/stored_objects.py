@@ -1,8 +1,7 @@
-"""Decides what a change of a table changes besides it: through triggers, and through a view that stands for tables. Pure functions.
+"""Decides what else changes when a table changes: through triggers, and through views of the table. Pure functions.
 
 Used by `history` for statements in statement format, of which the binlog has no rows. A trigger or view counts by the names in its body:
-every table of such a name, in whatever database, may change with it. That is too many rather than too few.
-"""
+every table of such a name, in whatever database, may change with it. That is too many rather than too few."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ _ABOUT_OBJECTS = re.compile(r"(?<![\w$])(?:TRIGGER|VIEW)(?![\w$])", re.IGNORECAS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObject:
-    """A trigger or view. `table`: that the trigger belongs to, or the view itself. `words`: the names in its body, in lower case.
-    `calls`: the body calls a routine, or is unknown.
+    """A trigger or view. `table`: the trigger's table, or the view itself. `words`: the names in its body, in lower case. `calls`: the body
+    calls a routine, or is unknown.
     """
 
     what: str
@@ -53,7 +52,7 @@ class StoredObject:
 
     @classmethod
     def from_json(cls, database: str, name: str, content: Mapping[str, Any]) -> StoredObject:
-        """Inverse of `to_json`. Raises KeyError or ValueError on anything else."""
+        """Parses the JSON of `to_json`. Raises KeyError or ValueError on anything else."""
         of_database, table = content["table"]
         return cls(
             what=content["what"],
@@ -67,7 +66,7 @@ class StoredObject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObjects:
-    """The triggers and views of a server. `complete`: there are no others; if not, a change may reach every table."""
+    """The triggers and views of a server. `complete`: there are no others; otherwise a change may reach every table."""
 
     objects: tuple[StoredObject, ...] = ()
     complete: bool = True
@@ -108,7 +107,7 @@ class StoredObjects:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectReach:
     """What a statement may change besides the tables that it names. `tables`: each with the trigger or view. `everything`: why every table
-    may be changed, empty if not.
+    may be changed; empty if only those are.
     """
 
     tables: Mapping[TableKey, str] = dataclasses.field(default_factory=dict)
@@ -122,7 +121,7 @@ def _is_view(objects: Iterable[StoredObject]) -> bool:
 def _calling(
     views: Iterable[TableKey], at: Mapping[TableKey, list[StoredObject]], named: Mapping[str, set[TableKey]]
 ) -> str:
-    """Returns why reading these views may change every table: one of them, or of the views in them, calls a routine."""
+    """Returns why reading these views may change every table: one of them, or of the views that they read, calls a routine."""
     left, seen = list(views), set[TableKey]()
     while left:
         table = left.pop()
@@ -158,7 +157,9 @@ def object_changes(
     full_name: Callable[[TableName], TableKey],
     database_name: Callable[[str], str],
 ) -> ObjectChanges:
-    """Returns the changes. `there`: what exists before the statement. `full_name`, `database_name`: as the server stores names."""
+    """Returns the changes of triggers and views. `there`: those that exist before the statement. `full_name`, `database_name`: convert
+    names to the form that the server stores.
+    """
     match statement:
         case CreateStoredObject():
             return _created(statement, full_name)
@@ -183,7 +184,7 @@ def _created(statement: CreateStoredObject, full_name: Callable[[TableName], Tab
     database, name = full_name(statement.name)
     table = (database, name)
     if statement.table is not None:
-        # A trigger is in the database of its table, whichever of the two names says so.
+        # A trigger is in the database of its table, whichever of the two names contains the database.
         table = full_name(statement.table)
         database = table[0]
     made = StoredObject(

@@ -24,16 +24,17 @@ _KINDS = {
     **dict.fromkeys(("time", "datetime", "timestamp"), "moment"),
     **dict.fromkeys(("enum", "set"), "labels"),
 }
-# charsets that contain the characters of all others; then those with characters beyond the first 65,536 of Unicode
+# First the charsets that contain the characters of all others, then those with characters beyond the first 65,536 of
+# Unicode.
 _UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
 _BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
 _BMP = {"utf8mb3", "ucs2"}
-_FLOAT_DIGITS = {"float": 24, "double": 53}  # bits of an integer that the type holds exactly
+_FLOAT_DIGITS = {"float": 24, "double": 53}  # The number of bits of an integer that the type holds exactly.
 Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 
 def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | None:
-    """Returns WIDEN or CONVERT; None if all values stay the same (changes of display width, position, NULL, visibility)."""
+    """Returns WIDEN or CONVERT; None if all values stay the same (a change of display width, position, NULL or visibility)."""
     if (old.type, old.charset) == (new.type, new.charset):
         return None
     before, after = declared_type(old.type), declared_type(new.type)
@@ -118,8 +119,8 @@ def _length(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> 
 
 
 def _bits(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
-    """Returns whether a BIT column can be widened: only from two bits on, because the lake stores one bit as a boolean and more bits as a
-    number.
+    """Returns whether a BIT column can be widened. One with a single bit cannot, because the lake stores one bit as a boolean and more bits
+    as a number.
     """
     return 1 < before.length <= after.length
 
@@ -136,7 +137,7 @@ def _always(_before: DeclaredType, _after: DeclaredType, _old: int, _new: int) -
     return True
 
 
-# binary(n) has no rule for a larger n, because its values change: they are padded with zero bytes
+# binary(n) has no rule for a larger n, because its values would change: they are padded with zero bytes.
 RULES: dict[tuple[str, str], Rule] = {
     ("integer", "integer"): _integer,
     ("integer", "decimal"): _integer_to_decimal,

@@ -1,8 +1,7 @@
-"""Parses ALTER TABLE after the table's name: one entry of ACTIONS per kind of action. Called by `reader`.
+"""Parses ALTER TABLE after the table's name. ACTIONS has an entry for each kind of action. Called by `reader`.
 
 An action either changes no columns and no rows, or is recorded as an item that `alteration` applies, or as an action that changes rows
-without row events. An action without an entry makes the statement unreadable.
-"""
+without row events. An action without an entry makes the statement unreadable."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ class _Alteration:
 
 @dataclasses.dataclass(frozen=True)
 class _Action:
-    """An action. `words`: what the pattern matched; the cursor is after it."""
+    """An action that is being parsed. `words`: the words that its pattern matched; the cursor is after them."""
 
     cursor: TokenCursor
     words: str
@@ -114,7 +113,7 @@ def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
             return
     if cursor.peek(1) != Token(TokenKind.SIGN, "="):
         raise cursor.unreadable()
-    cursor.next()  # an option of a storage engine, whose name may be in backquotes
+    cursor.next()  # This is an option of a storage engine, whose name may be in backquotes.
     _option(_Action(cursor, "", alteration))
 
 
@@ -140,13 +139,15 @@ def _option(action: _Action) -> None:
 
 
 def _rows_lost_all(action: _Action) -> None:
-    """Records an action on partitions. Partition names are also separated by commas, and no other action can follow."""
+    """Records an action on partitions that removes or inserts rows. Commas also separate the partitions' names, so no other action can
+    follow.
+    """
     action.alteration.rows_lost.append(action.words)
     action.cursor.skip_all()
 
 
 def _exchange(action: _Action) -> None:
-    """Parses EXCHANGE PARTITION p WITH TABLE t: partition and table swap their rows."""
+    """Parses EXCHANGE PARTITION p WITH TABLE t, in which partition and table swap their rows."""
     cursor = action.cursor
     action.alteration.rows_lost.append(f"{action.words} PARTITION")
     while not cursor.accept("WITH", "TABLE"):
@@ -158,7 +159,7 @@ def _exchange(action: _Action) -> None:
 
 
 def _convert_partition(action: _Action) -> None:
-    """Parses MariaDB's CONVERT PARTITION p TO TABLE t and CONVERT TABLE t TO PARTITION p …: a table is created with rows, or removed
+    """Parses MariaDB's CONVERT PARTITION p TO TABLE t and CONVERT TABLE t TO PARTITION p …, which create a table with rows or remove one
     with its rows.
     """
     cursor = action.cursor
@@ -363,7 +364,7 @@ _OPTIONS = (
     r"|SECONDARY_ENGINE_ATTRIBUTE|STATS_AUTO_RECALC|STATS_PERSISTENT|STATS_SAMPLE_PAGES|STORAGE|TABLE_CHECKSUM|TABLESPACE"
     r"|TRANSACTIONAL|ALGORITHM|LOCK)"
 )
-# actions after which ALTER IGNORE cannot delete rows
+# After these actions ALTER IGNORE cannot delete rows.
 _HARMLESS = re.compile(
     rf"(?:ADD (?:COLUMN|INDEX|KEY|FULLTEXT|SPATIAL|VECTOR|FOREIGN)|RENAME|ALTER|DISABLE|ENABLE|FORCE|WITH|ORDER|DEFAULT"
     rf"|DROP (?:INDEX|KEY|FOREIGN|CONSTRAINT|CHECK)|CHARACTER|CHAR|CHARSET|COLLATE|ENGINE|TYPE|{_OPTIONS}) "

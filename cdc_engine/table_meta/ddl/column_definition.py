@@ -18,14 +18,14 @@ from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, r
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
-# These follow the last column of an ALTER without a comma.
+# These words follow the last column of an ALTER without a comma.
 _PARTITIONS = re.compile(r"PARTITION BY |REMOVE PARTITIONING ")
-FIRST = ""  # value of `after` for a column that becomes the first one
+FIRST = ""  # The value of `after` for a column that becomes the first one.
 
 
 @dataclasses.dataclass
 class ColumnDefinition:
-    """A column definition. `charset`: the column's own, None if the table's applies. `after`: the column that it follows, FIRST, or None
+    """A column definition. `charset`: the column's own; None if the table's applies. `after`: the column that it follows, FIRST, or None
     for the end.
 
     `says_null`: the statement contains NULL, without which a TIMESTAMP may be NOT NULL. `literals`: how its labels and DEFAULT are
@@ -78,7 +78,7 @@ def read_charset(cursor: TokenCursor) -> str:
 
 
 def accept_default(cursor: TokenCursor) -> bool:
-    """Accepts DEFAULT in place of the name of a charset or a collation (MySQL 5.7, MariaDB). Returns whether it was there."""
+    """Skips DEFAULT where it stands in place of a charset's or collation's name (MySQL 5.7, MariaDB). Returns whether it was there."""
     equals = cursor.peek().text == "="
     if cursor.peek(int(equals)).word != "DEFAULT":
         return False
@@ -104,7 +104,7 @@ def _read_attribute(cursor: TokenCursor, column: ColumnDefinition) -> None:
             apply(cursor, column)
             return
     if cursor.peek(1) == Token(TokenKind.SIGN, "=") and cursor.peek().word != "COMPRESSED":
-        cursor.expect_name()  # an attribute of MariaDB's engines
+        cursor.expect_name()  # This is an attribute of MariaDB's storage engines.
         _one_token(cursor, column)
         return
     column.type = read_type_attribute(cursor, column.type)
@@ -115,7 +115,7 @@ def _set_charset(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _set_collation(cursor: TokenCursor, column: ColumnDefinition) -> None:
-    if not accept_default(cursor):  # DEFAULT is MariaDB's: the charset's collation
+    if not accept_default(cursor):  # DEFAULT is MariaDB's word for the charset's collation.
         column.charset = read_collation(cursor) or column.charset
 
 
@@ -131,7 +131,7 @@ def _not_null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
-    column.nullable = column.says_null = True  # the last NULL or NOT NULL applies
+    column.nullable = column.says_null = True  # The last NULL or NOT NULL applies.
 
 
 def _primary(_cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -212,7 +212,7 @@ def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 Attribute = Callable[[TokenCursor, ColumnDefinition], None]
-# longer sequences of keywords come before their prefixes
+# Longer sequences of keywords come before their prefixes.
 _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("NOT", "NULL"), _not_null),
     (("NULL",), _null),

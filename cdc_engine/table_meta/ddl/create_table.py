@@ -81,7 +81,7 @@ def _read_elements(
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
             key = _without_periods(key, periods)
-            key = tuple(name for name in key if name.lower() not in ends)  # every key of such a table contains it
+            key = tuple(name for name in key if name.lower() not in ends)  # Every key of such a table contains it.
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
 
@@ -135,14 +135,14 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
 
 
 def _skip_option(cursor: TokenCursor) -> None:
-    """Skips a keyword and, after an equals sign, its value, which may be a keyword with another meaning elsewhere."""
+    """Skips an option's keyword and, after an equals sign, its value, which may be a keyword with another meaning elsewhere."""
     cursor.next()
     if cursor.accept_sign("=") and cursor.peek() != _OPEN:
         cursor.next()
 
 
 def _is_query(cursor: TokenCursor) -> bool:
-    """Returns whether a query in parentheses is next. Its first words are reserved, so no column of a list begins so."""
+    """Returns whether a query in parentheses follows. Its first words are reserved, so no column of a list begins like this."""
     ahead = 0
     while cursor.peek(ahead) == _OPEN:
         ahead += 1
@@ -150,7 +150,7 @@ def _is_query(cursor: TokenCursor) -> bool:
 
 
 def _selects_after(cursor: TokenCursor) -> bool:
-    """Returns whether a query follows the partitions, which have none of its first words outside parentheses."""
+    """Returns whether a query follows the partitions. Outside parentheses, partitions contain none of its first words."""
     while not cursor.at_end:
         if cursor.peek().word in _SELECTS or _is_query(cursor):
             return True

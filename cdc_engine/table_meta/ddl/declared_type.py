@@ -1,9 +1,8 @@
-"""A column's declared type: parsed from DDL or from information_schema.columns.column_type, and converted to the layout of a table map.
+"""Parses a column's declared type from DDL or from information_schema.columns.column_type, and converts it to the layout of a table map.
 
 The many spellings of a type in both servers are converted to one canonical text, close to MySQL 8.0's (`int unsigned`, `varchar(20)`,
 `enum('a','b')`), so that a table's version does not depend on the origin of its schema. Display widths and zerofill are dropped, except
-in `tinyint(1)`, which many treat as a boolean. Pure functions; used by `column_definition`, `snapshot` and `schema`.
-"""
+in `tinyint(1)`, which many treat as a boolean. Pure functions; used by `column_definition`, `snapshot` and `schema`."""
 
 from __future__ import annotations
 
@@ -101,8 +100,9 @@ _BINARY_OF = {
 }
 _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"}
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
-_LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}  # length if none is declared
-FLOAT_DIGITS_MAX = 24  # binary digits; FLOAT(25) and more is a double
+# The lengths of types that are declared without one.
+_LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}
+FLOAT_DIGITS_MAX = 24  # The number of binary digits; FLOAT(25) and more is a double.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,12 +120,12 @@ class DeclaredType:
 
     @property
     def has_charset(self) -> bool:
-        """Whether its bytes are text in a character set."""
+        """Whether the type's bytes are text in a character set."""
         return self.base in _TEXTS or self.base in {"enum", "set"}
 
     @property
     def is_binary_string(self) -> bool:
-        """Whether it is a string of bytes, whose charset is `binary`."""
+        """Whether the type is a string of bytes, whose charset is `binary`."""
         return self.base in _FIXED_BYTES or self.base in _BINARY_OF.values() or self.base == "vector"
 
     @property
@@ -133,7 +133,7 @@ class DeclaredType:
         return self.base in _NUMBERS
 
     def as_binary(self) -> DeclaredType:
-        """Returns what a text type becomes with CHARACTER SET binary."""
+        """Returns the type that a text type becomes with CHARACTER SET binary."""
         return dataclasses.replace(self, base=_BINARY_OF.get(self.base, self.base))
 
     @property
@@ -220,9 +220,9 @@ def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
     return _canonical(base, length, scale)
 
 
-# MariaDB's qualifiers for the types of a mode (`mariadb_schema.date`), with the types that differ in that mode.
+# MariaDB's qualifiers for the types of a mode (`mariadb_schema.date`), and the types that differ in that mode.
 _MODES = {"MARIADB_SCHEMA": {}, "ORACLE_SCHEMA": {"date": "datetime"}, "MAXDB_SCHEMA": {"timestamp": "datetime"}}
-_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # modes differ at most in these types
+_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # Modes differ at most in these types.
 
 
 def _read_qualified(cursor: TokenCursor) -> str:
@@ -255,7 +255,7 @@ def _read_labels(cursor: TokenCursor) -> tuple[str, ...]:
         if (raw := bytes_of(token)) is not None:
             labels.append(raw_literal(raw))
         elif token.kind is TokenKind.STRING:
-            labels.append(token.text.rstrip(" "))  # the server removes a label's trailing blanks
+            labels.append(token.text.rstrip(" "))  # The server removes a label's trailing blanks.
         else:
             raise cursor.unreadable(token)
         if cursor.accept_sign(")"):

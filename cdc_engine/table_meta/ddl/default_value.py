@@ -16,24 +16,24 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 _BITS = re.compile(r"(?:[bB]'|0b)([01]*)'?")
 _HEXADECIMAL = re.compile(r"(?:[xX]'|0[xX])([0-9a-fA-F]*)'?")
 _MOMENTS = {"DATE", "TIME", "TIMESTAMP"}
-# spelling → part of the time at which the statement began
+# A spelling, and the part of the statement's start time that it means.
 CLOCKS = {
     **dict.fromkeys(("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"), "now"),
     **dict.fromkeys(("CURRENT_DATE", "CURDATE"), "date"),
 }
 _DIGITS_MAX = 6
-# these need no parentheses
+# These need no parentheses.
 _BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE"}
 
 
 class DefaultNotation(enum.Enum):
     NULL = "NULL"
     STRING = "a string"
-    NUMBER = "a number"  # `value` as written, with its sign
-    BYTES = "bytes"  # x'4142', 0x4142, b'101': `value` is in hexadecimal
-    MOMENT = "a moment"  # DATE'…', TIME'…', TIMESTAMP'…': `said` is the keyword before it
-    CLOCK = "the time"  # `value` as in CLOCKS, `digits` of a second, -1 if not declared
-    EXPRESSION = "an expression"  # has no value here
+    NUMBER = "a number"  # `value` is the number as written, with its sign.
+    BYTES = "bytes"  # x'4142', 0x4142 or b'101'; `value` is in hexadecimal.
+    MOMENT = "a moment"  # DATE'…', TIME'…' or TIMESTAMP'…'; `said` is the keyword before the text.
+    CLOCK = "the time"  # `value` is as in CLOCKS; `digits` are those of the second, -1 if not declared.
+    EXPRESSION = "an expression"  # An expression has no value here.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def read_default(cursor: TokenCursor) -> Default:
 
 
 def _in_parentheses(inside: tuple[Token, ...]) -> Default:
-    """Parses an expression that is only a literal or a clock; any other one is EXPRESSION."""
+    """Parses an expression in parentheses. Anything but a single literal or clock is EXPRESSION."""
     cursor = TokenCursor(list(_without_parentheses(inside)))
     found = read_operand(cursor, in_expression=True)
     return found if found is not None and cursor.at_end else EXPRESSION
@@ -87,7 +87,7 @@ def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
 
 
 def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
-    """Returns the tokens between two parentheses and moves the cursor after them."""
+    """Returns the tokens between two parentheses, and moves the cursor behind them."""
     begin = cursor.place
     cursor.skip_parentheses()
     return cursor.since(begin)[1:-1]
@@ -148,7 +148,7 @@ def _literal(token: Token) -> Default | None:
 
 
 def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
-    """Parses CURRENT_TIMESTAMP or NOW(3), and in an expression also functions that return a part of it."""
+    """Parses CURRENT_TIMESTAMP or NOW(3). In an expression, it also parses functions that return a part of it."""
     word = cursor.peek().word
     what = CLOCKS.get(word)
     if what is None or (what != "now" and not in_expression and word not in _BARE_CLOCKS):

@@ -15,7 +15,7 @@ CASCADE, SET_NULL = "CASCADE", "SET NULL"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyDefinition:
-    """A foreign key definition. `parent`: (database, table), the database empty if not given. `referenced`: empty if not given, which
+    """A foreign key definition. `parent`: (database, table); the database is empty if not given. `referenced`: empty if not given, which
     means the parent's primary key.
 
     `symbol`: the name after CONSTRAINT; `index`: the name after FOREIGN KEY, which MariaDB uses if there is no symbol. `on_delete`,

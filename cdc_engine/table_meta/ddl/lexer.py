@@ -27,18 +27,18 @@ class UnreadableError(Exception):
 
 
 class TokenKind(enum.Enum):
-    WORD = "word"  # keyword or bare name
-    NAME = "name"  # in backquotes, or in double quotes that enclose a name
+    WORD = "word"  # A keyword or a name without quotes.
+    NAME = "name"  # A name in backquotes, or in double quotes where these enclose names.
     STRING = "string"
-    NUMBER = "number"  # also hexadecimal and bit literals
+    NUMBER = "number"  # This includes hexadecimal and bit literals.
     SIGN = "sign"
     END = "end"
 
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token. `text`: for strings and names without quotes and escapes, otherwise as written. `apart`: a sign that blanks or a comment
-    precede.
+    """A token. `text`: without quotes and escapes for strings and names, otherwise as written. `apart`: the token is a sign, and blanks or
+    a comment precede it.
     """
 
     kind: TokenKind
@@ -52,7 +52,7 @@ class Token:
 
 
 _END = Token(TokenKind.END, "")
-# Alternatives are tried in order. An executable comment only loses its delimiters, including the version.
+# Alternatives are tried in order. An executable comment loses only its delimiters and its version.
 _SHAPES = r"""
     (?P<space>{blank}+ | --(?=[\x00-\x20]|\Z)[^\n]* | \#[^\n]* | {fence} | /\*.*?\*/ | \*/ )
   | (?P<name>`(?:[^`]|``)*` {more_names})
@@ -62,10 +62,10 @@ _SHAPES = r"""
   | (?P<word>{letter}+)
   | (?P<sign>[^'"`])
 """
-# Includes characters that Python considers blanks or signs: servers consider only ASCII ones.
+# This includes characters that Python considers blanks or signs, because servers consider only ASCII ones as such.
 _LETTER = r"[0-9A-Za-z_$\x80-\U0010FFFF]"
 _BLANK = r"[\t-\r\x20]"
-# the version in an executable comment; further digits belong to the statement
+# The version in an executable comment. Further digits belong to the statement.
 _FENCES = {
     True: r"/\*M?!(?:\d{5,6})?",
     False: r"/\*!(?:[01]\d{5}|\d{5})?",
@@ -75,7 +75,7 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-    """How a session writes statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of the text, empty if unknown.
+    """How a session writes statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of the text; empty if unknown.
 
     If a server does not execute an executable comment because of its version, it writes it into the binlog as a plain comment.
     """
@@ -92,7 +92,7 @@ _NOWHERE = -2
 
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns the pattern of any token, and that of the name after a point."""
+    """Returns the pattern of any token, and the pattern of the name after a point."""
     mail, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
         mail, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
@@ -117,10 +117,11 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
     pattern, name_pattern = _patterns(notation)
     characters = word_characters(notation.client)
     found: list[Token] = []
-    at, point = 0, _NOWHERE  # the end of a name that a point may follow
+    at, point = 0, _NOWHERE  # The end of a name that a point may follow.
     apart = False
     while at < len(statement):
-        # After a point that immediately follows a name, there is a name, even if it would be a number elsewhere: d.20151214.
+        # After a point that immediately follows a name, there is a name, even if it would be a number elsewhere:
+        # d.20151214.
         match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
         if match is None:
             raise UnreadableError(f"a quote is not closed at character {at}")
@@ -138,7 +139,8 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
             token = Token(token.kind, token.text.translate(characters))
         if token.kind in _NAMES_OR_WORDS and not token.text.isascii():
             token = Token(token.kind, _BEYOND_NAMES.sub("?", token.text))
-        if found and token.kind is found[-1].kind is TokenKind.STRING:  # 'a' 'b' is one string
+        # Neighbouring strings such as 'a' 'b' are one string.
+        if found and token.kind is found[-1].kind is TokenKind.STRING:
             token = Token(TokenKind.STRING, found.pop().text + token.text)
         found.append(token)
     return found
@@ -209,7 +211,7 @@ class TokenCursor:
         self._at = len(self._tokens)
 
     def words(self, count: int) -> str:
-        """Returns the next keywords, up to `count` or to the first token that is not a keyword, each followed by a blank."""
+        """Returns the next keywords, up to `count` or to the first token that is not a keyword. A blank follows each of them."""
         found = []
         for ahead in range(count):
             if not self.peek(ahead).word:
@@ -218,7 +220,7 @@ class TokenCursor:
         return "".join(found)
 
     def accept(self, *words: str) -> bool:
-        """Accepts all of these keywords, one after the other."""
+        """Skips all of these keywords if they follow one after the other. Returns whether they do."""
         if any(self.peek(index).word != word for index, word in enumerate(words)):
             return False
         self._at += len(words)

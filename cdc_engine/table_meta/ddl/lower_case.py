@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-# ranges (first, last) of letters that have a lower case in Python but not in the servers
+# Ranges (first, last) of letters that have a lower case in Python but not in the servers.
 _LEFT_ALONE = (
     *((0x0220, 0x0220), (0x023A, 0x037F), (0x03CF, 0x03D8), (0x03F4, 0x03FF), (0x048A, 0x048A), (0x04C0, 0x04C0)),
     *((0x04C5, 0x04C5), (0x04C9, 0x04C9), (0x04CD, 0x04CD), (0x04F6, 0x04F6), (0x04FA, 0x052E), (0x10A0, 0x1CBF)),
@@ -17,7 +17,7 @@ _LEFT_ALONE = (
 
 
 def lowered(name: str) -> str:
-    """Returns a table name as servers that fold names write it. The number of characters stays the same."""
+    """Returns a table name in the form of servers that fold names. The number of characters stays the same."""
     return name.lower() if name.isascii() else "".join(map(_lowered, name))
 
 
@@ -25,4 +25,4 @@ def lowered(name: str) -> str:
 def _lowered(character: str) -> str:
     if any(first <= ord(character) <= last for first, last in _LEFT_ALONE):
         return character
-    return character.lower()[0]  # for the capital I with a dot: i
+    return character.lower()[0]  # This maps the capital I with a dot to i.

@@ -1,8 +1,7 @@
-"""Parses a statement of the binlog: finds its form and parses its contents. Pure functions; called by `history`.
+"""Parses a statement of the binlog: finds its form and then parses its contents. Pure functions; called by `history`.
 
 Every form is an entry of FORMS: a pattern over the keywords at the beginning, and the function that parses the rest. To support a form
-that stops a table today, change its entry to one that parses more. A statement without an entry is `Unread`.
-"""
+that stops a table today, change its entry to one that parses more. A statement without an entry is `Unread`."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class FormReading:
-    """The input of a form's parser: the cursor after the form's keywords, and the keywords. `strict`: the session refused invalid
-    values. `ignore_space`: blanks may precede the parenthesis of every function.
+    """The input of a form's parser: the form's keywords, and the cursor behind them. `strict`: the session refused invalid values.
+    `ignore_space`: blanks may precede the parenthesis of every function.
     """
 
     cursor: TokenCursor
@@ -71,12 +70,14 @@ def read_statement(
     sql_mode: int = 0,
     literals: Literals = Literals(),  # noqa: B008 - a value
 ) -> Statement:
-    """Parses one statement. Never raises: if it cannot be parsed, because of its contents or a defect in the parser, returns `Unread`."""
+    """Parses one statement. Never raises: returns `Unread` for a statement that cannot be parsed, because of its contents or of a defect in
+    the parser.
+    """
     try:
         return _read_statement(statement, flavour, sql_mode, literals)
     except UnreadableError as error:
         return Unread(leading_words(statement), str(error), text=statement)
-    except Exception as error:  # no statement may stop the stream
+    except Exception as error:  # No statement may stop the stream.
         return Unread(leading_words(statement), defect_text(error), text=statement)
 
 
@@ -111,7 +112,7 @@ def _defines_columns(statement: Statement) -> bool:
 
 
 def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> list[Token]:
-    """Splits the statement according to the session's modes."""
+    """Splits the statement into tokens according to the session's modes."""
     notation = Notation(
         ansi_quotes=bool(sql_mode & ANSI_QUOTES),
         backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES,
@@ -119,7 +120,7 @@ def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> l
         client=client,
     )
     found = tokens(statement, notation)
-    if sql_mode & REAL_AS_FLOAT:  # a reserved word: without quotes it is the type
+    if sql_mode & REAL_AS_FLOAT:  # It is a reserved word: without quotes it is the type.
         found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
     return found
 
@@ -154,14 +155,14 @@ def _read_row_change(reading: FormReading) -> Statement:
     except UnreadableError:
         names = ()
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
-        place = cursor.place  # the table's name may have a list of columns
+        place = cursor.place  # A list of columns may follow the table's name.
     cursor.skip_all()
     calls = reading.kind == "CALL" or calls_routine(cursor.since(place), ignore_space=reading.ignore_space)
     return StatementRowChange(reading.kind, reading.words, names, calls)
 
 
 def _read_analyzed(reading: FormReading) -> Statement:
-    """Parses MariaDB's ANALYZE [FORMAT = JSON] of a statement, which it executes; it logs a change with these words."""
+    """Parses MariaDB's ANALYZE [FORMAT = JSON] before a statement. MariaDB executes the statement and logs it with these words."""
     if reading.cursor.accept("FORMAT"):
         reading.cursor.accept_sign("=")
         reading.cursor.next()
@@ -205,7 +206,7 @@ def _select_calls(reading: FormReading, place: int) -> bool:
 def _read_stored_object(reading: FormReading) -> Statement:
     try:
         read = read_stored_object(reading.cursor, reading.kind, ignore_space=reading.ignore_space)
-    except UnreadableError:  # no row of a table changes; what later changes do is unknown
+    except UnreadableError:  # No row of a table changes. What later changes cause is unknown.
         return CreateStoredObject(reading.kind)
     return read or Nothing(reading.kind)
 
@@ -261,7 +262,7 @@ def _read_database(reading: FormReading) -> Statement:
     try:
         charset = _database_charset(cursor, reading.flavour)
     except UnreadableError:
-        charset = ""  # unknown: a table that is created without a charset stops
+        charset = ""  # The charset is unknown: a table that is created without one stops.
     return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
 
 

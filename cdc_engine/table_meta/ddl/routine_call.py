@@ -1,8 +1,7 @@
-"""Finds whether a statement calls a routine that a user made: a stored function may write any table. Called by `reader`.
+"""Finds whether a statement calls a user's routine: a stored function may write any table. Called by `reader`.
 
 A name before a parenthesis is a call unless the servers reserve it or have a function of this name. An unknown name counts as a call: a
-function that is missing here stops tables that need not stop, and loses nothing.
-"""
+function that is missing here stops tables that need not stop, and loses nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from collections.abc import Sequence
 
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenKind
 
-# Functions of MySQL 8 and MariaDB 11.4, and the functions that Percona Toolkit uses if they are installed. MariaDB lists its own in
-# information_schema.SQL_FUNCTIONS.
+# Functions of MySQL 8 and MariaDB 11.4, and those of Percona Toolkit that it uses if they are installed. MariaDB lists
+# its own in information_schema.SQL_FUNCTIONS.
 _FUNCTIONS = """
 ABS ACOS ADDDATE ADDTIME ADD_MONTHS AES_DECRYPT AES_ENCRYPT ANY_VALUE ASCII ASIN ATAN ATAN2 AVG BENCHMARK BIN
 BINLOG_GTID_POS BIN_TO_UUID BIT_AND BIT_COUNT BIT_LENGTH BIT_OR BIT_XOR CAST CEIL CEILING CHARACTER_LENGTH CHARSET
@@ -79,10 +78,11 @@ TINYBLOB TINYINT TINYTEXT TO TRAILING TRIGGER TRUE UNDO UNION UNIQUE UNLOCK UNSI
 UTC_TIME UTC_TIMESTAMP VALUES VARBINARY VARCHAR VARCHARACTER VARYING WHEN WHERE WHILE WINDOW WITH WRITE XOR YEAR_MONTH
 ZEROFILL
 """
-# Not reserved, but the grammar has a parenthesis after them: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS (…)), VALUE (…).
+# These words are not reserved, but the grammar has a parenthesis after them: MATCH … AGAINST (…), = ANY (…),
+# JSON_TABLE(… COLUMNS (…)), VALUE (…).
 _OTHERS = "AGAINST ANY COLUMNS SOME VALUE"
-# Functions of the server only if the parenthesis follows at once; otherwise the name is that of a stored function. sql_mode IGNORE_SPACE
-# changes this. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
+# These are functions of the server only if the parenthesis follows immediately; otherwise the name is that of a stored
+# function. sql_mode IGNORE_SPACE changes this. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
 _ADJACENT_NAMES = """
 ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CURDATE CURTIME DATE_ADD DATE_SUB EXTRACT GROUP_CONCAT JSON_ARRAYAGG
 JSON_OBJECTAGG MAX MID MIN NOW POSITION SESSION_USER ST_COLLECT STD STDDEV STDDEV_POP STDDEV_SAMP SUBDATE SUBSTR
@@ -94,7 +94,7 @@ _OPEN, _CLOSE, _POINT = (Token(TokenKind.SIGN, sign) for sign in "().")
 
 
 def calls_routine(found: Sequence[Token], *, ignore_space: bool = False) -> bool:
-    """Returns whether these tokens call `f(…)` or `d.f(…)`. The name of a table with a list of columns must not be among them.
+    """Returns whether these tokens call `f(…)` or `d.f(…)`. They must not contain the name of a table with a list of columns.
 
     `ignore_space`: of the session's sql_mode.
     """

@@ -10,7 +10,7 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
 from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
-# Only words that are reserved. Others (QUICK, HISTORY, DATA) are names of tables, too.
+# Only reserved words are listed. Others (QUICK, HISTORY, DATA) may be names of tables.
 _MODIFIERS = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE"}
 _JOINS = {"JOIN", "STRAIGHT_JOIN"}
 _ENDS = {"UPDATE": {"SET"}, "DELETE": {"WHERE", "ORDER", "LIMIT", "RETURNING"}}
@@ -18,8 +18,8 @@ _OPEN, _CLOSE, _COMMA, _POINT, _STAR, _ESCAPE = (Token(TokenKind.SIGN, sign) for
 
 
 def changed_tables(cursor: TokenCursor, kind: str) -> tuple[TableName, ...]:
-    """Returns the tables. `kind`: the statement's first word; the cursor is after it. Raises UnreadableError if a name is expected and
-    missing.
+    """Returns the tables that a statement writes. `kind`: the statement's first word; the cursor is behind it. Raises UnreadableError if a
+    name is missing.
     """
     match kind:
         case "LOAD":
@@ -49,7 +49,7 @@ def _skip_to_from(cursor: TokenCursor) -> None:
         if cursor.at_end:
             raise cursor.unreadable()
         if cursor.next() == _POINT:
-            cursor.next()  # a name, whatever the word
+            cursor.next()  # This is a name, whatever the word.
 
 
 def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
@@ -63,8 +63,9 @@ def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
 def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
     """Parses t, t JOIN (u, v), and after DELETE FROM also t USING t JOIN u, up to SET or WHERE."""
     found: list[TableName] = []
-    places = {0}  # nesting depths at which a comma separates tables
-    named, depth, joined = True, 0, False  # whether a table's name may be next, nesting, and whether a join was there
+    places = {0}  # The nesting depths at which a comma separates tables.
+    # Whether a table's name may follow, the nesting depth, and whether there was a join.
+    named, depth, joined = True, 0, False
     while not cursor.at_end and not (depth == 0 and _ends(cursor, ends)):
         token = cursor.peek()
         if named and _is_name(cursor):
@@ -72,14 +73,14 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
             named = False
             continue
         cursor.next()
-        if token == _ESCAPE:  # { OJ t LEFT JOIN u ON … }
+        if token == _ESCAPE:  # This is the escape { OJ t LEFT JOIN u ON … }.
             return ()
         if token == _POINT:
-            cursor.next()  # a column, whatever the word
+            cursor.next()  # This is a column, whatever the word.
         depth += {_OPEN: 1, _CLOSE: -1}.get(token, 0)
         using = token.word == "USING" and depth == 0 and not joined
         if using:
-            found.clear()  # those names only refer to tables that follow
+            found.clear()  # The names so far only refer to tables that follow.
         of_subquery = token.word == "FROM" and depth > 0
         if token == _OPEN or token.word == "SELECT" or of_subquery:
             places = places | {depth} if of_subquery or (token == _OPEN and named) else places - {depth}
@@ -90,12 +91,12 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
 
 
 def _ends(cursor: TokenCursor, ends: set[str]) -> bool:
-    """Returns whether the tables end here. MariaDB's FOR PORTION OF has a FROM of its own, and follows the only table."""
+    """Returns whether the list of tables ends here. MariaDB's FOR PORTION OF contains a FROM of its own, and follows the only table."""
     return cursor.peek().word in ends or cursor.words(3) == "FOR PORTION OF "
 
 
 def _is_name(cursor: TokenCursor) -> bool:
-    """Returns whether a table's name is next, not a subquery. LATERAL is a name on servers where it is not a keyword."""
+    """Returns whether a table's name follows, and not a subquery. LATERAL is a name on servers where it is not a keyword."""
     token = cursor.peek()
     if token.word == "LATERAL":
         return cursor.peek(1) != _OPEN

@@ -1,4 +1,4 @@
-"""DDL statements as values: the output of `reader` and the input of `evolution`."""
+"""Defines DDL statements as values: `reader` produces them, `evolution` takes them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class CreateTable:
-    """CREATE TABLE. `charset`: the table's own, None if the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it inserts rows
-    from a SELECT.
+    """CREATE TABLE. `charset`: the table's own; None if the database's applies. `like`: the table in CREATE TABLE … LIKE. `selects`: it
+    inserts rows from a SELECT.
 
     `select_words`, `select_calls`: of that SELECT, as in StatementRowChange.
     `foreign_keys`: in the statement's order, including those of columns. `engine`: as written, empty for the server's default. `union`:
@@ -77,7 +77,7 @@ class DropColumn:
 
 @dataclasses.dataclass(frozen=True)
 class ChangeColumn:
-    """MODIFY or CHANGE, with the column's whole new definition. `name`: its name before."""
+    """MODIFY or CHANGE of a column, with its whole new definition. `name`: the name before."""
 
     name: str
     definition: ColumnDefinition
@@ -101,7 +101,7 @@ class SetVisible:
 
 @dataclasses.dataclass(frozen=True)
 class SetDefault:
-    """ALTER COLUMN … SET DEFAULT, or DROP DEFAULT, for which the default is None."""
+    """ALTER COLUMN … SET DEFAULT, or DROP DEFAULT, whose default is None."""
 
     name: str
     default: Default | None
@@ -110,7 +110,7 @@ class SetDefault:
 
 @dataclasses.dataclass(frozen=True)
 class SetCharset:
-    """A change of the charset. `charset`: default of the table's new columns, None for the database's. `converts`: CONVERT TO, which
+    """A change of the charset. `charset`: the default of the table's new columns; None for the database's. `converts`: CONVERT TO, which
     also converts existing columns.
     """
 
@@ -138,7 +138,7 @@ class AddForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class DropForeignKey:
-    """DROP FOREIGN KEY or DROP CONSTRAINT. `certain`: it is a foreign key (DROP FOREIGN KEY); DROP CONSTRAINT may drop another
+    """DROP FOREIGN KEY or DROP CONSTRAINT. `certain`: it drops a foreign key (DROP FOREIGN KEY); DROP CONSTRAINT may drop another
     constraint.
     """
 
@@ -149,7 +149,7 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD or DROP SYSTEM VERSIONING. The times of rows are in unnamed columns, or in columns that are added."""
+    """ADD or DROP SYSTEM VERSIONING. The times of rows are in columns without names, or in columns that are added."""
 
     versioned: bool
 
@@ -204,7 +204,7 @@ class AlterTable:
 
 @dataclasses.dataclass(frozen=True)
 class RenameTables:
-    """RENAME TABLE: pairs of old and new name, executed from left to right. `if_exists`: a pair whose old name does not exist is
+    """RENAME TABLE, as pairs of old and new name that are executed from left to right. `if_exists`: a pair whose old name does not exist is
     skipped.
     """
 
@@ -230,7 +230,9 @@ class Truncate:
 
 @dataclasses.dataclass(frozen=True)
 class SetDatabase:
-    """CREATE or ALTER DATABASE. `name` None: the default database. `charset` None: not given; OF_SESSION: that of collation_server."""
+    """CREATE or ALTER DATABASE. `name` None: the default database. `charset` None: not given; OF_SESSION: the charset of
+    collation_server.
+    """
 
     kind: str
     name: str | None
@@ -246,8 +248,8 @@ class DropDatabase:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-    """A statement that could not be parsed. `names`: the affected tables, if that much is known. Otherwise it may affect every table
-    that is named by one of `words` (lower case) or, if it could not even be split into words, anywhere in `text`.
+    """A statement that could not be parsed. `names`: the affected tables, if they are known. Otherwise it may affect every table that one
+    of `words` (lower case) names, or, if it could not even be split into words, that `text` mentions.
     """
 
     kind: str
@@ -259,8 +261,8 @@ class Unread:
 
 @dataclasses.dataclass(frozen=True)
 class StatementRowChange:
-    """A row change in statement format. `names`: the tables that it writes, empty if unknown: then it may affect every table, and
-    every table of the databases, that is named by one of `words` (lower case). `calls`: it calls a routine, which may write any table.
+    """A row change in statement format. `names`: the tables that it writes; empty if unknown: it may then affect every table, and every
+    table of the databases, that one of `words` (lower case) names. `calls`: it calls a routine, which may write any table.
     """
 
     kind: str
@@ -271,7 +273,7 @@ class StatementRowChange:
 
 @dataclasses.dataclass(frozen=True)
 class CreateStoredObject:
-    """CREATE or ALTER of a trigger or view. `name` None: it could not be read. `table`: that the trigger belongs to.
+    """CREATE or ALTER of a trigger or view. `name` None: it could not be parsed. `table`: the trigger's table.
 
     `words`, `calls`: of its body, as in StatementRowChange.
     """
@@ -310,7 +312,7 @@ Statement = (
 
 
 def dropped_database(statement: Statement) -> str | None:
-    """Returns the database whose tables the statement drops; MariaDB's CREATE OR REPLACE DATABASE drops them first."""
+    """Returns the database whose tables the statement drops. MariaDB's CREATE OR REPLACE DATABASE drops them first."""
     if isinstance(statement, SetDatabase):
         return statement.name if "REPLACE" in statement.kind else None
     return statement.name if isinstance(statement, DropDatabase) else None
@@ -340,8 +342,7 @@ def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[
 
 
 def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str, str]]:
-    """Returns the tables that a statement with this text may affect: those whose name is in the text, even as part of something that is
-    not a name.
+    """Returns the tables that a statement with this text may affect: those whose name occurs in the text, even within something else.
 
     If some bytes of the text are not characters, they may be a name with non-ASCII characters.
     """

@@ -1,8 +1,7 @@
-"""Parses CREATE, ALTER and DROP of triggers and views: what a change of a table changes besides it. Called by `reader`, and for
-definitions that the server shows by `stored_objects`.
+"""Parses CREATE, ALTER and DROP of triggers and views, which define what else changes when a table changes. Called by `reader`, and by
+`stored_objects` for definitions that the server shows.
 
-Other stored programs are not needed: a statement that calls a routine stops every table anyway, and events log their statements.
-"""
+Other stored programs are not needed: a statement that calls a routine stops every table anyway, and events log their statements."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from sluice.cdc_engine.table_meta.ddl.statement import CreateStoredObject, DropS
 
 TRIGGER, VIEW = "TRIGGER", "VIEW"
 _OTHERS = {"FUNCTION", "PROCEDURE", "EVENT", "PACKAGE"}
-# words between CREATE and the object
+# The words between CREATE and the object.
 _BEFORE = {"ALGORITHM", "DEFINER", "SQL", "JSON", "RELATIONAL", "DUALITY", "MATERIALIZED"}
 
 
 def read_stored_object(
     cursor: TokenCursor, kind: str, *, ignore_space: bool
 ) -> CreateStoredObject | DropStoredObjects | None:
-    """Parses a statement; returns None if it is about another object. `kind`: the words before the cursor.
+    """Parses a statement about a trigger or view. Returns None if it is about another object. `kind`: the words before the cursor.
 
     Raises UnreadableError.
     """
@@ -43,7 +42,7 @@ def read_stored_object(
         _skip_past(cursor, "ON")
         table = read_table_name(cursor)
     else:
-        _skip_past(cursor, "AS")  # a list of columns may be before it
+        _skip_past(cursor, "AS")  # A list of columns may precede it.
     place = cursor.place
     cursor.skip_all()
     body = cursor.since(place)
@@ -58,7 +57,7 @@ def words_of(found: Iterable[Token]) -> frozenset[str]:
 
 
 def _what(cursor: TokenCursor, word: str) -> str:
-    """Returns the kind of the object. `word`: the last one before the cursor."""
+    """Returns the kind of the object. `word`: the last word before the cursor."""
     while word in _BEFORE:
         if word == "DEFINER":
             cursor.accept_sign("=")

@@ -1,8 +1,7 @@
-"""Finds the tables whose rows foreign keys delete or change without row events when rows of another table are deleted or changed. For
+"""Finds the tables whose rows foreign keys delete or change without row events when rows of another table are deleted or changed. Used by
 `history`.
 
-InnoDB executes ON DELETE and ON UPDATE below the binlog: only the change of the parent is logged.
-"""
+InnoDB executes ON DELETE and ON UPDATE below the binlog: only the change of the parent is logged."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ class Cascades:
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
     def depend_on(self, name: TableKey, state: KnownTable) -> bool:
-        """Returns whether they may differ once the table has this state."""
+        """Returns whether the cascades may differ when the table has this state."""
         schema = state if isinstance(state, TableSchema) else getattr(state, "schema", None)
         return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
-        """Returns every cascade that a change of this table's rows may trigger and that leads to a captured table, the table's own
-        first.
+        """Returns every cascade that a change of this table's rows may trigger and that leads to a captured table; the table's own cascades
+        come first.
         """
         found: list[Cascade] = []
         seen, waiting = {name}, [name]
@@ -53,12 +52,12 @@ class Cascades:
         return tuple(found)
 
     def all(self) -> tuple[Cascade, ...]:
-        """Returns the cascades whose child is captured or leads to a captured table."""
+        """Returns the cascades whose child is captured, or which lead to a captured table."""
         every = (each for cascades in self._by_parent.values() for each in cascades)
         return tuple(each for each in every if each.captured or each.child in self._reaching)
 
     def _find_reaching(self) -> set[TableKey]:
-        """Returns the tables from which a captured table is reached by following cascades from parents to children."""
+        """Returns the tables from which cascades lead, from parents to children, to a captured table."""
         parents = defaultdict(list)
         for cascades in self._by_parent.values():
             for each in cascades:
@@ -76,8 +75,8 @@ class Cascades:
 def _followed(
     key: ForeignKey, table: TableSchema, known: Mapping[TableKey, TableSchema], captured: Captured
 ) -> Cascade:
-    """Returns the cascade of a foreign key of a table. What nobody expected of the two tables puts only this foreign key in doubt: rows of
-    the child stop following when the parent's rows change.
+    """Returns the cascade of a table's foreign key. An unexpected exception for the two tables puts only this foreign key in doubt: the
+    child's rows are not followed any more when the parent's rows change.
     """
     try:
         return _cascade(key, table, known, captured)
@@ -119,7 +118,7 @@ def _cascade(key: ForeignKey, table: TableSchema, known: Mapping[TableKey, Table
 
 
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
-    """Returns why values of child and parent cannot be compared, or an empty string.
+    """Returns why values of child and parent cannot be compared; an empty string if they can.
 
     The server compares the numbers of labels, but the lake has the labels. The server copies a char into a varchar with its padding
     blanks.
@@ -141,7 +140,7 @@ def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | No
 
 
 def _named(table: TableSchema, names: Sequence[str]) -> list[DeclaredColumn]:
-    """Returns the columns in the order of the names, without missing ones."""
+    """Returns the columns with these names, in the names' order. Missing columns are left out."""
     found = {column.name.lower(): column for column in table.columns}
     return [found[name.lower()] for name in names if name.lower() in found]
 

@@ -38,7 +38,7 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 
 class TouchedTables:
-    """Implements `ports.SchemaHistory` for an interval without rows. `names`: the changed tables, including tables that are not in the
+    """Implements `ports.SchemaHistory` for an interval without rows. `names`: the changed tables, including those that are not in the
     snapshot.
     """
 
@@ -76,14 +76,16 @@ class TouchedTables:
         """Does nothing, because nothing is stored by position."""
 
     def left(self) -> SchemaSnapshot:
-        """Returns the snapshot without the changed tables. Their schemas become known by a statement that creates them, by their table
+        """Returns the snapshot without the changed tables. Their schemas become known from a statement that creates them, from their table
         maps, or from an operator.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         return dataclasses.replace(self._snapshot, tables=tables, stored_objects=self.left_objects())
 
     def left_objects(self) -> StoredObjects | None:
-        """Returns the triggers and views of the snapshot; not complete if a statement changed any, because dropped ones are not known."""
+        """Returns the triggers and views of the snapshot. They are incomplete if a statement changed any, because dropped ones are
+        unknown.
+        """
         objects = self._snapshot.stored_objects
         return (
             dataclasses.replace(objects, complete=False) if objects is not None and self._objects_changed else objects
@@ -103,8 +105,8 @@ class TouchedTables:
         return changes.unknown or bool(changes.objects) or dropped_database(statement) is not None
 
     def _meant(self, statement: Statement) -> set[TableKey]:
-        """Returns the tables that a statement affects without naming them: those of its database or, if it cannot be read, those that
-        its text mentions.
+        """Returns the tables that a statement affects without naming them: those of its database or, if it cannot be parsed, those that its
+        text mentions.
         """
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
@@ -116,7 +118,7 @@ class TouchedTables:
 
 
 def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
-    """Returns the captured table whose columns or name a statement may change; empty if there is none. A statement that cannot be read
+    """Returns the captured table whose columns or name a statement may change; empty if there is none. A statement that cannot be parsed
     may change any.
     """
     session = statement.session

@@ -1,4 +1,4 @@
-"""Finds the tables that a statement may affect if it cannot be followed: rather too many than too few. Pure functions; called by
+"""Finds the tables that a statement may affect if it cannot be followed. It may return too many, never too few. Pure functions; called by
 `effects` and `history`.
 """
 

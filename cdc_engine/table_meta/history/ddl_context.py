@@ -1,4 +1,4 @@
-"""The input and output of `effects`: a statement's position with the state before it, and its effect on one table. Pure values."""
+"""Defines the input and output of `effects`: a statement's position with the state before it, and its effect on one table. Pure values."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ class DdlContext:
         return self.known.table(name, self.key)
 
     def schema(self, name: TableKey) -> TableSchema | None:
-        """Returns the table's schema here, also after a stop; None if the table does not exist or its schema is unknown."""
+        """Returns the table's schema at this position, also after a stop; None if the table does not exist or its schema is unknown."""
         state = self.state(name)
         if isinstance(state, Stopped):
             return state.schema
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
-        """Returns whether the table is captured and was not stopped by an earlier statement. A stopped table keeps its first reason."""
+        """Returns whether the table is captured and no earlier statement stopped it. A stopped table keeps its first reason."""
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """Returns all tables with a schema here, captured or not, stopped or not."""
+        """Returns all tables with a schema at this position, captured or not, stopped or not."""
         return [name for name in self.known.table_names() if self.schema(name) is not None]
 
 
 def shortened(text: str) -> str:
-    """Returns a statement for display: one line, without backquotes, which would end it in Markdown."""
+    """Returns a statement for display: on one line, and without backquotes, which would end the text in Markdown."""
     line = " ".join(shown(text).split()).replace("`", "")
     return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"

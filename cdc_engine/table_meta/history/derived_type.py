@@ -1,7 +1,6 @@
-"""Derives a column's type text from a table map: the inverse of `declared`, as far as there is one. Used by `fitting`.
+"""Derives a column's type text from a table map, as far as a table map determines it. Used by `fitting`.
 
-Some types share one layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, every geometry type like all others.
-"""
+Some types share one layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, every geometry type like all others."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def _string(column: Column, bytes_max: int) -> DeclaredType:
         return DeclaredType(base=base, compressed=column.type_code == BLOB_COMPRESSED)
     compressed = column.type_code == VARCHAR_COMPRESSED
     varying = "var" if column.type_code in _VARIABLE else ""
-    if binary or not bytes_max:  # without a charset only the length in bytes is known
+    if binary or not bytes_max:  # Without a charset, only the length in bytes is known.
         return DeclaredType(base=f"{varying}binary", length=column.metadata - compressed, compressed=compressed)
     return DeclaredType(
         base=f"{varying}char", length=(column.metadata - compressed) // bytes_max, compressed=compressed

@@ -1,12 +1,11 @@
-"""The effect of a statement on captured tables: one effect per table, from the statement and the state before it. Pure functions; used by
-`history`.
+"""Computes the effects of a statement on captured tables: one per table, from the statement and the state before it. Pure functions; used
+by `history`.
 
 Other input (a policy, an approval, a schema that was given) is requested as `questions`.
 
 EFFECTS has one function per kind of statement. The schema is followed for every table, including stopped tables and tables that are not
 captured: both may be needed again, after a stop is resolved or when a RENAME makes a table captured. Changes for the lake are made only
-for running tables.
-"""
+for running tables."""
 
 from __future__ import annotations
 
@@ -65,8 +64,8 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...] | Question:
-    """Returns the effects in the order of the tables in the statement, or a question whose answer must be added to `context.answers`
-    first.
+    """Returns the effects in the order of the tables in the statement. Returns a question instead if its answer must be added to
+    `context.answers` first.
     """
     find = EFFECTS.get(type(statement))
     try:
@@ -77,7 +76,7 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ..
 
 
 def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect]) -> Iterator[DdlEffect]:
-    """Yields the effects, and those on other tables: foreign keys follow renamed parent tables and columns."""
+    """Yields the effects, and those on other tables whose foreign keys point at tables and columns that the statement renames."""
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
     for effect in effects:
@@ -94,7 +93,9 @@ def _repointed(
     tables: dict[TableKey, TableKey],
     columns: dict[TableKey, dict[str, str]],
 ) -> Iterator[DdlEffect]:
-    """Yields the effect on a table whose foreign keys point at what the statement renamed. A defect of Sluice stops only this table."""
+    """Yields the effect on a table whose foreign keys point at something that the statement renamed. A defect of Sluice stops only this
+    table.
+    """
     there = context.state(name)
     try:
         state = _pointed(there, tables, columns)
@@ -109,7 +110,7 @@ def _repointed(
 def _new_names(
     statement: Statement, context: DdlContext
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
-    """Returns the tables and, per table, the columns that a statement renames, as `foreign_keys.pointing` takes them.
+    """Returns the tables and the columns that a statement renames, in the form that `foreign_keys.pointing` needs.
 
     Only for tables that foreign keys can refer to. A foreign key to a table of MEMORY or MyISAM (foreign_key_checks=0) keeps the old
     name.
@@ -152,7 +153,7 @@ def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> DdlEffect:
-    """Returns the effect of stopping the table. `schema`: its schema from here on, None if unknown.
+    """Returns the effect that stops the table. `schema`: its schema from here on; None if unknown.
 
     Only a running table's stop is a change for the lake. A table that stopped before keeps its reason; of a table that is not captured
     only the schema is stored.
@@ -170,8 +171,8 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of another schema, if the table's policy lets the lake follow. `rows_lost`: actions that deleted rows without
-    row events.
+    """Yields the effects of a new schema, if the table's policy lets the lake follow. `rows_lost`: actions that deleted rows without row
+    events.
     """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
@@ -192,7 +193,7 @@ def _become(
 def _reviewed(
     context: DdlContext, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
 ) -> ChangeDecision | DdlEffect:
-    """Applies the table's policy to a statement. Returns the decision to follow, or the effect of a stop."""
+    """Applies the table's policy to a statement. Returns the decision to follow it, or the effect of a stop."""
     policy = context.answers.policy(name)
     decision = decide(items, policy, context.answers.approved(name))
     if decision.verdict is PolicyAnswer.FOLLOW:
@@ -249,7 +250,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         return
     created_again = isinstance(there, DroppedTable) or (isinstance(there, TableSchema) and statement.replaces)
     if created_again and context.running(name):
-        # No row of the table that had the name before is in this one.
+        # None of the rows of the earlier table with this name is in this table.
         yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))
     last = there.schema if isinstance(there, DroppedTable) else there if isinstance(there, TableSchema) else None
@@ -257,18 +258,18 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns what the lake's table has to follow, if it had an earlier schema."""
+    """Returns what the lake's table must follow, if it had an earlier schema."""
     return () if last is None else difference(last, schema)
 
 
 def elsewhere(engine: str) -> CannotFollowError | None:
-    """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: as from `rows_elsewhere`."""
+    """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: as `rows_elsewhere` returns it."""
     reason = f"the rows of a table of ENGINE={engine} are not in its row events"
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the stops of tables under a MERGE table: rows that are written through the MERGE table have row events only for it."""
+    """Yields the stops of tables under a MERGE table: rows that are written through the MERGE table have row events for it alone."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = f"the MERGE table {name[0]}.{name[1]} is over it: rows can change without row events of their own"
@@ -278,7 +279,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
 
 
 def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the effects on the second tables of a statement."""
+    """Yields the effects on the other table of a statement."""
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
@@ -356,8 +357,8 @@ def _renamed(
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
 ) -> Iterator[DdlEffect]:
-    """Yields the effects on a renamed table in the lake: it gets the rows and columns of the table with the former name, then follows
-    the alterations of the same statement.
+    """Yields the effects on a renamed table in the lake. It gets rows and columns from the table with the former name, then follows the
+    other alterations of the statement.
     """
     name = (before.database, before.table)
     if name == origin:
@@ -371,7 +372,7 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect on a table that got a name under which the lake cannot have its rows.
+    """Returns the effect on a table whose new name the lake cannot give its rows.
 
     The change is reported for a name that had stopped too: consumers continue with its rows, and may have to show those of `origin` by
     other rules.
@@ -385,7 +386,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that does not exist under this name any more. `is_change`: whether that is a change for the lake."""
+    """Yields the effects on a table that no longer exists under this name. `is_change`: whether that is a change for the lake."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
@@ -443,8 +444,8 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Yields the stops for a statement that cannot be read. If not even the table's name could be read, all known tables that are
-    mentioned in it are stopped.
+    """Yields the stops for a statement that cannot be parsed. If even the table's name is unknown, all known tables that the statement
+    mentions are stopped.
     """
     why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
     return _stops(statement, why, context)
@@ -483,7 +484,7 @@ def _stopped_by(found: Mapping[TableKey, CannotFollowError], kind: str, context:
             yield _stop(context, name, kind, why, context.schema(name))
 
 
-PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # actions of ALTER TABLE that only delete rows
+PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # These actions of ALTER TABLE only delete rows.
 EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[DdlEffect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

@@ -1,9 +1,8 @@
-"""Matches a table map with the schema history: finds the table version of its row events, or why there is none. Pure functions.
+"""Matches a table map with the schema history: finds the table version for its row events, or why there is none. Pure functions.
 
 A table map with full metadata is sufficient by itself; the history then only adds the declared types. A table map without names (MySQL's
 default; MariaDB's has even less) gets the names from the history, and everything that it contains must agree with the history: a
-different table at the same position means that a statement was missed, and its values would get into the wrong columns.
-"""
+different table at the same position means that a statement was missed, and its values would get into the wrong columns."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 from sluice.cdc_engine.table_meta.history.derived_type import derived_type
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
 
-# Formats from before MySQL 5.6, which a table keeps until it is rebuilt. They have no metadata, and fractions only on MariaDB.
+# Formats from before MySQL 5.6, which a table keeps until it is rebuilt. They have no metadata; only MariaDB has
+# fractions in them.
 _OLD_FORMATS = {
     TypeCode.TIMESTAMP2: TypeCode.TIMESTAMP,
     TypeCode.DATETIME2: TypeCode.DATETIME,
@@ -38,7 +38,7 @@ HIDING_BYTES = {4, 16}  # INET4; UUID and INET6
 def fit(
     table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
 ) -> tuple[TableVersion, TableSchema | None]:
-    """Returns the version to decode with, and the schema to record if the table map is more accurate than the history.
+    """Returns the version that decodes the rows, and the schema to record if the table map is more accurate than the history.
 
     Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (neither in the history nor in the table map) or SCHEMA_MISMATCH.
     """
@@ -86,10 +86,10 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         if difference := _column_difference(table_map, mapped, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     mapped_key = _mapped_key(table_map)
-    if mapped_key is not None:  # every key of a system-versioned table contains the end time of its rows
+    if mapped_key is not None:  # Every key of a system-versioned table contains the end time of its rows.
         ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
         mapped_key = tuple(name for name in mapped_key if name not in ends)
-    # without a primary key, a table map contains the first unique key in its place
+    # Without a primary key, a table map contains the first unique key instead.
     if schema.key and mapped_key is not None and mapped_key != schema.key:
         return f"the table map has the primary key {_shown(mapped_key)}, the schema history {_shown(schema.key)}"
     return ""
@@ -125,8 +125,8 @@ def _same_layout(mapped: Column, expected: Column, *, mariadb: bool) -> bool:
 
 
 def _hides_another(column: Column) -> bool:
-    """Returns whether the column may have another type that only a schema shows: MariaDB's UUID and INET types look like BINARY, and
-    its times from before 10.1 do not show their fraction.
+    """Returns whether the column may have another type that only a schema shows: MariaDB's UUID and INET types look like BINARY, and its
+    times from before 10.1 do not show their fraction.
     """
     if column.type_code in _OLD_FORMATS.values():
         return True
@@ -134,7 +134,7 @@ def _hides_another(column: Column) -> bool:
 
 
 def _has_row_times(schema: TableSchema) -> bool:
-    """Returns whether a table may be system-versioned. Which of its rows are current depends on columns that only a schema identifies."""
+    """Returns whether a table may be system-versioned. Only a schema identifies the columns that say which of its rows are current."""
     times = [column.name for column in schema.columns if column.type == "timestamp(6)" and not column.nullable]
     return [column.name for column in schema.columns[-2:]] == ["row_start", "row_end"] or (
         len(times) > 1 and bool(set(schema.key) & set(times))
@@ -159,7 +159,7 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """Returns the history's columns in the table map's layout. They differ only in old formats and in NOT NULL of a TIMESTAMP.
+    """Returns the history's columns in the table map's layout. They differ only in old formats and in the NOT NULL of a TIMESTAMP.
 
     For other columns the table map's NULL flag is not used: it is set if the statement had the table on the inner side of an outer join.
     """
@@ -196,7 +196,7 @@ def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
 
 
 def is_sequence(table_map: TableMap) -> bool:
-    """Returns whether the columns are those of a sequence, whose row events (of MariaDB) look like those of a table."""
+    """Returns whether the columns are those of a sequence. Row events of MariaDB's sequences look like those of a table."""
     bounds = table_map.type_codes[:_BOUNDS]
     return (
         table_map.type_codes[_BOUNDS:] == _SETTINGS
@@ -214,7 +214,7 @@ def _mapped_key(table_map: TableMap) -> tuple[str, ...] | None:
 
 
 def _from_map(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
-    """Returns the schema in a table map with full metadata; None if it is incomplete."""
+    """Returns the schema that a table map with full metadata contains; None if it is incomplete."""
     key = _mapped_key(table_map)
     if table_map.names is None or key is None:
         return None

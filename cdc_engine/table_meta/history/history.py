@@ -1,4 +1,4 @@
-"""The schema history by position: the schema of every captured table at any position of the stream. `ports.SchemaHistory`.
+"""Keeps the schema history: the schema of every captured table at any position of the stream. Implements `ports.SchemaHistory`.
 
 The parser calls `apply` for every statement and `resolve` for every new table map, both in stream order, and `rewind` when the stream
 starts again at a position. The instance calls `seed` with a snapshot of the schema if nothing is known yet. What `apply` and `resolve`
@@ -8,8 +8,7 @@ passes the same statements again, after `rewind` removed their records, and they
 A history belongs to one stream: statements after a snapshot's position in the stream are applied to the snapshot, earlier ones are not.
 `compact` removes what is before every position to which the stream may return.
 
-A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes to before the stop.
-"""
+A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes to before the stop."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ _UNKNOWN_SERVER = DdlServerFacts(flavour=MYSQL, charset="")
 
 
 class TableHistory:
-    """One destination's history, with its repository. `captured`: whether a table belongs to this destination."""
+    """The history of one destination, with its repository. `captured`: returns whether a table belongs to this destination."""
 
     def __init__(
         self, kept: Path | Repository, captured: Callable[[str, str], bool], review: SchemaDecisions | None = None
@@ -87,7 +86,7 @@ class TableHistory:
         return self._known.server(position.order_key) is not None
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
-        """Stores a snapshot as the state from `position` on. Later statements in the stream are applied to it."""
+        """Stores a snapshot as the state from `position` on. Later statements of the stream change it."""
         self.rewind(position)
         objects = _seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
         self._store([*_snapshot_records(snapshot, position), *objects])
@@ -115,7 +114,7 @@ class TableHistory:
             raise
         except SluiceError:
             raise
-        except Exception as error:  # a defect of Sluice stops the affected table, not the stream
+        except Exception as error:  # A defect of Sluice stops the affected table, not the stream.
             reason = f"the table map at {position} cannot be followed: {defect_text(error)}"
             stopped = TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
             stopped.version = _unreadable(stopped)
@@ -134,13 +133,13 @@ class TableHistory:
             raise NotATableError(f"{table_map.database}.{table_map.table} is a sequence")
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
-        if learnt is not None and schema is not None:  # a table map contains no foreign keys
+        if learnt is not None and schema is not None:  # A table map contains no foreign keys.
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
         return version, learnt
 
     def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
-        """Returns the version of a stopped table: by the schema that the stream has there, whatever the lake waits for. One without
-        columns and with the reason, if that schema is unknown too or does not fit the table map.
+        """Returns the version of a stopped table for consumers, by the schema at that position of the stream, which does not depend on the
+        lake. Returns one without columns and with the reason if that schema is unknown too, or does not fit the table map.
         """
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if not isinstance(state, Stopped):
@@ -157,7 +156,7 @@ class TableHistory:
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
-        """Calls `fit`. If nothing fits, uses the schema that an operator gave for this case, if it fits."""
+        """Calls `fit`. If nothing fits, uses the schema that an operator gave for this stop, if that fits."""
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
@@ -170,7 +169,7 @@ class TableHistory:
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Applies the statement whose event ends at `position`. The same statement at the same position gives the same changes again."""
+        """Applies the statement whose event ends at `position`. The same statement at the same position produces the same changes again."""
         self._go_back_to(position)
         key = position.order_key - 1
         server = self._known.server(key) or _UNKNOWN_SERVER
@@ -200,15 +199,15 @@ class TableHistory:
         return changes
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """As in `ports.SchemaHistory`, according to the newest state."""
+        """Implements `ports.SchemaHistory`, by the newest state."""
         return self._cascades().below((database, table))
 
     def follows(self, database: str, table: str) -> bool:
-        """As in `ports.SchemaHistory`, according to the newest state."""
+        """Implements `ports.SchemaHistory`, by the newest state."""
         return (database, table) in self._cascades().children
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns every foreign key that may change rows of a captured table, according to the newest state. For `tables_file`."""
+        """Returns every foreign key that may change rows of a captured table, by the newest state. Used for `tables_file`."""
         return self._cascades().all()
 
     def _cascades(self) -> Cascades:
@@ -223,18 +222,18 @@ class TableHistory:
         return self._known_cascades
 
     def rewind(self, position: Position) -> None:
-        """Removes everything after this position, because the stream starts again here."""
+        """Removes everything after this position, at which the stream starts again."""
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
             self._repository.append([HistoryRecord(kind=RecordKind.REWIND, position=position)])
 
     def resnapshot(self, schema: TableSchema, position: Position) -> None:
-        """Gives a stopped table this schema from `position` on. The stream starts again there."""
+        """Gives a stopped table this schema from `position` on, at which the stream starts again."""
         self.rewind(position)
         self._store([_table_record(RecordKind.SNAPSHOT, position, schema)])
 
     def compact(self, places: Collection[Position], records_min: int = 1) -> int:
-        """Removes records that are not needed to continue from any of the given positions. Returns their number.
+        """Removes records that no given position needs in order to continue. Returns how many it removed.
 
         Does nothing for fewer than `records_min` records, or if the executed set of a position or record cannot be read.
         """
@@ -249,7 +248,7 @@ class TableHistory:
         return len(records) - len(kept)
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns every captured table that has a schema at `position`, by name. For `tables_file`."""
+        """Returns every captured table that has a schema at `position`, by name. Used for `tables_file`."""
         return tuple(_versions(state for state in self._captured_at(position) if isinstance(state, TableSchema)))
 
     def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
@@ -283,13 +282,13 @@ class TableHistory:
 
     def _changes_cascades(self, cascades: Cascades, record: HistoryRecord) -> bool:
         if not record.table or record.kind is RecordKind.OBJECT:
-            return record.kind is RecordKind.SERVER  # it may log what foreign keys do
+            return record.kind is RecordKind.SERVER  # Such a server may log the effects of foreign keys.
         name = (record.database, record.table)
         return cascades.depend_on(name, self._known.table(name, record.position.order_key))
 
 
 def _unreadable(error: TableStoppedError) -> TableVersion:
-    """Returns a version of which no row can be decoded, for the reason of the error."""
+    """Returns a version that decodes no row, for the reason of the error."""
     reason = f"{error.state}: {error.reason}"
     return TableVersion(database=error.database, table=error.table, columns=(), stopped=True, unreadable=reason)
 
@@ -315,7 +314,7 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
-    """Answers the rules' questions until they return the effects. Raises the exceptions of `review`."""
+    """Answers the rules' questions until the rules return effects. Raises the exceptions of `review`."""
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(
             context, answers=context.answers.with_answer(meant, _answer(meant, context, review))
@@ -354,7 +353,7 @@ def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped)
 
 
 def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
-    """Yields the versions of schemas. A table that a defect of Sluice concerns is left out: its next table map stops it by name."""
+    """Yields the versions of schemas. A table for which Sluice has a defect is left out: its next table map stops it by name."""
     for schema in schemas:
         try:
             yield schema.version()
@@ -378,7 +377,7 @@ def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[
                 yield _stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
             else:
                 yield _table_record(RecordKind.SNAPSHOT, position, schema)
-        except Exception as error:  # a defect of Sluice stops the table that it met
+        except Exception as error:  # A defect of Sluice stops the table in which it occurs.
             why = f"its columns cannot be followed: {defect_text(error)}"
             yield _stopped_record(position, name, Stopped(state=SCHEMA_UNKNOWN, reason=why))
     for database, table, reason in snapshot.unreadable:
@@ -388,7 +387,7 @@ def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[
 def _database_records(
     statement: Statement, context: DdlContext, server: DdlServerFacts, position: Position
 ) -> Iterator[HistoryRecord]:
-    if isinstance(statement, Unread) and statement.text:  # the charset of a database may have changed
+    if isinstance(statement, Unread) and statement.text:  # The charset of a database may have changed.
         for name in databases_in(statement.text, context.known.database_names(), context.default_database):
             yield _charset_record(name, "", position)
     if not isinstance(statement, SetDatabase | DropDatabase):
@@ -426,8 +425,8 @@ def _object_records(statement: Statement, context: DdlContext, position: Positio
 def _seeded_objects(
     objects: StoredObjects | None, there: StoredObjects | None, position: Position
 ) -> list[HistoryRecord]:
-    """Returns the records of triggers and views that were read from the server. `there`: what the history has at the position."""
-    if objects is None:  # this account may not see them
+    """Returns the records of triggers and views that were read from the server. `there`: those that the history has at the position."""
+    if objects is None:  # This account may not see them.
         return [] if there is None else [_complete_record(position, complete=False)]
     new = {each.key for each in objects.objects}
     gone = [each.key for each in (there.objects if there else ()) if each.key not in new]

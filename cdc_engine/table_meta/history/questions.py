@@ -1,9 +1,8 @@
-"""Questions whose answers a statement's effects depend on and that neither the statement nor the history contains. `effects` asks,
-`history` answers. Pure values.
+"""Defines the questions of `effects` that neither the statement nor the history answers. `effects` asks them, `history` answers. Pure
+values.
 
 An answer may need access to files or to the server. So the rules do not look it up themselves: they return the first unanswered question,
-and start again once it is answered.
-"""
+and start again once it is answered."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class Unknown(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a table. `reason`: of the stop, if a schema is requested."""
+    """A question about a table. `reason`: the reason of the stop, if a schema is requested."""
 
     what: Unknown
     table: TableKey
@@ -33,14 +32,14 @@ class Question:
 
 
 class UnansweredError(Exception):
-    """A rule needs the answer to a question. Does not leave `effects`."""
+    """A rule needs the answer to a question. This error does not leave `effects`."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question)
         self.question = question
 
 
-# a table that replaces another one has no rows that an alteration could harm
+# A table that replaces another one has no rows that an alteration could harm.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 

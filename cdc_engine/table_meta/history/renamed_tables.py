@@ -1,8 +1,7 @@
-"""Decides whether the lake can follow a table to its new name, and with which changes. Pure functions; `effects` calls it.
+"""Decides whether the lake can follow a table to its new name, and with which changes. Pure functions; called by `effects`.
 
 The path of a lake table depends on its name, so two swapped names swap rows: each table is filled with the rows that the other one had
-immediately before the statement (docs/decisions/renamed-tables.md).
-"""
+immediately before the statement (docs/decisions/renamed-tables.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
 
 
 def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> DdlEffect:
-    """Returns the effect that makes the lake's table of this name a copy of the other one. `early`: the table is also altered, and the
-    history stores the schema after that.
+    """Returns the effect that moves the rows of one of the lake's tables to the table with this name. `early`: the table is also altered,
+    and the history stores the schema after that.
     """
     return DdlEffect(
         name,
@@ -43,7 +42,7 @@ def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: 
 
 
 def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
-    """Returns the schema with the table's new name. Foreign keys with generated names are renamed too."""
+    """Returns the table's schema under its new name. Foreign keys with generated names are renamed too."""
     renamed = dataclasses.replace(schema, database=name[0], table=name[1])
     return dataclasses.replace(renamed, foreign_keys=foreign_keys.of_renamed(renamed, schema.table))
 

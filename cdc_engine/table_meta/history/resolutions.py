@@ -1,8 +1,7 @@
-"""The schemas that operators gave for tables with unknown schemas, as one record each in the folder `schema-resolutions`.
+"""Stores the schemas that operators gave for tables with unknown schemas, one record each in the folder `schema-resolutions`.
 
 `sluice schema resolve` stores one for a table's present stop. The history looks it up when it meets that stop again: the same table,
-stopped for the same reason, which contains the position. This module owns those records.
-"""
+stopped for the same reason, which contains the position. This module owns those records."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ FOLDER = "schema-resolutions"
 
 
 class Resolutions:
-    """The resolutions of the destination with this directory. Both methods raise MetaError if a record cannot be written or read."""
+    """The resolutions of a destination. Both methods raise MetaError if a record cannot be written or read."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._records = record_store(destination_dir)

@@ -1,9 +1,9 @@
-"""The held schema changes and the approvals of a destination, as one record each in the folder `schema-changes`. This module owns them.
+"""Stores the pending schema changes and the approvals of a destination, one record each in the folder `schema-changes`, which this module
+owns.
 
 The engine stores held changes (`note`), the console reads and approves them (`approve`), and the engine asks for the approval when it
 passes the statement (`approved`). A record is replaced as a whole, so readers never see a part. Approvals are kept as long as the
-destination exists, because the stream may pass the statement again.
-"""
+destination exists, because the stream may pass the statement again."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
-NAME_CHARS_MAX = 72  # length of the table's part of a record's name
+NAME_CHARS_MAX = 72  # The length of the table's part of a record's name.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingRecord:
-    """A held change as it was stored. `items`: (description, plan → what the lake would do)."""
+    """A pending schema change as it was stored. `items`: (description, plan → what the lake would do)."""
 
     database: str
     table: str
@@ -52,7 +52,7 @@ class ReviewFiles:
         self._records = record_store(destination_dir)
 
     def note(self, held: PendingChange) -> None:
-        """Stores a held change. Storing the same statement again changes nothing."""
+        """Stores a pending schema change. Storing the same statement again changes nothing."""
         items = [(item.what, dict(item.plans)) for item in held.items]
         alterations = [described(item.alteration) for item in held.items if item.alteration is not None]
         record = {**dataclasses.asdict(held), "reason": held.reason, "items": items, "alterations": alterations}
@@ -75,7 +75,7 @@ class ReviewFiles:
         self._records.put(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
 
     def approved(self, database: str, table: str, order_key: int) -> str:
-        """Returns the plan that was approved for the statement, empty if there is none. Raises MetaError if the record cannot be read."""
+        """Returns the plan that was approved for the statement; empty if there is none. Raises MetaError if the record cannot be read."""
         name = _name(database, table, order_key, APPROVED)
         text = self._records.get(name)
         return "" if text is None else str(self._record(name, text)["plan"])
@@ -102,7 +102,7 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """Returns the table's part of a record's name: unique per table also where case is ignored, without dots, and of limited length."""
+    """Returns the table's part of a record's name: of limited length, without dots, and unique per table even if case is ignored."""
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)
     if len(whole) <= NAME_CHARS_MAX and whole == whole.lower():

@@ -27,8 +27,8 @@ _WAY_OUT = "set binlog_format=ROW in every session, and re-snapshot the table an
 
 
 def emptied_in_doubt() -> CannotFollowError:
-    """Returns the stop for a TRUNCATE that may have been of a temporary table: to empty the captured table and to keep its rows may
-    both be wrong.
+    """Returns the stop for a TRUNCATE that may have concerned a temporary table: it may be wrong to empty the captured table, and to keep
+    its rows.
     """
     why = "the session may have had a temporary table of this name, so whether this table was emptied is unknown"
     return CannotFollowError(
@@ -46,7 +46,7 @@ def changed_without_rows(
     calls: bool,
     objects: StoredObjects | None = None,
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop. `names`: the tables that the statement writes, and whether each is known; empty if unknown.
+    """Returns the tables that stop. `names`: the tables that the statement writes, and whether each one is known; empty if unknown.
 
     `words`: all names in the statement, in lower case. `schemas`: of the existing tables. `calls`: the statement calls a routine.
     `objects`: the triggers and views; None if they are not followed.
@@ -59,7 +59,7 @@ def changed_without_rows(
         if known:
             found[name] = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {_WAY_OUT}")
             continue
-        if objects is not None:  # it is a view, which `reached` follows, or a temporary table
+        if objects is not None:  # It is a view, which `reached` follows, or a temporary table.
             continue
         why = f"{_UNKNOWN}: {'.'.join(name)} is not a known table and may be a view of this one; {_WAY_OUT}"
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in there if each[0] == name[0]}
@@ -82,7 +82,7 @@ def changed_without_rows(
 def changed_by_query(
     statement: CreateTable, objects: StoredObjects | None, tables: Collection[TableKey]
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them. Only statement format has the SELECT."""
+    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them. Only statement format logs the SELECT."""
     if statement.select_calls:
         return everything(tables, _CALLS)
     why = objects.reached((), statement.select_words, tables).everything if objects is not None else ""
@@ -90,7 +90,7 @@ def changed_by_query(
 
 
 def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of all tables, for a statement that may have written to any."""
+    """Returns the stops of all tables, for a statement that may have written to any of them."""
     stop = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {why}; {_WAY_OUT}")
     return dict.fromkeys(tables, stop)
 
@@ -98,7 +98,7 @@ def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotF
 def _below(
     parents: Collection[TableKey], schemas: Sequence[TableSchema], captured: Callable[[str, str], bool]
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables whose rows change with those of the given tables, over all levels."""
+    """Returns the tables whose rows change when rows of the given tables change, over all levels."""
     cascades = Cascades(schemas, captured)
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:

@@ -1,9 +1,9 @@
-"""`tables.json`: the captured tables with columns and keys, and the foreign keys that change their rows without row events.
+"""Reads and writes `tables.json`: the captured tables with columns and keys, and the foreign keys that change their rows without row
+events.
 
 Written by the instance; read by the console and by the code that makes asset definitions.
 
-Reading it opens no connection. It is replaced as a whole: the new file is written next to it, synced, and renamed.
-"""
+Reading it opens no connection. It is replaced as a whole: the new file is written next to it, synced, and renamed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.durable_files import FileStamp, keep_file, stamp_of
 from sluice.cdc_engine.errors import MetaError
 
-TABLES_FILE = "tables.json"  # name in a destination's folder
+TABLES_FILE = "tables.json"  # Its name in a destination's folder.
 FORMAT = 2
-PARSED_MAX = 4  # parsed files that a process keeps in memory
+PARSED_MAX = 4  # A process keeps so many parsed files in memory.
 CASCADE_WORDS = {
     "apply": "so it is carried out in the lake",
     "stop": "so the table stops at the first change that triggers it",
@@ -32,7 +32,7 @@ CASCADE_WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyNote:
-    """What a foreign key does to rows of the captured "database.table" without row events.
+    """What a foreign key does to rows of the captured table "database.table" without row events.
 
     `followed`: whether the lake always follows it.
     """
@@ -46,14 +46,14 @@ Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]
 
 
 class TablesText:
-    """The text of the file. Each table's part is kept until the table changes, so a statement costs the tables that it changes."""
+    """Makes the text of the file. It caches each table's part, so that a statement costs only the tables that it changes."""
 
     def __init__(self) -> None:
         self._parts: dict[str, tuple[TableVersion, str]] = {}
         self._cascades: tuple[tuple[Cascade, ...], str] = ((), "[]")
 
     def of(self, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> str:
-        """Returns the text of a list of tables: a line for each of them."""
+        """Returns the text for a list of tables, with a line for each of them."""
         self._parts = {table.name: self._part(table) for table in tables}
         lines = ",\n".join(part for _, part in self._parts.values())
         followed = tuple(cascades)
@@ -85,7 +85,7 @@ def _seen(table: TableVersion) -> TableVersion:
 
 
 def _spoken(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the record without values that reading it adds."""
+    """Returns the record without values that `_read` adds again."""
     return {name: value for name, value in record.items() if name not in defaults or value != defaults[name]}
 
 
@@ -103,16 +103,15 @@ def read_tables(path: Path) -> tuple[TableVersion, ...]:
 
 
 def read_cascades(path: Path) -> tuple[Cascade, ...]:
-    """Returns the foreign keys in the file that change captured tables' rows without row events. Raises the same errors as
+    """Returns the foreign keys in the file that change rows of captured tables without row events. Raises the same errors as
     `read_tables`.
     """
     return _read(path)[1]
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
-    """Returns one note per foreign key that changes rows of a captured table without row events, ordered by table. `policy`:
-    (database, table) → its setting `cascades`. If the parent's rows change through a table that is not captured, the note mentions
-    that.
+    """Returns one note per foreign key that changes rows of a captured table without row events, ordered by table. `policy`: (database,
+    table) → its setting `cascades`. The note says so if the parent's rows change through a table that is not captured.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
@@ -126,7 +125,9 @@ def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str],
 
 
 def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
-    """Returns a sentence on what tables without a key become in the lake. `verbose`: with all names, otherwise with the first three."""
+    """Returns a sentence about what tables without a key become in the lake. `verbose`: it contains all names, otherwise the first
+    three.
+    """
     shown = names if verbose else names[:3]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return (
@@ -152,7 +153,7 @@ def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
 
 
 def _read(path: Path) -> Content:
-    """Returns the content of the file as it is now. It is parsed again only after it was replaced."""
+    """Returns the current content of the file. It is parsed again only after the file was replaced."""
     stamp = stamp_of(path)
     return _parsed(path) if stamp is None else _parsed_at(path, stamp)
 

@@ -1,1 +1,1 @@
-"""Merges an interval of the past again, for a job or a command: into the live tables, or into a new table."""
+"""Applies the changes of an interval of the past again, for a job or a command: to the live tables, or in a new table."""

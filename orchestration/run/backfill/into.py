@@ -1,8 +1,7 @@
-"""`--into`: builds a past state of one table as a separate Delta table, to inspect and compare. `run` calls it.
+"""Implements `--into`: builds a past state of one table as a separate Delta table, to inspect and compare it. `run` calls it.
 
 It takes the newest version of the live table without changes after the interval's start, and applies the stream's changes from there to
-the interval's end. The live table, its application ids and the run lock are not touched; merges continue meanwhile.
-"""
+the interval's end. The live table, its application ids and the run lock are not touched; merges continue meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RebuiltTable:
-    """The table that was built. `of`: the live table; `version`: the version of it that was the base. `up_to`: a position of the source."""
+    """The table that was built. `of`: the live table. `version`: the version of it that was the base. `up_to`: a position of the source."""
 
     table: str
     of: str
@@ -44,7 +43,7 @@ class RebuiltTable:
 
 
 def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
-    """Returns the path of the table to build. Raises ConfigurationError with a sentence that says what to request instead."""
+    """Returns the path of the table to build. Raises ConfigurationError, which says what to request instead."""
     if len(request.tables) != 1:
         raise ConfigurationError("--into builds one table: name its origin with --tables DATABASE.TABLE")
     if not NAME.fullmatch(request.into):
@@ -85,8 +84,8 @@ def _taken(config: SluiceConfig) -> set[str]:
 def run_into(
     config: SluiceConfig, request: BackfillRequest, listener: BackfillListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
-    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence each; then nothing is left at the
-    table's path.
+    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError, with a sentence; nothing is left at the table's path
+    then.
     """
     from sluice.cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
     from sluice.cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
@@ -123,7 +122,7 @@ def run_into(
 def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
-    """Returns the interval to read, but from the end position of the base version."""
+    """Returns the requested interval, but beginning at the end position of the base version."""
     from sluice.cdc_engine.instance.backfill.plan import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
@@ -151,7 +150,7 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position to read from for a table without changes since its newest version, which includes all changes up to the
+    """Returns the position at which to begin for a table without changes since its newest version, which includes all changes up to the
     cursor. None if the table has changed.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
@@ -159,7 +158,7 @@ def after_a_quiet_time(
 
 
 def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -> CommittedInterval | None:
-    """Returns the newest batch or publication without changes after a position of the stream's epoch, or None."""
+    """Returns the newest batch or publication that has no changes after a position of the stream's epoch, or None."""
     found = [
         each
         for each in history

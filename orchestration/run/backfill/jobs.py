@@ -1,5 +1,5 @@
-"""Defines the jobs of a backfill: one with times in its config, for the launchpad, and one per destination whose partitions are hours,
-for Dagster's backfill page. Only people start them. What they do is in `run`.
+"""Defines the jobs of a backfill: one with times in its config, for the launchpad, and one per destination whose partitions are hours, for
+Dagster's backfill page. Only people start them. `run` does the work.
 """
 
 # no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
@@ -27,9 +27,9 @@ from sluice.orchestration.run.merge_run import failure
 JOB = "backfill_from_timestamp"
 STEP = "take_again_from_timestamp"
 TAG = "sluice/backfill"
-# Servers keep their binlogs for 30 days by default; a run for a purged hour fails at once.
+# Servers keep their binlogs for 30 days by default. A run for a purged hour fails at once.
 DAYS_ON_OFFER = 31
-WAIT_SECONDS = 6 * 3600.0  # longest wait until another backfill of the destination has ended
+WAIT_SECONDS = 6 * 3600.0  # The longest wait for another backfill of the destination.
 TABLES = '"database.table" each; all that are captured if empty'
 
 
@@ -50,7 +50,7 @@ class FromTimestamp(dg.Config):
 
 
 class OfPartition(dg.Config):
-    """What is asked for where the times are a partition's."""
+    """The settings of a run whose times are those of a partition."""
 
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
 
@@ -104,7 +104,7 @@ def by_hour_name(destination: str) -> str:
 
 
 def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """Returns the job whose partitions are hours, each from its start to the start of the next."""
+    """Returns the job with hours as partitions; each ends when the next one begins."""
 
     @dg.op(name=f"take_again_an_hour_of_{destination}")
     def take_again(context: dg.OpExecutionContext, config: OfPartition) -> None:
@@ -147,7 +147,7 @@ def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, request: Bac
 
     try:
         told = BackfillListener(say=context.log.info, done=done)
-        # this run is a fork of a process that may have started before the source changed
+        # This run is a fork of a process that may have started before the source changed.
         now = config.with_sources_in_use()
         made = run_backfill(ports, now, request, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
     except (SluiceError, MergeFailedError) as error:

@@ -1,4 +1,4 @@
-"""What a backfill is asked to do, and the callbacks that follow it."""
+"""Defines the request of a backfill, and the callbacks that report its progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.time_text import time_text
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillRequest:
-    """A requested backfill: [from_us, to_us) of a destination's tables; `to_us` None: until now.
+    """A requested backfill: the interval [from_us, to_us) of a destination's tables. `to_us` None: until now.
 
     `into`: the "database.table" to build with the single table's past state, instead of changing the live one.
     """
@@ -31,7 +31,9 @@ class BackfillRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillListener:
-    """Callbacks of a backfill. `progress`: bytes of the binlog that were read, and in total; `done`: a table has its commit."""
+    """The callbacks of a backfill. `progress`: gets the bytes of the binlog that were read, and in total. `done`: called when a table has
+    its commit.
+    """
 
     say: Callable[[str], None]
     done: Callable[[TableReport], None] = lambda _: None

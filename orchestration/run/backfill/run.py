@@ -1,8 +1,7 @@
-"""Merges the changes of a past interval again: for the jobs of `jobs`, and for `sluice backfill`.
+"""Applies the changes of a past interval again. Called by the jobs of `jobs`, and by `sluice backfill`.
 
 All changes are read over a separate connection. The run lock is held from when the lake contains everything that was read until the last
-table is merged.
-"""
+table is merged."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def run_backfill(
     run: str = "",
     wait_seconds: float = 0.0,
 ) -> Done:
-    """Reads the changes and merges them. Raises SluiceError or MergeFailedError with a sentence each; what was merged by then is correct.
+    """Reads the changes and merges them. Raises SluiceError or MergeFailedError, with a sentence; what was merged before is correct.
 
     Always safe to repeat. `wait_seconds`: how long to wait for another backfill of the destination.
     """

@@ -36,7 +36,7 @@ class SwapRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapPlan:
-    """What a swap would do. `rows`: of the live table and of its replacement, as far as Delta logs record them; `refused`: why the swap
+    """The plan of a swap. `rows`: those of the live table and of its replacement, as far as Delta logs record them. `refused`: why the swap
     is impossible.
     """
 
@@ -54,7 +54,7 @@ class SwapPlan:
 
 
 def plan_swap(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
-    """Returns what a swap would do, from Delta logs and files only; changes nothing. Raises SluiceError, or MergeFailedError if a log
+    """Returns what a swap would do, from Delta logs and files only; it changes nothing. Raises SluiceError, or MergeFailedError if a log
     cannot be read.
     """
     return _plan(config, request, *_both(config, request))
@@ -63,8 +63,8 @@ def plan_swap(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
 def run_swap(
     ports: Ports, config: SluiceConfig, request: SwapRequest, say: Callable[[str], None], run: str = ""
 ) -> int:
-    """Swaps the tables and returns the resulting version of the live table. Raises SluiceError or MergeFailedError with a sentence. Safe
-    to repeat.
+    """Swaps the tables. Returns the resulting version of the live table. Raises SluiceError or MergeFailedError, with a sentence. It is
+    safe to repeat.
     """
     from sluice.spark_jobs.backfill.swap import swap  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
@@ -122,7 +122,7 @@ def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: 
 
 
 def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> str:
-    """Returns why the live table cannot be swapped, for reasons other than the two tables' contents; empty if it can."""
+    """Returns why the live table cannot be swapped, for reasons outside the contents of the two tables; empty if it can."""
     directory, given = config.destination_dir(request.destination), target(config, request.destination, request.table)
     database, _, name = request.table.partition(".")
     stop = read_ledger(directory).stopped(database, name)

@@ -1,1 +1,1 @@
-"""Names of Delta tables in a catalog of Spark."""
+"""Gives Delta tables names in a catalog of Spark."""

@@ -2,8 +2,7 @@
 
 The record `catalog.json` has what is registered. Each run compares it with the tables that the lake has, and asks Spark only if they
 differ. A catalog that refuses a table or does not answer fails no run: the record keeps the reason, the engine's status shows it, and a
-later run tries again. A crash between Spark's answer and the record leaves a registration that the next run finds.
-"""
+later run tries again. A crash between Spark's answer and the record leaves a registration that the next run finds."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 300.0  # before a run tries again what failed
+AGAIN_SECONDS = 300.0  # The wait before a run tries again what failed.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class CatalogChanges:
 
 
 def wanted_tables(config: SluiceConfig, destination: str, tables: LakeTables) -> list[CatalogTable]:
-    """Returns the Delta tables that the lake has, with their names in the catalog of conf/; in a fixed order."""
+    """Returns the Delta tables in the lake, with their names in the catalog of conf/, in a fixed order."""
     from sluice.spark_jobs.catalog import CatalogTable  # noqa: PLC0415  pyspark takes a second to import
 
     found: list[CatalogTable] = []
@@ -59,7 +58,7 @@ def wanted_tables(config: SluiceConfig, destination: str, tables: LakeTables) ->
 def changes_of(
     wanted: Iterable[CatalogTable], known: Registered, *, again: bool, whole: bool = False
 ) -> CatalogChanges:
-    """Compares the wanted tables with the record. `again`: also what failed before. `whole`: also what is registered. Pure."""
+    """Compares the wanted tables with the record. `again`: includes what failed before. `whole`: includes what is registered. Pure."""
     if known.error and not (again or whole):
         return CatalogChanges(clashes={})
     first: dict[Identifier, CatalogTable] = {}
@@ -86,7 +85,7 @@ def changes_of(
 
 
 def register_tables(config: SluiceConfig, destination: str, *, whole: bool = False) -> Registered:
-    """Brings the catalog of conf/ up to the Delta tables of a destination, and returns the record. Without a catalog it does nothing.
+    """Registers the Delta tables of a destination as conf/ requires, and returns the record. Does nothing without a catalog.
 
     `whole`: looks up every table in the catalog, also those that are registered. Raises SluiceError, SparkJobError.
     """
@@ -106,7 +105,7 @@ def register_tables(config: SluiceConfig, destination: str, *, whole: bool = Fal
         known = dataclasses.replace(known, error="", tried_at=time.time())  # of an attempt that left nothing to do
         write_registered(directory, known)
         return known
-    settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)  # the file is for merges
+    settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)  # That file is for merges.
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, todo.unregister)
         refused = register(session, todo.register, storage_options(config.storage_options))
@@ -124,10 +123,11 @@ def register_tables(config: SluiceConfig, destination: str, *, whole: bool = Fal
 
 
 def register_after_run(config: SluiceConfig, destination: str) -> None:
-    """Calls `register_tables` at the end of a run. An error is logged, and the engine's status shows it; the run does not fail for it."""
+    """Calls `register_tables` at the end of a run. It logs an error, which the engine's status shows; the run does not fail."""
     try:
         register_tables(config, destination)
-    except Exception as error:  # of any kind: the tables are merged, and the catalog is for readers
+    # The error may be of any kind: the tables are merged, and the catalog is only for readers.
+    except Exception as error:
         why = told(config, str(error).partition("\n")[0])
         logger.warning("%s: no table could be registered in the catalog: %s", destination, why)
         _keep_error(config, destination, why)

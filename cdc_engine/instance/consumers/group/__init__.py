@@ -1,1 +1,1 @@
-"""One consumer of several sources: the transactions of a group's members as one stream, in commit order."""
+"""Serves one consumer from several sources: merges the transactions of a group's members into one stream, in commit order."""

@@ -1,6 +1,4 @@
-"""What a member has next: its available transactions with their times, and how they are split into those that are next and the rest.
-Pure.
-"""
+"""Holds a member's available transactions with their times, and splits them into those that are handed out next and the rest. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +15,8 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
-    """The available part of a member's stream. `pieces`: from a position on, up to `end`. `times`: commit times (µs since 1970) of the
-    transactions that end in them, in the stream's order; if none ends, the time of the one that they are a part of. `anew`: as in
-    `WindowReading`.
+    """The available part of a member's stream. `pieces`: from a position up to `end`. `times`: commit times (µs since 1970) of the
+    transactions that end in them, in the stream's order; if none ends, the time of the open one. `anew`: as in `WindowReading`.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -32,7 +29,7 @@ class Ahead:
         return self.pieces if count == len(self.times) else first_transactions(self.pieces, count)
 
     def after(self, count: int) -> Ahead:
-        """Returns what is left after the first transactions."""
+        """Returns the part after the first `count` transactions."""
         if count == len(self.times):
             return Ahead((), self.end, NOTHING)
         left = count
@@ -47,7 +44,7 @@ class Ahead:
 
 
 def ahead_of(reading: WindowReading) -> Ahead:
-    """Returns what was read of a member."""
+    """Returns the available part of a member's stream after a reading."""
     if not reading.pieces:
         return Ahead((), reading.end, NOTHING)
     each = [
@@ -65,7 +62,7 @@ def size_of(pieces: tuple[WindowPiece, ...]) -> int:
 
 
 def _time_us(pieces: tuple[WindowPiece, ...]) -> int:
-    """Returns the commit time of the transaction that the pieces are a part of; 0 if it is unknown."""
+    """Returns the commit time of the transaction to which the pieces belong; 0 if it is unknown."""
     for piece in pieces:
         if piece.last_event > piece.first_event:
             return int(piece.block.event_time_us[piece.first_event])

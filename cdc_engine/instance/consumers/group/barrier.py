@@ -1,11 +1,10 @@
-"""Decides which member's transactions a group hands out next, or for which member it waits. Pure; called by `feed`, which knows what each
-member has.
+"""Decides which member's transactions a group hands out next, or which member it waits for. Pure. Called by `group_stream`, which knows
+what each member has.
 
 Each member has a next transaction, or a time before which it has none. The member with the least (time, name) is next. If it has a
 transaction, this one is handed out, with all that follow it and are less than the least of the other members. If it has none, the group
 waits for it, because it may still have what is first. So the order does not depend on how the members' transactions arrive, and an idle
-member whose clock advances delays nobody.
-"""
+member whose clock advances delays nobody."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from sluice.cdc_engine.contracts import Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Known:
-    """What is known of a member; times in µs since 1970.
+    """The facts of one member for the decision. Times are in µs since 1970.
 
     `times`: commit times of the available transactions that are next in its stream, ascending. `clock_us`: what follows them is not
     older. `begun`: a part of its next transaction was handed out. `absent`: the group does not wait for it.
@@ -47,8 +46,8 @@ class BarrierWait:
 
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
-    """Decides. `known`: for each member, at least one. A transaction that was partly handed out continues first, so that no other
-    transaction interrupts it.
+    """Decides which member is next. `known`: at least one member. A transaction that was handed out in part continues first, so that no
+    other one interrupts it.
 
     `barrier_us`: the time up to which all was handed out. No transaction counts as older, so a late one is next at once.
     """

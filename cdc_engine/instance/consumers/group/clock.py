@@ -1,5 +1,5 @@
-"""Asks the source of a group's member for its time, repeatedly over one connection, so that the group knows when an idle member has
-nothing.
+"""Asks the source of a group's member for its time, over one connection, so that the group knows when an idle member has nothing to
+send.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
-AGAIN_SECONDS = 2.0  # after a failed question
-ANSWERS_MAX = 4  # a stream that is read with a delay has reached one of them
+AGAIN_SECONDS = 2.0  # The wait after a request without an answer.
+ANSWERS_MAX = 4  # A stream that is read with a delay has reached one of these answers.
 
 log = structlog.get_logger()
 
@@ -56,14 +56,15 @@ class SourceAsker:
 
 
 class MemberClock:
-    """The clock of a member. `asker`: asks the member's source. Call `begin` and `end` once; the rest from any thread."""
+    """Keeps the time of a member's source. `asker`: asks the source. Call `begin` and `end` once; the other methods from any thread."""
 
     def __init__(self, name: str, asker: Asker) -> None:
         self._name, self._asker = name, asker
         self._answers: collections.deque[ClockAnswer] = collections.deque(maxlen=ANSWERS_MAX)
         self._ended = threading.Event()
-        self.trouble = ""  # why the last question got no answer
-        self.ahead_seconds: float | None = None  # ahead of this host's clock, by the newest answer
+        self.trouble = ""  # Why the last request got no answer.
+        # How far the source's clock is ahead of this host's, by the newest answer.
+        self.ahead_seconds: float | None = None
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name=f"clock-{self._name}", daemon=True).start()
@@ -79,7 +80,7 @@ class MemberClock:
         return answers[-1].now_us if answers else 0
 
     def reached_us(self, place: StreamState | None) -> int:
-        """Returns the newest time before which a stream at a position has read everything, in µs since 1970; 0 if there is none."""
+        """Returns the newest time (µs since 1970) before which everything has been read at a position; 0 if there is none."""
         return max((each.before_us for each in list(self._answers) if each.holds(place)), default=0)
 
     def ask(self) -> bool:
@@ -87,7 +88,8 @@ class MemberClock:
         begun = time.time()
         try:
             answer = self._asker.ask()
-        except Exception as error:  # any error: a clock that ends silently blocks the group forever
+        # The error may be of any kind; a clock that ends silently would block the group forever.
+        except Exception as error:
             if (why := str(error) or type(error).__name__) != self.trouble:
                 log.warning("source_clock_not_asked", member=self._name, reason=why)
             self.trouble = why

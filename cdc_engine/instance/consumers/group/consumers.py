@@ -1,7 +1,6 @@
-"""The consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their status.
+"""Keeps the consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their status.
 
-Called by the protocol server and by brokers, from any thread.
-"""
+Called by the protocol server and by brokers, from any thread."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
 
     def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
         complete = self._begun_everywhere(record)
-        if complete != record:  # a member joined: its start is saved before any of its changes is handed out
+        if complete != record:  # A member joined: its start is saved before any of its changes is handed out.
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
@@ -69,8 +68,8 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         return ConsumerService(record.client_id, feed, self._place(complete.cursor))
 
     def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
-        """Returns the record with a position for every member: a member without one gets its oldest available change. Raises SluiceError
-        if that member is not available.
+        """Returns the record with a position for every member. A new member gets the position of its oldest available change. Raises
+        SluiceError if it is not available.
         """
         cursor = record.cursor
         new = [(name, self._members.here(name).consumers.begin) for name in self._members.names if not cursor.of(name)]

@@ -1,8 +1,7 @@
-"""The engine of one group: serves its consumers from the engines of its members, which run in the same process. Kept by `launcher`.
+"""Serves the consumers of one group from the engines of its members, which run in the same process. Kept by `launcher`.
 
 It reads no source and writes no lake. It starts once all members run here, and then takes the group's lease; without the lease, and while
-no member runs here, it serves nobody. So the host that reads the members has the group.
-"""
+no member runs here, it serves nobody. So the host that reads the members has the group."""
 
 from __future__ import annotations
 
@@ -34,14 +33,14 @@ from sluice.cdc_engine.states import EngineState
 from sluice.cdc_engine.status_file import STATUS_FILE
 
 STATUS_SECONDS = 1.0
-APART_SECONDS = 10.0  # without any member here, after which another host may have the group
+APART_SECONDS = 10.0  # After this time without any member in this process, another host may take the group.
 
 log = structlog.get_logger()
 
 
 class GroupEngine:
-    """The engine of one group. `consumers_of`: returns the consumers of a member's engine in this process; raises SluiceError, which
-    states where it runs, if it is not here.
+    """The engine of one group. `consumers_of`: returns the consumers of a member's engine in this process; otherwise raises SluiceError,
+    which says where the engine runs.
 
     All methods may be called from any thread; `on_status` receives its status once per second.
     """
@@ -66,10 +65,12 @@ class GroupEngine:
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
         self._state, self._reason = EngineState.STARTING, ""
-        self._here_at = time.monotonic()  # when a member was last seen running here
+        self._here_at = time.monotonic()  # The time when a member was last seen running in this process.
 
     def start(self) -> None:
-        """Starts the group. It waits for missing members; an error in conf/ or the environment is its state until it is corrected."""
+        """Starts the group, which waits for missing members. An error in conf/ or the environment becomes its state until it is
+        corrected.
+        """
         self._keeper = threading.Thread(target=self._keep, name=f"group-{self.name}", daemon=True)
         self._try()
         self._keeper.start()
@@ -121,14 +122,14 @@ class GroupEngine:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._look()
-        except Exception as error:  # any error: nothing else would check again
+        except Exception as error:  # The error may be of any kind; nothing else would check again.
             why = f"{type(error).__name__}: {error}"
             log.warning("group_not_kept", destination=self.name, reason=why)
             if self._consumers is None:
                 self._reason = why
 
     def _look(self) -> None:
-        """Starts and ends depending on the lease and the members; saves cursors; reports the status."""
+        """Starts or ends serving depending on the lease and the members, saves cursors, and reports the status."""
         missing = self._members.missing()
         if len(missing) < len(self._members.names):
             self._here_at = time.monotonic()
@@ -179,7 +180,7 @@ class GroupEngine:
     def _open(self) -> None:
         group = self._group
         self._meta = open_meta(self.directory, self._lease)
-        self._meta.update(lambda ledger: ledger)  # a new ledger is saved
+        self._meta.update(lambda ledger: ledger)  # This saves a new ledger.
         forget_requested(self.directory, self._meta, None)
         self._members = Members(group.members, self._consumers_of)
         self._consumers = GroupConsumers(
@@ -230,7 +231,7 @@ class GroupEngine:
         self._lease.release()
 
     def _tell(self) -> None:
-        """Writes and reports the status, unless another host has the group: then that host reports it."""
+        """Writes and reports the status, unless another host has the group: that host then reports it."""
         if self._state == EngineState.STANDBY:
             return
         status = self.status()

@@ -1,10 +1,9 @@
-"""The streams of a group's members as one, for one consumer. `barrier` decides the order; this module reads the members and hands out
-what the decision selects.
+"""Merges the streams of a group's members into one for one consumer. `barrier` decides the order; this module reads the members and hands
+out what is decided.
 
     look at all members ─▶ rule ─▶ a run of one member's transactions ─▶ rule ─▶ …     until the batch is full or a member is waited for
 
-Between two calls it keeps only up to where each member was read, so a rollback and a restart are just an earlier position.
-"""
+Between two calls it keeps only up to where each member was read, so a rollback and a restart are just an earlier position."""
 
 from __future__ import annotations
 
@@ -33,17 +32,19 @@ from sluice.cdc_engine.instance.consumers.pieces import end_of
 from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
-LOOK_SECONDS = 0.1  # between two looks at the clocks of members that are waited for
-SILENCE_SECONDS_MAX = 1.0  # counted between two looks: a client may not have asked for an hour
-RUNS_MAX = 2000  # runs per batch; each has at least some entries
-FUTURE_US_MAX = 60_000_000  # a time further ahead of its source's clock is not valid (SET timestamp)
+LOOK_SECONDS = 0.1  # The interval between two checks of the clocks of members that the group waits for.
+# The most that counts as silence between two checks, because a client may not have requested anything for an hour.
+SILENCE_SECONDS_MAX = 1.0
+RUNS_MAX = 2000  # The most runs per batch; each has at least one entry.
+FUTURE_US_MAX = 60_000_000  # A commit time that is further ahead of its source's clock is not valid (SET timestamp).
 AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupStreamPosition:
-    """The position of one consumer of a group. `members`: by name. `barrier_us`, `late`: as in `GroupPosition`. `newest_us`: the commit
-    time of each member's newest transaction that was handed out. `left`: positions of members that left the group.
+    """The position of one consumer of a group. `members`: a position per member's name. `barrier_us`, `late`: as in `GroupPosition`.
+    `newest_us`: the commit time of each member's newest transaction that was handed out. `left`: positions of members that left the
+    group.
     """
 
     members: Mapping[str, StreamPosition]
@@ -58,8 +59,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Returns the position with these members at the start of their transaction, because their streams continue with a different one
-        than was partly handed out; itself if there are none.
+        """Returns the position with these members at the start of their open transaction, because their streams continue with another one
+        than was handed out in part; unchanged without such members.
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -67,7 +68,7 @@ class GroupStreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """Entries of one member, in order. `forms`: the settings for its rows."""
+    """Entries of one member, in order. `forms`: the settings for the member's rows."""
 
     member: str
     chosen: tuple[Chosen, ...]
@@ -75,8 +76,8 @@ class Run:
 
 
 class GroupProgress:
-    """The progress of a batch from a position: pieces of members in the order of the decisions. `place` is called once, at its end:
-    executed sets take time.
+    """How far a batch has come: pieces of members in the order of the decisions. Call `place` once, at the end, because executed sets take
+    time.
     """
 
     def __init__(self, begin: GroupStreamPosition) -> None:
@@ -85,7 +86,7 @@ class GroupProgress:
         self._ends: dict[str, tuple[WindowPiece, ...] | WindowPosition] = {}
 
     def begun(self, member: str) -> bool:
-        """Returns whether a part of its next transaction was handed out."""
+        """Returns whether a part of the member's next transaction was handed out."""
         return member not in self._ends and self._begin.members[member].place.events > 0
 
     def state(self, member: str) -> State:
@@ -102,7 +103,7 @@ class GroupProgress:
         self._ends[member], self._states[member] = end, state
 
     def place(self) -> GroupStreamPosition:
-        """Returns the new position; the begin itself if nothing has moved."""
+        """Returns the new position; the begin itself if no member moved."""
         if not self._ends:
             return self._begin
         ends = {each: at if isinstance(at, WindowPosition) else end_of(at) for each, at in self._ends.items()}
@@ -133,7 +134,7 @@ class GroupStream:
         self._streams = {each.name: each for each in streams}
         self._wait_seconds, self._clock = wait_seconds, clock
         self._looked_at = clock()
-        self._silent = dict.fromkeys(self._streams, 0.0)  # seconds that a member was silent
+        self._silent = dict.fromkeys(self._streams, 0.0)  # For how many seconds each member has been silent.
         self._clocks = dict.fromkeys(self._streams, 0)
         self.waits_for = self.why = ""
         self.absent: tuple[str, ...] = ()
@@ -173,7 +174,7 @@ class GroupStream:
     def _merged(
         self, views: Mapping[str, View], place: GroupStreamPosition, bytes_max: int
     ) -> tuple[tuple[Run, ...], GroupStreamPosition]:
-        """Returns runs up to one batch, and the position after them; the position itself if the decision is to wait at once."""
+        """Returns runs up to one batch, and the position after them; the unchanged position if the first decision is to wait."""
         ahead = {name: _counted(view) for name, view in views.items()}
         runs, moved, left = list[Run](), GroupProgress(place), bytes_max
         while left > 0 and len(runs) < RUNS_MAX:
@@ -194,7 +195,7 @@ class GroupStream:
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if (end := moved.place()) is not place:  # what precedes it is handed out first
+                if (end := moved.place()) is not place:  # The part before them is handed out first.
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(count)
@@ -204,7 +205,7 @@ class GroupStream:
                 runs.append(Run(name, chosen, stream.forms))
             left -= size_of(pieces)
             if is_all:
-                break  # what follows is not known before the next look
+                break  # The next transactions are unknown before the next check.
         return tuple(runs), moved.place()
 
     def _hear(self, views: Mapping[str, View]) -> None:
@@ -218,15 +219,15 @@ class GroupStream:
         self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
 
     def _refuse_lost(self, view: View) -> None:
-        """Raises the error that ended a member's stream for good, once everything older was handed out; a member that is not available is
-        waited for.
+        """Raises the error that ended a member's stream permanently, once everything older was handed out. A member that is not available
+        is waited for.
         """
         if view.trouble is not None and not isinstance(view.trouble, AWAY):
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
 
 
 def _counted(view: View) -> Ahead:
-    """Returns the transactions with corrected times: never decreasing within a member, and none later than its source knows."""
+    """Returns the transactions with corrected times: they never decrease within a member, and none is later than its source's clock."""
     times = view.ahead.times
     if view.newest_us:
         times = np.where(times > view.newest_us + FUTURE_US_MAX, view.newest_us, times)

@@ -1,7 +1,6 @@
-"""The members of a group: engines of this process, each with the clock of its source, and the stream of one member for one consumer.
+"""Finds the members of a group: engines of this process, each with the clock of its source, and the stream of one member for one consumer.
 
-At any time an engine may end and another replace it (conf/ changed, a source took over): the group then reads from that one.
-"""
+At any time an engine may end and another replace it (conf/ changed, a source took over): the group then reads from that one."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ class Here(NamedTuple):
 
 
 class Members:
-    """The members of a group. `consumers_of`: returns the consumers of a member's engine; raises SluiceError if it does not run here. Any
-    thread may call.
+    """The members of a group. `consumers_of`: returns the consumers of a member's engine; raises SluiceError if it does not run in this
+    process. Thread-safe.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Members:
         return found
 
     def known(self) -> dict[str, Here]:
-        """Returns the members as they were last read."""
+        """Returns the members as they were at the last check."""
         with self._lock:
             return dict(self._here)
 
@@ -91,8 +90,9 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """What a member has after a position. `clock_us`: if it has nothing, it has read everything committed before this time; 0: unknown.
-    `newest_us`: its source's time. `trouble`: why it could not be read; `clock_trouble`: another reason why its clock is unknown, or empty.
+    """What a member has after a position. `clock_us`: if it has nothing, it has read everything that was committed before this time; 0:
+    unknown. `newest_us`: its source's time. `trouble`: why it could not be read. `clock_trouble`: another reason why its clock is unknown,
+    or empty.
     """
 
     ahead: Ahead
@@ -103,7 +103,7 @@ class View:
 
 
 class MemberStream:
-    """One member's stream for one consumer of a group. `look`, `wait` and `chosen` for one thread at a time."""
+    """One member's stream for one consumer of a group. Call `look`, `wait` and `chosen` from one thread at a time."""
 
     def __init__(self, name: str, reader: StreamReader, members: Members, filters: Sequence[TableFilter]) -> None:
         self.name = name
@@ -117,7 +117,7 @@ class MemberStream:
 
     @property
     def forms(self) -> Forms:
-        """The settings with which the rows that `chosen` returned last are decoded; the defaults if nothing was read yet."""
+        """The settings that decode the rows which `chosen` returned last; the defaults if nothing was read yet."""
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, place: WindowPosition, bytes_max: int) -> View:
@@ -130,7 +130,7 @@ class MemberStream:
         try:
             feed = self._feed(here)
             own = feed.own
-            # Asked before the reading: if it finds nothing, nothing exists up to this position.
+            # The clock is asked before the reading: if the reading then finds nothing, nothing exists up to this time.
             at = own.place() if own is not None else here.consumers.place()
             reading = feed.read(place, bytes_max, 0.0, _never)
         except SluiceError as error:
@@ -160,7 +160,7 @@ class MemberStream:
         return self._read[1].selection.chosen(pieces, state)
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
-        """Returns how many whole transactions can be read of pieces of the last look, as `Selection.readable`."""
+        """Returns how many whole transactions of the last look can be read, as `Selection.readable` does."""
         return self._read[1].selection.readable(pieces) if self._read is not None else None
 
     def wake(self) -> None:

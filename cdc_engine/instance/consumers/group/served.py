@@ -1,4 +1,6 @@
-"""Converts what a group hands out to entries for clients and messages for brokers: each run with the settings of its member."""
+"""Converts what a group hands out to entries for clients and messages for brokers. Each run is converted with the settings of its
+member.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ MakerT = TypeVar("MakerT")
 
 
 class ByMember(Generic[MakerT]):
-    """One maker per member, made again when the settings for its rows change. Raises the errors of `make`."""
+    """Keeps one maker per member, and replaces it when the settings for the member's rows change. Raises the errors of `make`."""
 
     def __init__(self, make: Callable[[Forms], MakerT]) -> None:
         self._make = make
@@ -34,7 +36,7 @@ class GroupEntries:
     """Implements `consumers.served.Entries`. Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
-        entry_maker(display, Forms())  # reports an invalid setting at the start
+        entry_maker(display, Forms())  # This reports an invalid setting at the start.
         self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
     def messages(self, content: Sequence[Run], /) -> bytes:

@@ -1,5 +1,5 @@
-"""The figures of a group other than its consumers: its members, the barrier, and which members it waits for. Pure except for reading the
-members.
+"""Collects the figures of a group except those of its consumers: its members, the barrier, and which members it waits for. Pure except for
+reading the members.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Storage of the schema history by position, in memory and in its repository."""
+"""Stores the schema history by position, in memory and in its repository."""

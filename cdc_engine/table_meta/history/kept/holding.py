@@ -14,7 +14,7 @@ from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
-# what kind of object, empty for a table or database; database, table
+# The kind of object (empty for a table or a database), database, table.
 RecordSubject = tuple[str, str, str]
 FROM_ITS_PLACE_ON = frozenset(
     {RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT, RecordKind.OBJECTS, RecordKind.OBJECT}
@@ -34,8 +34,8 @@ def holds_at(record: HistoryRecord, place: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], places: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue from one of the positions: those that do not apply there yet and, of the others,
-    the last one per table, database and server.
+    """Returns the records that are needed to continue from one of the positions: those that do not apply there yet, and, of the others, the
+    last one per table, database and server.
     """
     comparable, others = _by_numbering(records, places)
     kept: set[int] = set()
@@ -55,7 +55,7 @@ def needed(records: Sequence[HistoryRecord], places: Iterable[Position]) -> list
 def _by_numbering(
     records: Sequence[HistoryRecord], places: Iterable[Position]
 ) -> tuple[list[list[int]], list[Position]]:
-    """Divides positions into groups of ascending order keys, and those that must be compared with each record by themselves.
+    """Groups positions into sequences of ascending order keys, and those that must be compared with each record one by one.
 
     In a group order keys decide about all records: each is in the same numbering of files, or has no executed set.
     """
@@ -76,13 +76,13 @@ def _by_numbering(
 
 
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
-    """Returns the indexes of the records that are needed at one of the order keys, which ascend.
+    """Returns the indexes of the records that are needed at one of the order keys, which are in ascending order.
 
     A record applies from its own order key on. At the keys before that it is needed, and from there on until a later record of the same
     table applies.
     """
     kept: set[int] = set()
-    replaced: dict[RecordSubject, int] = {}  # subject → the first of `keys` at which a later record applies
+    replaced: dict[RecordSubject, int] = {}  # For each subject: the first of `keys` at which a later record applies.
     for index in range(len(records) - 1, -1, -1):
         subject = subject_of(records[index])
         applies = bisect.bisect_left(keys, records[index].position.order_key)
@@ -94,7 +94,7 @@ def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> s
 
 
 def subject_of(record: HistoryRecord) -> RecordSubject:
-    """Returns what a record is about: a later record about the same replaces it."""
+    """Returns the subject of a record. A later record with the same subject replaces it."""
     if record.kind in {RecordKind.SERVER, RecordKind.OBJECTS}:
         return record.kind.value, "", ""
     what = str(record.content["what"]) if record.kind is RecordKind.OBJECT else ""

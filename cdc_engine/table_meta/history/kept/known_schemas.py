@@ -1,4 +1,4 @@
-"""The state of the schema history in memory: the server, the databases and the tables, each by position. Owned by `history`."""
+"""Keeps the state of the schema history in memory: the server, the databases and the tables, each by position. Owned by `history`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TableKey = tuple[str, str]
 
 
 class KnownSchemas:
-    """The known schemas, queried by order key. Records are added in ascending order; `drop_after` goes back."""
+    """The known schemas by order key. Records are added in ascending order; `drop_after` goes back."""
 
     def __init__(self) -> None:
         self._server: Timeline[DdlServerFacts] = Timeline()
@@ -20,7 +20,7 @@ class KnownSchemas:
         self._tables: dict[TableKey, Timeline[TableSchema | Stopped | DroppedTable]] = {}
         self._objects: dict[
             ObjectKey, Timeline[tuple[StoredObject, ...]]
-        ] = {}  # one object, or none once it is dropped
+        ] = {}  # One object, or none after it is dropped.
         self._objects_complete: Timeline[bool] = Timeline()
         self.head = -1
 
@@ -36,7 +36,7 @@ class KnownSchemas:
         return None if timeline is None else timeline.at(key)
 
     def stored_objects(self, key: int) -> StoredObjects | None:
-        """Returns the triggers and views; None if the history does not follow them there."""
+        """Returns the triggers and views; None if the history does not follow them at that position."""
         complete = self._objects_complete.at(key)
         if complete is None:
             return None

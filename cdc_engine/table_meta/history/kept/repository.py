@@ -1,10 +1,9 @@
-"""Storage of the schema history: its records, the interface of a repository, and the file `schema.jsonl`. Used only by `history`.
+"""Stores the schema history: its records, the interface of a repository, and the file `schema.jsonl`. Used only by `history`.
 
 The file is append-only, with one JSON record per line; only compaction replaces it, as a whole. `shared_repository` stores the same
 records where several hosts reach them. A record is on disk before `append` returns. A crash can damage only the last line: a line without
 its newline does not count, and the next `load` removes it. Going back in the stream is a record too (`rewind`): it invalidates earlier
-records when the file is read from its start.
-"""
+records when the file is read from its start."""
 
 from __future__ import annotations
 
@@ -27,23 +26,21 @@ WITHOUT_IT = "the engine reads the schemas from the source again and stops each 
 class RecordKind(enum.Enum):
     """The kind of a record."""
 
-    SERVER = "server"  # flavour, default charset; stored with the snapshot
-    DATABASE = "database"  # a database's default charset
-    SNAPSHOT = "snapshot"  # a table's schema, read from information_schema
-    DDL = "ddl"  # a table's schema after a statement
-    TABLE_MAP = "table_map"  # a table's schema, from a table map with full metadata
-    STOPPED = "stopped"  # a table that cannot be followed from here on
-    DROPPED = "dropped"  # a table was dropped; its last schema
-    OBJECTS = "objects"  # whether all triggers and views are known from here on; none before the first such record
-    OBJECT = "object"  # a trigger or view; without content once it is dropped
-    REWIND = "rewind"  # invalidates all records above this position
+    SERVER = "server"  # Flavour and default charset; it is stored with the snapshot.
+    DATABASE = "database"  # The default charset of a database.
+    SNAPSHOT = "snapshot"  # The schema of a table as read from information_schema.
+    DDL = "ddl"  # The schema of a table after a statement.
+    TABLE_MAP = "table_map"  # The schema of a table from a table map with full metadata.
+    STOPPED = "stopped"  # The table cannot be followed from here on.
+    DROPPED = "dropped"  # The table was dropped; the record has its last schema.
+    OBJECTS = "objects"  # Whether all triggers and views are known from here on. Before the first such record none are.
+    OBJECT = "object"  # A trigger or view; without content after it is dropped.
+    REWIND = "rewind"  # This invalidates all records above its position.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """A record. `content` depends on `kind`. A record about a table names it, and one about a trigger or view names that; one about a
-    database has no table.
-    """
+    """A record. `content` depends on `kind`. The names are those of a table, of a trigger or view, or, without a table, of a database."""
 
     kind: RecordKind
     position: Position
@@ -63,7 +60,7 @@ class HistoryRecord:
 
     @classmethod
     def from_line(cls, line: bytes) -> HistoryRecord:
-        """Inverse of `to_line`. Raises ValueError, KeyError or TypeError on anything else."""
+        """Parses the line of `to_line`. Raises ValueError, KeyError or TypeError on anything else."""
         record = json.loads(line)
         return cls(
             kind=RecordKind(record["kind"]),
@@ -75,13 +72,13 @@ class HistoryRecord:
 
 
 class Repository(Protocol):
-    """Stores records in the order in which they were written. All methods raise MetaError if that is not possible."""
+    """Stores records in the order in which they are written. All methods raise MetaError if that is not possible."""
 
     def load(self) -> list[HistoryRecord]:
         """Returns all valid records, without those that a REWIND invalidated and without the REWIND."""
 
     def look(self) -> list[HistoryRecord]:
-        """Does the same as `load` while another process may be writing: changes nothing."""
+        """Returns the same as `load` and changes nothing, so that it can be called while another process writes."""
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
         """Adds all of the records or none; they are durable when this returns."""
@@ -91,9 +88,7 @@ class Repository(Protocol):
 
 
 class RecordsInMemory:
-    """A temporary repository in addition to a destination's, for a history that is not stored. Added records are visible only to that
-    history.
-    """
+    """Keeps records in addition to a destination's, for a history that is not stored. Only that history sees added records."""
 
     def __init__(self, records: list[HistoryRecord]) -> None:
         self._records = records
@@ -105,17 +100,17 @@ class RecordsInMemory:
         return self._records
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing: the history has the records."""
+        """Does nothing, because the history has the records itself."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing, as `append`."""
+        """Does nothing, like `append`."""
 
 
 _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"
 
 
 class SchemaRepository:
-    """The file of one destination. The destination's lease excludes other writers."""
+    """The schema history's file of one destination. The destination's lease excludes other writers."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -134,7 +129,7 @@ class SchemaRepository:
         return self._holding(self._read()[1])
 
     def _read(self) -> tuple[bytes, bytes]:
-        """Returns the file's content, and its complete lines."""
+        """Returns the file's content, and the complete lines in it."""
         content = self._path.read_bytes() if self._path.exists() else b""
         return content, content[: content.rfind(b"\n") + 1]
 
@@ -162,7 +157,7 @@ class SchemaRepository:
             ) from error
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Writes a new file next to the old one, syncs and renames it: a crash leaves the old file or the new one."""
+        """Writes a new file next to the old one, syncs and renames it: after a crash there is the old file or the new one."""
         try:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:

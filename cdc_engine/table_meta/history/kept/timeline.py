@@ -1,6 +1,4 @@
-"""Values by position: the value at each position of the stream. The history has one timeline per table, per database, and for the
-server.
-"""
+"""Keeps a value for each position of the stream. The history has one timeline per table, per database, and for the server."""
 
 from __future__ import annotations
 
@@ -11,14 +9,14 @@ Value = TypeVar("Value")
 
 
 class Timeline(Generic[Value]):
-    """Entries of (order key, value), ascending; a value is valid from its key on."""
+    """Entries of (order key, value) in ascending order. A value is valid from its key on."""
 
     def __init__(self) -> None:
         self._keys: list[int] = []
         self._values: list[Value] = []
 
     def put(self, key: int, value: Value) -> None:
-        """Appends an entry; an entry with the same key is replaced. Later entries must have been dropped before."""
+        """Appends an entry, and replaces one with the same key. Later entries must have been dropped before."""
         if self._keys and self._keys[-1] > key:
             raise ValueError(f"entry {key} comes after {self._keys[-1]}")
         if self._keys and self._keys[-1] == key:

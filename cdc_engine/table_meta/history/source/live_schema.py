@@ -1,9 +1,7 @@
-"""Returns a table's present schema on the server if it is also the table's schema at a position near the end of the binlog. Used by
-`instance`.
+"""Returns a table's current schema on the server if it is also the table's schema at a position near the binlog's end. Used by `instance`.
 
 It is the same if no statement about the table is between the position and the end of the binlog. The server lists the events in between.
-If these are too many, or in another file, the reader is too far behind, and the result is unknown.
-"""
+If these are too many, or in another file, the reader is too far behind, and the result is unknown."""
 
 from __future__ import annotations
 
@@ -19,12 +17,12 @@ from sluice.cdc_engine.table_meta.ddl.statement import Nothing
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
-EVENTS_BEHIND_MAX = 5000  # between the position and the end; reading more takes too long
+EVENTS_BEHIND_MAX = 5000  # The most events between the position and the end; reading more takes too long.
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
 def schema_now(session: Connection[Any], database: str, table: str, place: str) -> TableSchema | None:
-    """Returns the table's schema at the statement whose event ends at `place` (text of a Position); None if it is unknown.
+    """Returns the table's schema after the statement whose event ends at `place` (a Position as text); None if it is unknown.
 
     Raises pymysql.MySQLError if the server refuses.
     """
@@ -65,7 +63,7 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Returns whether no later statement affects the table. A statement that merely contains the name counts as affecting it."""
+    """Returns whether no later statement affects the table. A statement that merely contains the table's name counts as affecting it."""
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()
     texts = [_DEFAULT_DATABASE.sub("", str(event[5]), count=1) for event in events if "query" in str(event[2]).lower()]

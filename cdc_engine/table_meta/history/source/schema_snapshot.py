@@ -1,8 +1,7 @@
-"""Reads the server's present schema from information_schema, over the caller's PyMySQL connection. Used for `history.seed`.
+"""Reads the server's current schema from information_schema, over the caller's PyMySQL connection. Used for `history.seed`.
 
 Views and sequences are left out: they are not tables, although sequences have row events. The row events of system-versioned tables have
-columns that information_schema does not show unless they were named.
-"""
+columns that information_schema does not show unless they were named."""
 
 from __future__ import annotations
 
@@ -46,15 +45,15 @@ from sluice.cdc_engine.table_meta.schema import (
     with_row_times,
 )
 
-ATTEMPTS_MAX = 5  # attempts to read the schema without a concurrent change
-# From these versions on, REFERENCES in a column definition creates a foreign key.
+ATTEMPTS_MAX = 5  # The number of attempts to read the schema without a concurrent change.
+# Since these versions, REFERENCES in a column definition creates a foreign key.
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
-MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # from these versions on, actions after MATCH count
+MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # Since these versions, actions after MATCH count.
 
-# Charsets with characters that a server shows as `?`.
+# Charsets with characters that a server prints as `?`.
 _WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
-# The variable exists since MySQL can execute foreign keys above its storage engines (9.6), and is OFF if it does.
+# The variable exists since MySQL can execute foreign keys above its storage engines (9.6). It is OFF if MySQL does so.
 _NATIVE_FOREIGN_KEYS = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
 )
@@ -68,7 +67,7 @@ _COLUMNS = (
     "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
-# for system-versioned tables: the columns with the times of their rows
+# For system-versioned tables: the columns with the times of their rows.
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
@@ -108,7 +107,7 @@ class SchemaSnapshot:
 
 
 def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> SchemaSnapshot:
-    """Returns the captured tables as they are now. Raises pymysql.MySQLError if the server refuses."""
+    """Returns the captured tables in their current form. Raises pymysql.MySQLError if the server refuses."""
     with connection.cursor(Cursor) as cursor:
         facts = _rows(cursor, _SERVER)[0]
         server = _server(facts, logs_cascades=bool(_rows(cursor, _NATIVE_FOREIGN_KEYS)))
@@ -139,7 +138,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
             tables.append(with_row_times(table) if name in versioned else table)
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
-        except Exception as error:  # a defect of Sluice stops the table that it met
+        except Exception as error:  # A defect of Sluice stops the table in which it occurs.
             unreadable.append((*name, f"its columns cannot be followed: {defect_text(error)}"))
     whole = []
     with connection.cursor(Cursor) as cursor:
@@ -162,7 +161,8 @@ def stable_snapshot(
     *,
     with_objects: bool = False,
 ) -> tuple[SchemaSnapshot, Position]:
-    """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after the position.
+    """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after the position was
+    read.
 
     `with_objects`: the account may see all triggers and views, so they are read too. Raises SourceConnectionError if the schema changed
     during each of several attempts.
@@ -185,7 +185,7 @@ def stable_snapshot(
 
 
 def charset_name(name: str) -> str:
-    """Returns a charset's name: `utf8` is the name of utf8mb3 in MySQL 5.7 and MariaDB."""
+    """Returns a charset's current name. `utf8` is utf8mb3 in MySQL 5.7 and MariaDB."""
     return "utf8mb3" if name == "utf8" else name
 
 
@@ -195,8 +195,8 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
 
 
 def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> dict[tuple[str, str], list[ForeignKey]]:
-    """Returns the foreign keys by table. MariaDB 11 shows their actions only to users who may change the table; SHOW CREATE TABLE
-    shows them to all.
+    """Returns the foreign keys by table. MariaDB 11 shows their actions in information_schema only to users who may change the table; SHOW
+    CREATE TABLE shows them to all.
     """
     columns: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for database, table, constraint, *column in _rows(cursor, _REFERENCES, databases):
@@ -224,8 +224,8 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
 
 
 def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (database, table, reason) of tables whose rows differ from their row events: because of their engine, or because they are
-    under a MERGE table.
+    """Yields (database, table, reason) of tables whose rows differ from their row events because of their engine, or because they are under
+    a MERGE table.
     """
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
@@ -247,7 +247,9 @@ def _shown_table(cursor: Cursor, name: tuple[str, str], flavour: str) -> Stateme
 
 
 def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Returns (database, table, constraint) → its actions on DELETE and UPDATE, from SHOW CREATE TABLE; empty if that cannot be read."""
+    """Returns (database, table, constraint) → its actions on DELETE and UPDATE, from SHOW CREATE TABLE. Returns nothing if that cannot be
+    parsed.
+    """
     statement = _shown_table(cursor, name, flavour)
     keys = statement.foreign_keys if isinstance(statement, CreateTable) else ()
     return {(*name, key.symbol): (key.on_delete, key.on_update) for key in keys}
@@ -257,8 +259,8 @@ class _Notation(enum.Enum):
     """How information_schema shows a DEFAULT."""
 
     EXPRESSION = "MariaDB"  # as in DDL
-    TEXT = "MySQL 5.7"  # the text of a constant
-    HEXADECIMAL = "MySQL 8.0"  # as TEXT, but a binary string as 0x616263, up to its first zero byte
+    TEXT = "MySQL 5.7"  # It shows the text of a constant.
+    HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but it shows a binary string as 0x616263, up to its first zero byte.
 
 
 def _notation(flavour: str, version: str) -> _Notation:
@@ -301,7 +303,7 @@ def _table(
 
 def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
     declared = declared_type(column_type)
-    charset = charset_name(charset) if charset else "binary"  # MySQL shows no charset for an enum of bytes
+    charset = charset_name(charset) if charset else "binary"  # MySQL shows no charset for an enum of bytes.
     if charset in _WITHOUT_LIMIT:
         declared = dataclasses.replace(
             declared, labels=tuple(label.replace(UNKNOWN, HIDDEN_CHARACTER) for label in declared.labels)
@@ -332,7 +334,7 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
         and UNKNOWN in default.value
         and column.charset not in ("", "ascii", "latin1", "utf8mb3")
     ):
-        return ()  # the server shows a character that is not in utf8mb3 like this
+        return ()  # The server prints a character that is not in utf8mb3 like this.
     definition = ColumnDefinition(
         column.name,
         declared,
@@ -347,8 +349,8 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
 
 
 def _shown_default(shown: str | None, extra: str, notation: _Notation, declared: DeclaredType) -> Default | None:
-    """Returns the default that information_schema shows. Raises UnreadableError or ValueError if it cannot be read, or does not show
-    the value.
+    """Returns the default that information_schema shows. Raises UnreadableError or ValueError if it cannot be parsed, or does not show the
+    value.
     """
     if shown is None:
         return None
@@ -377,8 +379,8 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
 
 
 def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
-    """Returns the table with defaults that information_schema truncates, as queried from the server. Those of NOT NULL columns cannot
-    be queried without a row.
+    """Returns the table with complete defaults: those that information_schema truncates are queried from the server. The defaults of NOT
+    NULL columns cannot be queried without a row.
     """
     cut = [
         column
@@ -397,7 +399,9 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
 
 
 def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> dict[str, tuple[str | None, ...]]:
-    """Returns defaults by column from SHOW CREATE TABLE, only for bytes that are all ASCII there, because others are shown as `?`."""
+    """Returns defaults by column from SHOW CREATE TABLE. It returns only bytes that are all ASCII there, because others are printed as
+    `?`.
+    """
     try:
         statement = _shown_table(cursor, (table.database, table.table), MYSQL)
     except MySQLError:  # missing privilege
@@ -424,7 +428,7 @@ def _asked(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) ->
     relation = f"{_quoted(table.database)}.{_quoted(table.table)}"
     try:
         (row,) = _rows(cursor, f"SELECT {', '.join(values)} FROM (SELECT 1) AS one LEFT JOIN {relation} ON FALSE")
-    except MySQLError:  # missing privilege to read the table
+    except MySQLError:  # The account lacks the privilege to read the table.
         return [() for _ in columns]
     return [() if value is None else (value if isinstance(value, str) else repr(value),) for value in row]
 
@@ -433,4 +437,4 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-FLOAT_DIGITS_SHOWN = 5  # digits of a float that a server certainly shows
+FLOAT_DIGITS_SHOWN = 5  # A server shows at least so many digits of a float.

@@ -12,7 +12,7 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Notation, UnreadableError, to
 from sluice.cdc_engine.table_meta.ddl.routine_call import body_calls_routine
 from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER, VIEW, words_of
 
-# The views and triggers of the servers' own sys and mysql databases.
+# The views and triggers in the servers' own sys and mysql databases.
 _OF_SERVER = "('mysql.sys@localhost', 'mariadb.sys@localhost', 'mysql.infoschema@localhost')"
 _TRIGGERS = (
     "SELECT trigger_schema, trigger_name, event_object_schema, event_object_table, action_statement, sql_mode "
@@ -25,7 +25,7 @@ _VIEWS = (
 
 
 def read_stored_objects(connection: Connection[Any]) -> StoredObjects:
-    """Returns the triggers and views as they are now. The account must be allowed to see all of them. Raises pymysql.MySQLError."""
+    """Returns the current triggers and views. The account must be allowed to see all of them. Raises pymysql.MySQLError."""
     found: list[StoredObject] = []
     for what, query in ((TRIGGER, _TRIGGERS), (VIEW, _VIEWS)):
         with connection.cursor(Cursor) as cursor:
@@ -51,6 +51,6 @@ def _object(what: str, row: tuple[Any, ...]) -> StoredObject:
         name=name,
         table=(of_database, table),
         words=words_of(words),
-        # a body that is not shown or cannot be read may do anything
+        # A body that is not shown or cannot be parsed may do anything.
         calls=not words or body_calls_routine(words, ignore_space="IGNORE_SPACE" in modes),
     )

@@ -1,8 +1,6 @@
-"""Finds the time zone with rules that a server means by time_zone=SYSTEM, from the times that the server's clock shows. For
-`schema_snapshot`.
+"""Finds the named time zone that a server means by time_zone=SYSTEM, from times that the server's clock shows. Used by `schema_snapshot`.
 
-A server reports only a short name of it (three zones are called CST), but DDL with DEFAULT CURRENT_TIMESTAMP needs its rules.
-"""
+A server reports only a short name of it (three zones are called CST), but DDL with DEFAULT CURRENT_TIMESTAMP needs its rules."""
 
 from __future__ import annotations
 
@@ -11,9 +9,9 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5  # zones that agree at each of these times are considered equal
+FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5  # Zones that agree at each of these times count as equal.
 _FORM = "%Y-%m-%d %H:%M:%S"
-Ask = Callable[[str], tuple[object, ...]]  # returns one row of a SELECT
+Ask = Callable[[str], tuple[object, ...]]  # Returns one row of a SELECT.
 
 
 def system_zone(ask: Ask) -> str:
