@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,12 +47,14 @@ SNAPSHOT_STILL_SECONDS_MAX = 600.0
 STALE_SECONDS = 15.0  # an engine writes its status about once per second
 WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine has run yet; `sluice up` starts it"
-WELL = ("RUNNING", "STARTING", "CONNECTING")
+NONE_HERE = "no process of `sluice up` runs on this host; that is right if services or containers run engines, Dagster and Spark"
+WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
-    """One destination. `state`: the engine's, or STOPPED / STALE if its files show that. `cursor`, `position`: `file:offset@epoch`.
+    """One destination. `state`: the engine's, or STOPPED, STALE or STANDBY if its files and the lease show that. `cursor`, `position`:
+    `file:offset@epoch`.
 
     `waiting`: why the next attempt of the batch in flight waits, or empty. `troubles`: other problems that the engine reports. Ages are
     in seconds, None if there was none since the engine started: of the sensor's last tick, and of the last ack. `shared`: it reads a
@@ -120,7 +123,10 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     destinations += [read_group(config, name, now) for name in sorted(config.groups)]
     if any(process["alive"] for process in running):
         destinations = [_first_start(each, config) for each in destinations]
-    problems = [*_never_begun(config, running), *find_problems(running, destinations)]
+    apart = config.engine.kind == "remote" and not processes.engine_port(config)
+    problems = [*_never_begun(config, running), *find_problems(running, destinations, apart=apart)]
+    warnings = [NONE_HERE] if apart and not running else []
+    warnings += [f"{each.name} is {each.state}: {each.reason}" for each in destinations if each.state == "STANDBY"]
     daemon = records.running().get("daemon")
     home = config.data_dir / "dagster"
     if daemon is not None and (lost := lost_storage(home, now - daemon.started)):
@@ -129,7 +135,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
         trouble.startswith(NO_TICK) for each in destinations for trouble in each.troubles
     ):
         problems.append(daemon_sentence(home, now))
-    return StatusReport(running, destinations, problems, _unmatched_warnings(config), storage_bytes(home))
+    return StatusReport(running, destinations, problems, [*warnings, *_unmatched_warnings(config)], storage_bytes(home))
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
@@ -244,9 +250,14 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
     # in the future: the clock was set back after the last write
     stale = abs(age_seconds) > STALE_SECONDS
+    away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
+    if away and stale:
+        engine = {}  # what it reported while this host read is no longer true
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
-    if not engine:
+    if away and not engine:
+        state, reason = "STANDBY", f"the engine on {away} reads it; `sluice status` there shows whether all is well"
+    elif not engine:
         reason = NEVER_RAN
     elif stale:
         state, reason = _silent(state, reason, age_seconds, held=held)
@@ -315,15 +326,17 @@ def _age(moment_us: Any, now: float) -> float | None:
     return round(max(0.0, now - moment_us / 1e6), 1) if moment_us else None
 
 
-def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus]) -> list[str]:
-    """Returns a sentence for each problem."""
+def find_problems(
+    running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus], *, apart: bool = False
+) -> list[str]:
+    """Returns a sentence for each problem. `apart`: the engines are on other hosts, so this host may have no process."""
     dead = [
         f"the {process['name']} (pid {process['pid']}) is not running any more; `sluice up` starts it again"
         for process in running
         if not process["alive"]
     ]
     dead += [_stopped_sentence(process) for process in running if process.get("stopped")]
-    found = dead if running else ["nothing is running; `sluice up` starts everything"]
+    found = dead if running or apart else ["nothing is running; `sluice up` starts everything"]
     for one in destinations:
         if one.state not in WELL:
             how = engine_way_out(one.state, one.name)

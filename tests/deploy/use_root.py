@@ -62,8 +62,12 @@ class Service:
         """Runs the probe of the compose file in the service's own file system."""
         if self.process.poll() is not None:
             raise RuntimeError(f"{self.name} has ended with {self.process.returncode}")
-        enter = ["nsenter", f"--target={self.process.pid}", "--mount", *as_user(self.root), *self.probe]
-        return subprocess.run(enter, env=environment(), check=False, capture_output=True).returncode == 0
+        return self.run(*self.probe).returncode == 0
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command beside the service, as `docker compose exec` does."""
+        enter = ["nsenter", f"--target={self.process.pid}", "--mount", "--uts", *as_user(self.root), *command]
+        return subprocess.run(enter, env=environment(), check=False, capture_output=True, text=True)
 
 
 def environment() -> dict[str, str]:
@@ -79,12 +83,15 @@ def start(name: str, root: Path, log: Path) -> Service:
     described = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"][name]
     own = f"{root}/var/lib/sluice"
     prepare = (
-        f"mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev"
+        f"hostname {name} && mount -t proc proc {root}/proc && mount --rbind /dev {root}/dev"
         f" && mount -t tmpfs -o uid={USER},gid={USER} tmpfs {own} && mkdir {own}/dagster && chown {USER}:{USER} {own}/dagster"
         f" && cp {COMPOSE}/conf/dagster.yaml {own}/dagster/"
     )
+    if name != "engine":  # as in the chart: the engine's key is in no other container
+        own = f"{root}/etc/sluice/certificate"
+        prepare += f" && cp {own}/engine.pem {root}/ && mount -t tmpfs tmpfs {own} && cp {root}/engine.pem {own}/"
     command = shlex.join([*as_user(root), "tini", "--", *map(str, described["command"])])
-    words = ["unshare", "--mount", "/bin/sh", "-c", f"{prepare} && exec {command}"]
+    words = ["unshare", "--mount", "--uts", "/bin/sh", "-c", f"{prepare} && exec {command}"]
     with log.open("wb") as output:
         process = subprocess.Popen(words, env=environment(), stdout=output, stderr=output)
     kind, *probe = described["healthcheck"]["test"]
@@ -157,6 +164,9 @@ def main(root: Path) -> None:
                 cursor.execute("INSERT INTO shop.orders (status, total) VALUES ('paid', 1.00)")
                 connection.commit()
             wait_until("the change is in the lake", lambda: rows() == 4)
+            require(started[SERVICES.index("code-server")], "check", "✓ Spark at sc://spark:15002")
+            require(started[SERVICES.index("code-server")], "status", "the engine on engine reads it")
+            require(started[SERVICES.index("engine")], "status", "RUNNING")
             while started:
                 last = started[-1]
                 last.process.send_signal(signal.SIGTERM)
@@ -176,6 +186,14 @@ def make_certificate(root: Path) -> None:
     folder.mkdir(exist_ok=True)
     script = (COMPOSE / "make-certificate.sh").read_text().replace("cd /certificate", "cd /etc/sluice/certificate")
     subprocess.run(["/usr/sbin/chroot", root, "/bin/sh", "-c", script], env={"PATH": os.defpath}, check=True)
+
+
+def require(service: Service, command: str, words: str) -> None:
+    """A command of `sluice` works in a container, and finds nothing wrong."""
+    done = service.run("sluice", command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert words in " ".join(done.stdout.split()), done.stdout
+    print(f"sluice {command} finds nothing wrong in {service.name}", flush=True)  # noqa: T201  a command of its own
 
 
 def require_archive(spark: Service) -> None:
