@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.conf_files import mapping_of
 from sluice.console.run_launcher_check import launcher_findings
 from sluice.extras import Extra, missing_sentence
 from sluice.orchestration.base.batch_reference import DESTINATION_TAG
@@ -39,12 +38,13 @@ class DagsterFinding:
 def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
     """Reads the dagster.yaml that `sluice up` copies, and reports everything that is wrong with it."""
     file = conf_file(conf, "dagster.yaml")
+    unread: list[str] = []
     try:
-        settings = yaml.safe_load(file.read_text()) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        return DagsterFinding(file, (f"it cannot be read ({str(error).partition(chr(10))[0]})",))
-    if not isinstance(settings, dict):
-        return DagsterFinding(file, ("it has no settings: its top level must be a mapping",))
+        settings = mapping_of(file.name, file.read_text(), unread)
+    except (OSError, UnicodeDecodeError) as error:
+        unread.append(f"{file.name} cannot be read ({error}): correct its permissions, or write it as UTF-8")
+    if unread:
+        return DagsterFinding(file, tuple(unread))
     problems = [*_unset(settings), *_not_importable(settings)]
     if not problems and (why := storage_problem(settings)):
         problems.append(why)
@@ -97,8 +97,11 @@ def storage_problem(settings: Settings) -> str:
             engine.dispose()
     except Exception as error:  # the text of a malformed address may have the password, that of the driver has not
         if refused := getattr(error, "orig", None):
-            return f"storage: Postgres refuses or does not answer ({' '.join(str(refused).split())})"
-        return f"storage: Dagster's settings of Postgres cannot be used ({type(error).__name__})"
+            return f"storage: Postgres refuses or does not answer ({' '.join(str(refused).split())}): start it, or correct storage.postgres"
+        return (
+            f"storage: Dagster's settings of Postgres cannot be used ({type(error).__name__}): write storage.postgres.postgres_db, or "
+            "an address whose password has / and @ as %2F and %40"
+        )
 
 
 def _postgres_of(settings: Settings) -> dict[str, Any] | None:
@@ -129,7 +132,7 @@ def _unset(settings: Any, key: str = "") -> Iterator[str]:
         return
     if set(settings) == {"env"} and isinstance(settings["env"], str):
         if settings["env"] not in os.environ:
-            yield f"{key}: the environment variable {settings['env']} is not set"
+            yield f"{key}: the environment variable {settings['env']} is not set: set it where Dagster starts"
         return
     for name, part in settings.items():
         yield from _unset(part, f"{key}.{name}" if key else str(name))

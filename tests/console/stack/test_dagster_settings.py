@@ -112,12 +112,25 @@ def test_a_file_of_the_users_is_checked_before_anything_starts(tmp_path: Path, m
     found = check_dagster(conf, make_config(tmp_path))
     assert found.file == file
     unset, missing = found.problems
-    assert unset == "storage.postgres.postgres_url: the environment variable DAGSTER_TEST_URL is not set"
+    assert unset.startswith("storage.postgres.postgres_url: the environment variable DAGSTER_TEST_URL is not set: ")
     assert "dagster_docker cannot be imported" in missing
     file.write_text("- a list")
-    assert "must be a mapping" in check_dagster(conf, make_config(tmp_path)).problems[0]
+    assert "is not a mapping" in check_dagster(conf, make_config(tmp_path)).problems[0]
     file.write_text("a: [")
     assert "cannot be read" in check_dagster(conf, make_config(tmp_path)).problems[0]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("value", ["*geheim-41", "!geheim-41 x", "'geheim-41", "a: geheim-41: b"])
+def test_an_error_of_the_file_shows_no_part_of_it(tmp_path: Path, value: str) -> None:
+    """Number 29: the parser's error quoted a value of dagster.yaml, which may be the password of its storage."""
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "dagster.yaml").write_text(f"storage: {{}}\npassword: {value}\n")
+    (problem,) = check_dagster(conf, make_config(tmp_path)).problems
+    assert problem.startswith("dagster.yaml cannot be read: ")
+    assert "line " in problem
+    assert "geheim" not in problem
 
 
 def test_a_postgres_that_does_not_answer_is_said_without_its_password() -> None:
