@@ -1,5 +1,5 @@
 """`sluice init URL`: connects to a source, prints the statements that fix what is missing there, and writes conf/ for it. It never writes
-the password.
+the password. `main` continues with `sluice check`.
 
 The written files are read back and checked before they are announced. Existing files are not changed.
 """
@@ -134,7 +134,7 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
         administrator = advice_of(answer.facts).administrator
         say(f"run as {administrator}:\n    {grant(privileges, answer.facts, wanted.user)}")
     _write(conf, file, wanted, variable)
-    say(f"wrote {file}; next: {'`sluice check` once that is done' if problems else '`sluice up`'}")
+    say(f"wrote {file}{'; next: `sluice check` once that is done' if problems else ''}")
     return not problems
 
 

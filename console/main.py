@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -191,20 +191,34 @@ def down() -> None:
 
 @app.command()
 def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """Show processes, positions, lag and stopped tables. Exit code 1 if something is wrong."""
+    """Show processes, lag and stopped tables, problems first. On a terminal it fits the screen; a pipe and --verbose get everything, also
+    positions. Exit code 1 if something is wrong.
+    """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
     from sluice.console.status.report import read_status, render, with_conf  # noqa: PLC0415
+    from sluice.console.status.screenful import screenful  # noqa: PLC0415
 
     in_use = as_kept(conf_dir())
     report = with_conf(read_status(in_use.config), in_use.refused)
-    screen.print_json(json.dumps(report.to_json())) if as_json else screen.print(render(report, verbose=verbose))
+    if as_json:
+        screen.print_json(json.dumps(report.to_json()))
+    elif screen.is_terminal and not verbose:
+        for line in screenful(report, screen.width, screen.height):
+            screen.print(line)
+    else:
+        screen.print(render(report, verbose=verbose))
     raise typer.Exit(1 if report.problems else 0)
 
 
 @app.command()
 def check(verbose: VerboseOption = False) -> None:
     """Check conf/, the sources, Spark, Java and the disk, and report all problems at once."""
+    raise typer.Exit(1 if _check(verbose=verbose) else 0)
+
+
+def _check(*, verbose: bool) -> int:
+    """Prints what `check` finds, and returns how many problems."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.check import problems_first, run_checks  # noqa: PLC0415
 
@@ -217,7 +231,28 @@ def check(verbose: VerboseOption = False) -> None:
         screen.print(mark, escape(what), highlight=False, soft_wrap=True)
         for sentence in sentences:
             screen.print(f"    {sentence}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1 if wrong else 0)
+    return wrong
+
+
+@app.command()
+def doctor(
+    as_json: JsonOption = False,
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", metavar="FILE", help="Write the report into this .tar.gz as text and as JSON."),
+    ] = None,
+) -> None:
+    """Collect what a report of a defect needs, without secrets: versions, conf/, state, errors in logs, disk and ports."""
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.doctor.report import as_text, collect, write_archive  # noqa: PLC0415
+
+    record = collect(conf_dir())
+    if archive is not None:
+        write_archive(record, archive)
+        screen.print(f"wrote {archive}: look at it before you send it", highlight=False, soft_wrap=True)
+        return
+    text = json.dumps(record, indent=1) if as_json else as_text(record)
+    screen.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -233,13 +268,18 @@ def init(
         ),
     ] = "",
 ) -> None:
-    """Check a source, report what it lacks, and write conf/ for it. The password stays in its environment variable."""
+    """Check a source, report what it lacks, and write conf/ for it. If it lacks nothing, continue with `check`. The password stays in
+    its environment variable. Exit code 1 if the source lacks something.
+    """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.init_conf import init_conf, parse_url  # noqa: PLC0415
 
     wanted = parse_url(url, name)
     variable = password_env or typer.prompt("Environment variable that holds the password", default=wanted.variable)
-    raise typer.Exit(0 if init_conf(wanted, variable, conf_dir(), screen.print) else 1)
+    if not init_conf(wanted, variable, conf_dir(), screen.print):
+        raise typer.Exit(1)
+    wrong = _check(verbose=False)
+    screen.print(f"next: {'correct this, then `sluice check`' if wrong else '`sluice up`'}", highlight=False)
 
 
 @app.command("import-canal")
@@ -307,13 +347,26 @@ def demo(  # noqa: PLR0917  one argument an option
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
+COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # set by a shell that asks for completion
+
+
+def _command() -> Any:
+    """Returns the command; for a shell that completes, with the names in conf/."""
+    command = typer.main.get_command(app)
+    if os.environ.get(COMPLETE_VARIABLE):
+        from sluice.console.commands.completion import complete_names  # noqa: PLC0415
+
+        complete_names(command)
+    return command
+
+
 def main() -> None:
     """The entry point: prints an error as one red sentence and sets the exit code; SLUICE_DEBUG=1 shows the traceback too."""
     from sluice.console.stack.signals import told  # noqa: PLC0415
 
     try:
         with told():
-            app(prog_name="sluice")
+            _command()(prog_name="sluice")
     except KeyboardInterrupt:
         errors.print("interrupted", style="red")
         sys.exit(INTERRUPTED)

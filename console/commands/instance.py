@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
+from sluice.console.commands.completion import destination_names
 from sluice.console.commands.options import JsonOption, errors, screen
 
 if TYPE_CHECKING:
@@ -27,20 +28,8 @@ instance_app = typer.Typer(
 )
 
 
-def names(incomplete: str) -> list[str]:
-    """Returns the destinations in conf/ for the shell's completion; empty if conf/ cannot be read."""
-    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
-    from sluice.cdc_engine.config.conf_files import read_conf_files  # noqa: PLC0415
-    from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
-
-    try:
-        return [name for name in read_conf_files(conf_dir()).destinations if name.startswith(incomplete)]
-    except SluiceError:
-        return []
-
-
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", autocompletion=names, help="A destination or group of conf/.")
+    str, typer.Argument(metavar="NAME", autocompletion=destination_names, help="A destination or group of conf/.")
 ]
 WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the result.")]
 

@@ -432,7 +432,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         *([Text(f"Dagster's storage has {report.dagster_bytes / 2**20:.0f} MB")] if report.dagster_bytes else ()),
         *keys,
         *reading,
-        *(problems or [_well(report)]),
+        *(problems or [well(report)]),
     )
 
 
@@ -445,7 +445,7 @@ def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
     return Text(f"{sentence}; {older}" if older else sentence, "yellow" if older else "cyan")
 
 
-def _well(report: StatusReport) -> Text:
+def well(report: StatusReport) -> Text:
     """Returns the last line if there are no problems; it mentions tables that are older than the cursor."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
     if report.warnings and not older:

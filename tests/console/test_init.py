@@ -23,6 +23,7 @@ from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.snapshot.chunks import Chunk
 from sluice.cdc_engine.snapshot.reader import open_reader
 from sluice.cdc_engine.snapshot.table_reader import SourceTable
+from sluice.console import init_conf
 from sluice.console.canal_import.properties import ImportReport, Settings
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.check import check_destination, check_keyless
@@ -30,6 +31,7 @@ from sluice.console.conf_check import conf_problems
 from sluice.console.init_conf import parse_url
 from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.style.sources import ROOT as PROJECT_ROOT
 
 RUNNER = CliRunner()
@@ -41,6 +43,11 @@ VARIABLE = "SLUICE_INIT_PASSWORD"
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     monkeypatch.setenv(VARIABLE, SECRET)
+    spark = free_port()
+    ports = f"webserver: {free_port()}, code_server: {free_port()}, spark_connect: {spark}"
+    # the usual ports may be those of a Sluice that runs on this machine
+    own = f"ports: {{{ports}}}\nspark: {{remote: 'sc://127.0.0.1:{spark}'}}\n"
+    monkeypatch.setattr(init_conf, "SLUICE_YAML", f"{init_conf.SLUICE_YAML}{own}")
     return tmp_path / "conf"
 
 
@@ -97,6 +104,13 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     again = RUNNER.invoke(app, ["init", url(poor), "--name", "again", "--password-env", VARIABLE])
     assert again.exit_code == 0, again.output
     assert "missing: " not in again.stdout
+    assert "✓ configuration in" in again.stdout, "init continues with check"
+    assert again.stdout.rstrip().endswith("next: `sluice up`")
+    (conf / "destinations" / "again.yaml").unlink()
+    (conf / "destinations" / "silent.yaml").write_text("source: {user: u, port: 1}\n")
+    refused = RUNNER.invoke(app, ["init", url(poor), "--name", "again", "--password-env", VARIABLE])
+    assert refused.stdout.rstrip().endswith("next: correct this, then `sluice check`")
+    (conf / "destinations" / "silent.yaml").unlink()
     shop = load_config(conf).destinations["init_shop"]
     assert shop.snapshot == "initial"
     assert (shop.source.user, shop.source.password_env, shop.include) == ("init_poor", VARIABLE, r"init_shop\..*")

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from sluice.console.acts.instance import concerns, followed
-from sluice.console.commands.instance import names
+from sluice.console.commands.completion import destination_names
 from sluice.console.main import app
 from tests.console.conftest import RUNNER, Place
 from tests.waiting import wait_for
@@ -82,10 +82,10 @@ def test_admin_a_file_is_put_in_place_once_conf_is_right_with_it(place: Place) -
 
 def test_admin_names_are_completed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.destination(1)
-    assert names("sh") == ["shop"]
-    assert names("x") == []
+    assert destination_names("sh") == ["shop"]
+    assert destination_names("x") == []
     monkeypatch.setenv("SLUICE_CONF", "/nowhere")
-    assert names("") == []
+    assert destination_names("") == []
 
 
 def test_admin_list_shows_who_stopped_what(place: Place) -> None:

@@ -1,0 +1,62 @@
+"""Completes the names of destinations and tables in the shell, for every parameter that stands for one. Called by `main` when a shell asks.
+
+The names are those of conf/ and of each destination's tables.json: completion opens no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+DESTINATION_PARAMETERS = {"destination", "destinations", "name"}
+TABLE_PARAMETERS = {"table", "tables", "rebuilt", "into"}
+
+Names = Callable[[str], list[str]]
+
+
+def complete_names(command: Any) -> None:
+    """Makes a command and its subcommands complete names of conf/. Parameters that complete by themselves keep that."""
+    for parameter in getattr(command, "params", ()):
+        of_table = (parameter.metavar or "").startswith("DATABASE.TABLE") or parameter.name in TABLE_PARAMETERS
+        if of_table:
+            _complete(parameter, table_names)
+        elif parameter.name in DESTINATION_PARAMETERS:
+            _complete(parameter, destination_names)
+    for each in getattr(command, "commands", {}).values():
+        complete_names(each)
+
+
+def destination_names(incomplete: str) -> list[str]:
+    """Returns the destinations and groups in conf/; empty if conf/ cannot be read."""
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.config.conf_files import read_conf_files  # noqa: PLC0415
+    from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
+
+    try:
+        return [name for name in read_conf_files(conf_dir()).destinations if name.startswith(incomplete)]
+    except SluiceError:
+        return []
+
+
+def table_names(incomplete: str) -> list[str]:
+    """Returns the captured tables of all destinations as "database.table". In a list with commas, its last name is completed."""
+    from sluice.cdc_engine.config import load_config  # noqa: PLC0415
+    from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
+    from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
+
+    before, comma, last = incomplete.rpartition(",")
+    found: set[str] = set()
+    try:
+        config = load_config()
+        for name in config.destinations:
+            found |= {table.name for table in read_tables(config.destination_dir(name) / TABLES_FILE)}
+    except SluiceError:
+        return []
+    return [f"{before}{comma}{name}" for name in sorted(found) if name.startswith(last)]
+
+
+def _complete(parameter: Any, names: Names) -> None:
+    from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+    if getattr(parameter, "_custom_shell_complete", None) is None:
+        parameter.shell_complete = lambda _context, incomplete: [CompletionItem(each) for each in names(incomplete)]

@@ -1,0 +1,1 @@
+"""`sluice doctor`: what a report of a defect needs, in one text without secrets."""

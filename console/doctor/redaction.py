@@ -1,0 +1,140 @@
+"""Hides secrets in texts that leave the machine: known values wherever they occur, and texts that have the form of a secret.
+
+A secret's value is known from the variables and files that conf/ names, from variables whose names say that they are secret, from the
+tokens of engines, and from settings that stand for a secret. Called by `report` for all of its output.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+HIDDEN = "<hidden>"
+SHORT = 4  # characters; a shorter secret is hidden as a whole word only, otherwise the text could not be read
+FILE_BYTES_MAX = 64 << 10  # of a file with a secret
+NAMES_SECRET = re.compile(
+    r"pass(word|wd|phrase)?|pwd|secret|token|credential|salt|(^|[_.-])(key|sas|signature|auth)($|[_.-])|access_?key|"
+    r"account_?key|authorization|headers?$|private",
+    re.IGNORECASE,
+)
+NAMES_LOCATION = re.compile(r"(_env|_file|^file|^env|^key|^certificate|^authority)$")
+REFERENCE = re.compile(r"\$[A-Za-z_][\w.-]*")
+FORMS = (
+    (re.compile(r"(://[^\s/:@?#'\"]*):[^\s/@'\"]+@"), rf"\1:{HIDDEN}@"),  # the password in a URL
+    (re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]+"), rf"\1{HIDDEN}"),
+    (
+        re.compile(r"(?i)(\bidentified\s+(?:with\s+\S+\s+)?(?:by|as)\s+)('(?:[^'\\]|\\.|'')*'|\"[^\"]*\"|\S+)"),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(
+            r"(?i)\b([\w.-]*(?:password|passwd|pwd|secret|token|signature|credential|access_?key|account_?key|sig)[\w.-]*"
+            r"['\"]?\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s,;&}\])]+)"
+        ),
+        rf"\1{HIDDEN}",
+    ),
+)
+QUERY = re.compile(r"(\w+://[^\s?#'\"]+)\?[^\s'\"]+")
+
+
+class Redactor:
+    """Hides values. The longest is replaced first, so that no part of it remains."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        forms = {form for secret in secrets if secret.strip() for form in _forms(secret.strip())}
+        ordered = sorted(forms, key=len, reverse=True)
+        self._known = re.compile("|".join(map(_pattern, ordered))) if ordered else None
+
+    def text(self, text: str) -> str:
+        """Returns a text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        for form, replacement in FORMS:
+            text = form.sub(replacement, text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """Returns a value of JSON without secrets, in its keys too."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(name)): self.value(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(part) for part in value]
+        return value
+
+
+def shown_setting(value: Any, name: str = "") -> Any:
+    """Returns a setting of conf/ to show: the location of a secret, but no value that stands for one, and no argument of a command."""
+    if isinstance(value, Mapping):
+        if NAMES_SECRET.search(name) and not set(value) <= {"file", "command"}:
+            return {str(key): HIDDEN for key in value}
+        return {str(key): shown_setting(part, str(key)) for key, part in value.items()}
+    if isinstance(value, list):
+        if name.endswith("command"):
+            return [shown_setting(part) for part in value[:1]] + [HIDDEN] * (len(value) > 1)
+        return [shown_setting(part, name) for part in value]
+    if not isinstance(value, str):
+        return value if not _stands_for_secret(name) or isinstance(value, bool) or value is None else HIDDEN
+    if _stands_for_secret(name) and not REFERENCE.fullmatch(value):
+        return HIDDEN
+    return QUERY.sub(rf"\1?{HIDDEN}", value)
+
+
+def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]) -> set[str]:
+    """Returns the values of secrets below a setting of conf/: literal ones, and those of the variables and files that it names."""
+    found: set[str] = set()
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            found |= secrets_in(part, name if str(key) in {"file", "command"} else str(key), root, environment)
+            if str(key).endswith("file") and isinstance(part, str):
+                found |= _of_file(root / part)
+        return found
+    if isinstance(value, list):
+        if name.endswith("command"):
+            return {str(part) for part in value[1:]}
+        return found.union(*(secrets_in(part, name, root, environment) for part in value))
+    if not isinstance(value, str):
+        return {str(value)} if _stands_for_secret(name) and not isinstance(value, bool) and value is not None else found
+    if name.endswith("_env"):
+        found.add(environment.get(value, ""))
+    found |= {environment.get(reference[1:], "") for reference in REFERENCE.findall(value)}
+    if _stands_for_secret(name) and not REFERENCE.fullmatch(value):
+        found.add(value)
+    password = urllib.parse.urlsplit(value).password if "://" in value and "[" not in value else None
+    return found | (
+        {password, urllib.parse.unquote(password)} if password and not REFERENCE.fullmatch(password) else set()
+    )
+
+
+def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
+    """Returns the values of variables whose names say that they are secret."""
+    return {value for name, value in environment.items() if NAMES_SECRET.search(name) and len(value) >= SHORT}
+
+
+def _stands_for_secret(name: str) -> bool:
+    return bool(NAMES_SECRET.search(name)) and not NAMES_LOCATION.search(name)
+
+
+def _of_file(path: Path) -> set[str]:
+    """Returns the content of a file with a secret, and its lines; empty if it cannot be read."""
+    try:
+        with path.open("rb") as opened:
+            text = opened.read(FILE_BYTES_MAX).decode(errors="replace")
+    except OSError:
+        return set()
+    return {text.strip(), *(line.strip() for line in text.splitlines())}
+
+
+def _forms(secret: str) -> set[str]:
+    """Returns a secret as it occurs in texts: as it is, in a URL, and in base64."""
+    encoded = base64.b64encode(secret.encode(errors="surrogateescape")).decode()
+    return {secret, urllib.parse.quote(secret, safe=""), urllib.parse.quote_plus(secret), encoded}
+
+
+def _pattern(form: str) -> str:
+    return re.escape(form) if len(form) >= SHORT else rf"(?<!\w){re.escape(form)}(?!\w)"

@@ -1,0 +1,244 @@
+"""Collects what a report of a defect needs: versions, conf/, state, errors in logs, disk and ports. It opens no connection to a source,
+and every text goes through a `Redactor`.
+
+Each part is collected by itself: one that fails is a sentence in the report, because a report is written when something is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from sluice import __version__
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE, file_of, read_conf_files
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.keeping.in_use import as_kept
+from sluice.console.doctor.redaction import Redactor, secrets_in, secrets_of_environment, shown_setting
+from sluice.console.stack.processes import engine_port, port_owner
+from sluice.console.status.report import read_status
+from sluice.console.toolchain.cache import open_cache
+from sluice.console.toolchain.ports import is_free
+from sluice.package_files import checkout
+
+PACKAGES = (
+    *(
+        "dagster",
+        "dagster-webserver",
+        "dagster-postgres",
+        "pyspark",
+        "delta-spark",
+        "deltalake",
+        "duckdb",
+        "pyarrow",
+        "numpy",
+    ),
+    *("numba", "mysql-replication", "pymysql", "grpcio", "protobuf", "sqlalchemy", "pydantic"),
+)
+VARIABLES = (
+    "SLUICE_CONF",
+    "SLUICE_CONF_IN_USE",
+    "SLUICE_CACHE",
+    "SLUICE_DESTINATIONS",
+    "DAGSTER_HOME",
+    "JAVA_HOME",
+    "TZ",
+    "LANG",
+)
+TOKEN_FILES = ("engine-token", "*/run-endpoint.json", "engine/*/run-endpoint.json")
+ERROR = re.compile(r"error|exception|traceback|critical|fatal|refused|denied|killed|no space", re.IGNORECASE)
+LINES_MAX, LINE_MAX, LOG_BYTES_MAX = 40, 400, 512 << 10  # per log
+
+Part = Callable[[], Any]
+
+
+def collect(conf: Path, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Returns the report as values of JSON, without secrets."""
+    texts, unreadable = _texts(conf)
+    config = _config(conf)
+    redactor = Redactor(_secrets(texts, conf.parent, config if isinstance(config, SluiceConfig) else None, environment))
+    record: dict[str, Any] = {"written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    parts: dict[str, Part] = {
+        "versions": _versions,
+        "machine": _machine,
+        "variables": lambda: {name: environment[name] for name in VARIABLES if name in environment},
+        "conf": lambda: {name: shown_setting(value) for name, value in texts.items()} | unreadable,
+    }
+    if isinstance(config, SluiceConfig):
+        there = config
+        parts |= {
+            "state": lambda: read_status(there).to_json(),
+            "errors_in_logs": lambda: _log_errors(there.data_dir),
+            "disk": lambda: _disk(there),
+            "ports": lambda: _ports(there),
+        }
+    else:
+        record["conf_problem"] = config
+    for name, part in parts.items():
+        try:
+            record[name] = part()
+        except Exception as error:  # of any kind: the other parts are still needed
+            record[name] = f"cannot be collected: {type(error).__name__}: {error}"
+    return dict(redactor.value(json.loads(json.dumps(record, default=str))))
+
+
+def as_text(record: Mapping[str, Any]) -> str:
+    """Returns the report for a person, one section for each part."""
+    head = "Names of hosts, tables and columns are in it, and messages of errors: read it before you send it.\n"
+    return head + "".join(f"\n# {name}\n{_section(part)}" for name, part in record.items())
+
+
+def write_archive(record: Mapping[str, Any], path: Path) -> None:
+    """Writes the report as text and as JSON into an archive that only its owner can read. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, text in (("report.txt", as_text(record)), ("report.json", json.dumps(record, indent=1))):
+            content = text.encode()
+            entry = tarfile.TarInfo(f"sluice-doctor/{name}")
+            entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def _section(part: Any) -> str:
+    return (
+        f"{part}\n" if isinstance(part, str) else yaml.safe_dump(part, sort_keys=False, allow_unicode=True, width=1000)
+    )
+
+
+def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the parsed files of conf/, and a sentence for each that cannot be parsed. Comments are left out: they may have anything."""
+    parsed: dict[str, Any] = {}
+    unreadable: dict[str, str] = {}
+    try:
+        found = read_conf_files(conf)
+    except SluiceError as error:
+        return {}, {str(conf): str(error)}
+    for name, text in {MAIN: found.main, **{file_of(each): text for each, text in found.destinations.items()}}.items():
+        if text.startswith(UNREADABLE):
+            unreadable[name] = "it cannot be read"
+            continue
+        try:
+            parsed[name] = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            # no word of the text: the place of the error may be that of a secret
+            unreadable[name] = f"it is not YAML{f': line {mark.line + 1}' if mark else ''}"
+    return parsed, unreadable
+
+
+def _config(conf: Path) -> SluiceConfig | str:
+    """Returns the configuration in use, or why there is none, without what the text contains."""
+    try:
+        return as_kept(conf).config
+    except SluiceError:
+        return "conf/ is not valid: `sluice check` says why (its words are left out here, because they quote the files)"
+
+
+def _secrets(
+    texts: Mapping[str, Any], root: Path, config: SluiceConfig | None, environment: Mapping[str, str]
+) -> set[str]:
+    found = secrets_of_environment(environment)
+    for value in texts.values():
+        found |= secrets_in(value, "", root, environment)
+    if config is not None:
+        for pattern in TOKEN_FILES:
+            for path in config.data_dir.glob(pattern):
+                found |= _tokens(_content(path)) if path.suffix == ".json" else {_content(path)}
+    return found
+
+
+def _tokens(text: str) -> set[str]:
+    """Returns the token in the JSON of an endpoint, and the text itself if it is not JSON."""
+    try:
+        return {str(json.loads(text)["token"])}
+    except (ValueError, TypeError, KeyError):
+        return {text}
+
+
+def _content(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""
+
+
+def _versions() -> dict[str, str]:
+    found = {
+        "sluice": __version__,
+        "installed": "checkout" if checkout() else "package",
+        "python": sys.version.split()[0],
+    }
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    memory = psutil.virtual_memory()
+    return {
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "load": [round(each, 1) for each in os.getloadavg()],
+        "memory_mb": memory.total >> 20,
+        "memory_available_mb": memory.available >> 20,
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(psutil.boot_time())),
+    }
+
+
+def _disk(config: SluiceConfig) -> dict[str, Any]:
+    folders = {"data_dir": config.data_dir, "cache": open_cache().root}
+    if "://" not in config.lake:
+        folders["lake"] = Path(config.lake)
+    found: dict[str, Any] = {}
+    for what, folder in folders.items():
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        usage = shutil.disk_usage(there)
+        found[what] = {
+            "folder": str(folder),
+            "exists": folder.exists(),
+            "free_mb": usage.free >> 20,
+            "size_mb": usage.total >> 20,
+        }
+    return found
+
+
+def _ports(config: SluiceConfig) -> dict[str, str]:
+    ports = {
+        "webserver": config.ports.webserver,
+        "code server": config.ports.code_server,
+        "spark": config.ports.spark_connect,
+    }
+    ports["engine"] = engine_port(config)
+    return {
+        f"{what} {port}": "free" if is_free(port) else port_owner(port) or "taken"
+        for what, port in ports.items()
+        if port
+    }
+
+
+def _log_errors(data_dir: Path) -> dict[str, list[str]]:
+    """Returns the last lines of each log that look like errors."""
+    logs = sorted({*data_dir.glob("logs/*.log"), *data_dir.glob("spark/*.log")})
+    return {str(log.relative_to(data_dir)): _errors_of(log) for log in logs}
+
+
+def _errors_of(log: Path) -> list[str]:
+    with log.open("rb") as opened:
+        opened.seek(max(0, log.stat().st_size - LOG_BYTES_MAX))
+        lines = opened.read().decode(errors="replace").splitlines()
+    return [line[:LINE_MAX] for line in lines if ERROR.search(line)][-LINES_MAX:]

@@ -1,0 +1,120 @@
+"""Lays out `sluice status` for a terminal: what is wrong first, and no more lines than the screen has. Pure.
+
+A pipe and `--verbose` get everything (`report.render`). What does not fit here is counted, so that nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.status.report import WELL, DestinationStatus, StatusReport, well
+
+MORE = "`sluice status --verbose` shows everything"
+DESTINATIONS_SHARE, SNAPSHOTS_SHARE = 4, 8  # of the screen: a quarter of its lines, and an eighth
+PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # lines
+COLUMNS_MIN = 20
+HEADINGS = ("destination", "state", "lag", "rows/s", "kept", "last ack", "in flight", "stopped")
+
+
+def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
+    """Returns at most `rows` - 1 lines of at most `columns` characters: the shell's prompt needs one."""
+    columns = max(columns, COLUMNS_MIN)
+    below = [
+        *_destinations(report.destinations, rows),
+        *_snapshots(report.destinations, rows),
+        _processes(report),
+        Text(MORE),
+    ]
+    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # one line is the verdict
+    warnings = _sentences([f"! {each}" for each in report.warnings], columns, max(1, kept // 3), "yellow")
+    problems = _sentences([f"✗ {each}" for each in report.problems], columns, kept - len(warnings), "red")
+    lines = [_verdict(report), *problems, *warnings, *below]
+    for line in lines:
+        line.truncate(columns, overflow="ellipsis")
+    return lines[: max(1, rows - 1)]
+
+
+def _verdict(report: StatusReport) -> Text:
+    if not report.problems:
+        return well(report)
+    stopped = sum(len(each.stopped_tables) for each in report.destinations)
+    tables = f", {stopped} stopped table(s)" if stopped else ""
+    return Text(f"{len(report.problems)} problem(s){tables}, {len(report.warnings)} warning(s)", "red")
+
+
+def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: str) -> list[Text]:
+    """Returns as many sentences as fit, and a line that counts the others."""
+    shown: list[str] = []
+    most = max(SENTENCE_LINES_MIN, (lines_max - 1) // max(1, len(sentences)))
+    most = max(1, min(most, lines_max - 1))
+    for number, sentence in enumerate(sentences):
+        wrapped = textwrap.wrap(sentence, columns, subsequent_indent="  ", max_lines=most, placeholder=" …")
+        last = number == len(sentences) - 1
+        if len(shown) + len(wrapped) + (not last) > lines_max:
+            shown = [*shown, f"{sentence[0]} … and {len(sentences) - number} more"]
+            break
+        shown += wrapped
+    return [Text(line, style) for line in shown]
+
+
+def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:
+    """Returns a line for each destination, those with problems first, and a line that counts the others."""
+    ordered = sorted(destinations, key=lambda one: (one.state in WELL and not _needs_help(one), one.name))
+    most = max(1, rows // DESTINATIONS_SHARE)
+    shown = ordered[:most]
+    cells = [HEADINGS, *(_cells(one) for one in shown)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(HEADINGS))]
+    lines = [
+        Text("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()) for row in cells
+    ]
+    for line, one in zip(lines[1:], shown, strict=True):
+        line.stylize("red" if _needs_help(one) or one.state not in WELL else "")
+    left = ordered[most:]
+    if left:
+        worst = max(one.lag_seconds for one in left)
+        lines.append(Text(f"… and {len(left)} more destinations; the largest lag of these is {worst} s"))
+    return lines if destinations else [Text("no destination in conf/: `sluice init` describes one", "yellow")]
+
+
+def _needs_help(one: DestinationStatus) -> bool:
+    return bool(one.stopped_tables or one.troubles or one.waiting)
+
+
+def _cells(one: DestinationStatus) -> tuple[str, ...]:
+    kept = "" if one.retention_left_hours is None else f"{one.retention_left_hours:.0f} h"
+    ack = "never" if one.ack_age_seconds is None else f"{one.ack_age_seconds:.0f} s"
+    rows = sum(int(batch["rows"] or 0) for batch in one.outstanding)
+    stopped = str(len(one.stopped_tables) or "")
+    return one.name, one.state, f"{one.lag_seconds} s", f"{one.rows_per_second:.0f}", kept, ack, f"{rows} rows", stopped
+
+
+def _snapshots(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:
+    reading: list[tuple[str, dict[str, Any]]] = [
+        (one.name, each) for one in destinations for each in one.snapshots if each["state"] != SnapshotState.FAILED
+    ]
+    lines = [
+        Text(
+            f"{name}: reading {each['table']}, {each['rows']} of about {each['rows_expected']} rows{_older(each)}",
+            "cyan",
+        )
+        for name, each in reading[: max(1, rows // SNAPSHOTS_SHARE)]
+    ]
+    left = len(reading) - len(lines)
+    return [*lines, *([Text(f"… and {left} more tables are being read", "cyan")] if left else ())]
+
+
+def _older(reading: dict[str, Any]) -> str:
+    return f"; {reading['lake_is_older']}" if reading.get("lake_is_older") else ""
+
+
+def _processes(report: StatusReport) -> Text:
+    alive = [process for process in report.processes if process["alive"]]
+    if not alive:
+        return Text("no process runs", "red")
+    names = ", ".join(process["name"] for process in alive)
+    return Text(f"{sum(process['rss_mb'] for process in alive)} MB: {names}")

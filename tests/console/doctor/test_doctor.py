@@ -1,0 +1,153 @@
+"""`sluice doctor`: what it collects, and that no secret is in it, wherever secrets are."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+import urllib.parse
+from pathlib import Path
+
+import pytest
+
+from sluice.console.doctor.redaction import HIDDEN, Redactor, shown_setting
+from sluice.console.doctor.report import LINES_MAX, collect
+from sluice.console.main import app
+from tests.console.conftest import RUNNER, SECRET, Place
+
+pytestmark = pytest.mark.secret
+
+PLANTED = {
+    "variable": SECRET,
+    "file": "file/of password+1",
+    "command": "argument-of-a-program",
+    "url": "in@a-url",
+    "query": "signature-of-a-query",
+    "option": "value-of-an-option",
+    "salt": "salt-of-a-mask",
+    "comment": "word-in-a-comment",
+    "log": "password-in-a-log",
+    "statement": "password-in-a-statement",
+    "endpoint": "token-of-an-endpoint",
+    "engine": "0123456789abcdef-token",
+    "other": "of-another-program",
+    "broken": "secret-where-yaml-ends",
+    "short": "q7",
+}
+
+
+@pytest.fixture
+def planted(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Secrets in every place that the report looks at."""
+    monkeypatch.setenv("FOREIGN_API_TOKEN", PLANTED["other"])
+    monkeypatch.setenv("SHORT_ONE", PLANTED["short"])
+    file = place.conf.parent / "password"
+    file.write_text(f"{PLANTED['file']}\n")
+    directory = place.destination(3306)
+    url = f"https://user:{urllib.parse.quote(PLANTED['url'])}@hooks.example.com/x?sig={PLANTED['query']}"
+    (place.conf / "destinations" / "shop.yaml").write_text(
+        f"# {PLANTED['comment']}\n"
+        "source: {user: sluice, port: 3306, password_env: SLUICE_TEST_PASSWORD}\n"
+        f"consumers: [{{kind: kafka, password_file: {file}, options: {{sasl.password: {PLANTED['option']}}}}}]\n"
+        f"other: {{password_command: [vault, {PLANTED['command']}], salt: {PLANTED['salt']}, url: '{url}', pin_env: SHORT_ONE}}\n"
+    )
+    (place.conf / "destinations" / "broken.yaml").write_text(f"source: {{password: {PLANTED['broken']}\n: ]")
+    logs = place.data / "logs"
+    logs.mkdir(parents=True)
+    logs.joinpath("engine.log").write_text(
+        f"error: cannot connect to mysql://sluice:{PLANTED['log']}@db/shop\n"
+        f"error: CREATE USER x IDENTIFIED BY '{PLANTED['statement']}'\n"
+        f"error: {SECRET} {PLANTED['file']} {urllib.parse.quote(PLANTED['file'], safe='')} {PLANTED['short']} {PLANTED['other']}\n"
+        f"error: {base64.b64encode(SECRET.encode()).decode()} {PLANTED['engine']} {PLANTED['endpoint']} {PLANTED['option']}\n"
+        f"error: {PLANTED['command']} {PLANTED['salt']} {PLANTED['url']}\n"
+    )
+    (place.data / "engine-token").write_text(PLANTED["engine"])
+    directory.mkdir(parents=True)
+    (directory / "run-endpoint.json").write_text(json.dumps({"address": "a:1", "token": PLANTED["endpoint"]}))
+    status = {"state": "FAILED", "reason": f"Access denied, password={PLANTED['log']}", "updated_at_us": 1}
+    (directory / "status.json").write_text(json.dumps(status))
+    return place
+
+
+def found_in(text: str) -> list[str]:
+    """Returns the names of planted secrets in a text, also as URLs and base64 have them."""
+    forms = {
+        name: {value, urllib.parse.quote(value, safe=""), base64.b64encode(value.encode()).decode()}
+        for name, value in PLANTED.items()
+    }
+    return [name for name, each in forms.items() if any(form in text for form in each)]
+
+
+def test_no_secret_is_in_the_report_of_an_invalid_conf(planted: Place) -> None:
+    for words in (["doctor"], ["doctor", "--json"]):
+        answer = RUNNER.invoke(app, words)
+        assert answer.exit_code == 0, answer.output
+        assert not found_in(answer.output)
+    record = json.loads(RUNNER.invoke(app, ["doctor", "--json"]).output)
+    assert record["conf"]["destinations/broken.yaml"].startswith("it is not YAML")
+    assert record["conf"]["destinations/shop.yaml"]["source"]["password_env"] == "SLUICE_TEST_PASSWORD"  # noqa: S105
+    assert record["conf"]["destinations/shop.yaml"]["other"]["password_command"] == ["vault", HIDDEN]
+    assert "conf_problem" in record
+
+
+def test_no_secret_is_in_the_report_of_a_valid_conf(planted: Place, tmp_path: Path) -> None:
+    (planted.conf / "destinations" / "broken.yaml").unlink()
+    planted.destination(3306)
+    archive = tmp_path / "report.tar.gz"
+    # conf/ no longer names these, so nothing knows that they are secrets
+    unknown = {"command", "option", "salt", "url", "file", "short"}
+    answer = RUNNER.invoke(app, ["doctor", "--archive", str(archive)])
+    assert answer.exit_code == 0, answer.output
+    assert archive.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive) as opened:
+        texts = [opened.extractfile(name).read().decode() for name in opened.getnames()]  # type: ignore[union-attr]
+    for text in texts:
+        assert set(found_in(text)) <= unknown
+    record = json.loads(texts[1])
+    assert record["state"]["destinations"][0]["name"] == "shop"
+    assert {"data_dir", "lake", "cache"} == set(record["disk"])
+    assert len(record["ports"]) == 3
+    assert record["versions"]["dagster"].startswith("1.")
+
+
+def test_a_part_that_fails_leaves_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise OSError("no disk")
+
+    place.destination(3306)
+    monkeypatch.setattr("sluice.console.doctor.report._disk", broken)
+    record = collect(place.conf)
+    assert record["disk"] == "cannot be collected: OSError: no disk"
+    assert record["ports"]
+
+
+def test_only_the_last_errors_of_a_log_are_in_it(place: Place) -> None:
+    place.destination(3306)
+    (place.data / "logs").mkdir(parents=True)
+    lines = "".join(f"fine {number}\nerror {number}\n" for number in range(LINES_MAX + 5))
+    (place.data / "logs" / "daemon.log").write_text(lines)
+    found = collect(place.conf)["errors_in_logs"]["logs/daemon.log"]
+    assert found == [f"error {number}" for number in range(5, LINES_MAX + 5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("password", "x", HIDDEN),
+        ("password", "$NAME", "$NAME"),
+        ("password_env", "NAME", "NAME"),
+        ("password", {"file": "/run/secret"}, {"file": "/run/secret"}),
+        ("headers", {"X-Api": "x"}, {"X-Api": HIDDEN}),
+        ("secret_access_key", "x", HIDDEN),
+        ("key", "id", "id"),
+        ("url", "https://a/b?c=d", f"https://a/b?{HIDDEN}"),
+        ("pin_token", 5, HIDDEN),
+    ],
+)
+def test_a_setting_shows_where_a_secret_is_and_never_the_secret(name: str, value: object, shown: object) -> None:
+    assert shown_setting(value, name) == shown
+
+
+def test_a_short_secret_does_not_make_the_text_unreadable() -> None:
+    assert Redactor(["q7"]).text("q7 of aq7b, q7.") == f"{HIDDEN} of aq7b, {HIDDEN}."
+    assert Redactor(["", " "]).text("plain text") == "plain text"

@@ -1,0 +1,1 @@
+"""What the command shows on a terminal, and completes in a shell."""

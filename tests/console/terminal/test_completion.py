@@ -1,0 +1,44 @@
+"""Completion in the shell, through the program that the shell calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.console.main import COMPLETE_VARIABLE, main
+from tests.console.conftest import Place
+from tests.orchestration.fix_location import write_tables
+
+
+def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    monkeypatch.setenv(COMPLETE_VARIABLE, "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    with pytest.raises(SystemExit):
+        main()
+    return capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("sluice doc", ["doctor"]),
+        ("sluice snapshot start ", ["shop"]),
+        ("sluice snapshot start x", []),
+        ("sluice snapshot start shop --tables shop.or", ["shop.orders"]),
+        ("sluice snapshot start shop --tables shop.items,shop.or", ["shop.items,shop.orders"]),
+        ("sluice position show ", ["shop"]),
+    ],
+)
+def test_commands_destinations_and_tables_are_completed(
+    place: Place, words: str, found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tables(place.destination(1))  # shop.orders and shop.items
+    assert completed(words, monkeypatch, capsys) == found
+
+
+def test_an_invalid_conf_completes_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.destination(1)
+    (place.conf / "sluice.yaml").write_text("no_such_key: 1")
+    assert completed("sluice snapshot start shop ", monkeypatch, capsys) == []
