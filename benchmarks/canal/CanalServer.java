@@ -1,8 +1,10 @@
 import com.alibaba.otter.canal.instance.manager.CanalInstanceWithManager;
 import com.alibaba.otter.canal.instance.manager.model.Canal;
 import com.alibaba.otter.canal.instance.manager.model.CanalParameter;
+import com.alibaba.otter.canal.parse.inbound.mysql.AbstractMysqlEventParser;
 import com.alibaba.otter.canal.server.embedded.CanalServerWithEmbedded;
 import com.alibaba.otter.canal.server.netty.CanalServerWithNetty;
+import com.alibaba.otter.canal.sink.entry.EntryEventSink;
 import java.net.InetSocketAddress;
 import java.util.Arrays;
 
@@ -44,7 +46,7 @@ public class CanalServer {
         canal.setName(words[1]);
         canal.setCanalParameter(settings);
         CanalServerWithEmbedded embedded = CanalServerWithEmbedded.instance();
-        embedded.setCanalInstanceGenerator(destination -> new CanalInstanceWithManager(canal, words[5]));
+        embedded.setCanalInstanceGenerator(destination -> filtered(new CanalInstanceWithManager(canal, words[5])));
         embedded.setMetricsPort(0);
         CanalServerWithNetty server = CanalServerWithNetty.instance();
         server.setIp("127.0.0.1");
@@ -56,5 +58,17 @@ public class CanalServer {
             // whoever started it is still there
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    /** Sets what instance.properties would: -Dfilters=ddl,dcl,dml,rows,transaction. */
+    private static CanalInstanceWithManager filtered(CanalInstanceWithManager instance) {
+        String filters = System.getProperty("filters", "");
+        AbstractMysqlEventParser parser = (AbstractMysqlEventParser) instance.getEventParser();
+        parser.setFilterQueryDdl(filters.contains("ddl"));
+        parser.setFilterQueryDcl(filters.contains("dcl"));
+        parser.setFilterQueryDml(filters.contains("dml"));
+        parser.setFilterRows(filters.contains("rows"));
+        ((EntryEventSink) instance.getEventSink()).setFilterTransactionEntry(filters.contains("transaction"));
+        return instance;
     }
 }

@@ -33,11 +33,19 @@ def java_command(*groups: str) -> list[str]:
 
 @contextlib.contextmanager
 def canal_server(
-    mysql_port: int, destination: str, place: tuple[str, int], table_filter: str, log: Path, *, gtid_set: str = ""
+    mysql_port: int,
+    destination: str,
+    place: tuple[str, int],
+    table_filter: str,
+    log: Path,
+    *,
+    gtid_set: str = "",
+    filters: str = "",
 ) -> Iterator[int]:
     """Yields the port of a Canal that reads one destination from `place` (file, offset) with ACCOUNT. Raises RuntimeError with its log.
 
-    `gtid_set`: what was executed at `place`; Canal then reads by GTID.
+    `gtid_set`: what was executed at `place`; Canal then reads by GTID. `filters`: those of
+    canal.instance.filter.* that are on: ddl, dcl, dml, rows, transaction.
     """
     port = free_port()
     words = [
@@ -52,7 +60,8 @@ def canal_server(
         PASSWORD,
         *([gtid_set] if gtid_set else []),
     ]
-    command = [*java_command("canal-client", "canal-server"), "-Duser.timezone=UTC", "-Xmx1g", str(PROGRAM), *words]
+    command = [*java_command("canal-client", "canal-server"), "-Duser.timezone=UTC", "-Xmx1g"]
+    command += [f"-Dfilters={filters}", str(PROGRAM), *words]
     with log.open("w") as output:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True)
     try:

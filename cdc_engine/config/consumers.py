@@ -13,7 +13,7 @@ EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one t
 
 
 class RenderingConfig(Strict):
-    """How values are written in the entries that consumers receive."""
+    """Which entries consumers receive, and how values are written in them."""
 
     time_zone: str = Field(
         "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
@@ -27,11 +27,24 @@ class RenderingConfig(Strict):
         description="Whether headers of entries have the executed GTID set (`gtid`) and the transaction's GTID (`curtGtid`, "
         "`curtGtidSn`, `curtGtidLct`), and flat messages the set, as in Canal with `gtidon`.",
     )
+    ddl: bool = Field(True, description="Whether statements such as ALTER TABLE are sent. `false`: none, of any kind.")
+    other_statements: bool = Field(
+        True,
+        description="Whether statements of the type QUERY are sent: CREATE and DROP DATABASE, and those that cannot be read.",
+    )
+    row_entries: bool = Field(
+        True, description="Whether row changes are sent. `false`: statements only; the lake gets the rows in any case."
+    )
 
 
 class CanalServerConfig(RenderingConfig):
     """The server for Canal clients of one destination. Destinations with the same host and port share it."""
 
+    transaction_entries: bool = Field(
+        True,
+        description="Whether every transaction's beginning and end is sent. `false`: one every 5 s of the source's clock, or "
+        "once in 4096 transactions, so that a client's cursor moves.",
+    )
     rows_query: bool = Field(
         False,
         description="Whether clients are shown the SQL text of each statement that changed rows, before its rows, if the source logs it "

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.config.consumers import CanalServerConfig
+from sluice.cdc_engine.config.consumers import CanalServerConfig, RenderingConfig
 from sluice.cdc_engine.config.destination import DestinationConfig
 from sluice.cdc_engine.config.stream import StreamConfig
 
@@ -71,9 +71,17 @@ class GroupConfig(StreamConfig):
             raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
             raise ValueError("canal_server.window_bytes_max: the members have the windows; set it in their files")
-        if self.canal_server.rows_query:
-            raise ValueError("canal_server.rows_query: a group shows no SQL text; set it in the file of a member")
+        _refuse_selections(self.canal_server, *self.brokers)
         return self
+
+
+def _refuse_selections(*consumers: RenderingConfig) -> None:
+    for each in consumers:
+        for name in ("rows_query", "transaction_entries", "ddl", "other_statements", "row_entries"):
+            if name in type(each).model_fields and getattr(each, name) != type(each).model_fields[name].default:
+                raise ValueError(
+                    f"{name}: a group's consumers get all kinds of entries; set it for a consumer of a member"
+                )
 
 
 def is_group(record: Mapping[str, Any]) -> bool:

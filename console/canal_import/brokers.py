@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sluice.console.canal_import.kafka import kafka_of
-from sluice.console.canal_import.properties import GTID_ON, ImportReport, Settings
+from sluice.console.canal_import.properties import GTID_ON, SHOWN_KINDS, ImportReport, Settings, left_out
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
@@ -52,6 +52,7 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
     }
     if settings.flag(GTID_ON):
         broker["gtids"] = True
+    broker |= left_out(settings, report, SHOWN_KINDS)
     broker |= _rules(settings, report.left)
     broker |= _without_partitions(settings, report.left) if kind == "rabbitmq" else _partitions(settings, report.left)
     report.taken.append(f"canal.serverMode {mode}: `brokers`, as consumer {CLIENT}")

@@ -46,23 +46,16 @@ LEFT_UNLESS = (
         "a failover continues by GTID and repeats nothing; with `failover: by_time` set `failover_back_seconds` to this value",
     ),
     (
-        r"canal\.instance\.filter\.query\.dcl", OFF, "statements other than DDL are shown to consumers as QUERY: skip them there",
-    ),
-    (
-        r"canal\.instance\.filter\.query\.ddl", OFF, "DDL is shown to consumers: skip it there; the lake follows it by `schema_changes`",
-    ),
-    (
         r"canal\.instance\.filter\.query\.dml", ("true",),
         "a broker gets no SQL texts of statements, which the source logs with binlog_rows_query_log_events",
     ),
-    (r"canal\.instance\.filter\.rows", OFF, "row events are always read, because a destination without them would have no changes"),
     (
         r"canal\.instance\.filter\.table\.error", OFF,
         "a table that cannot be read stops by name, the others continue: see docs/reference/states.md",
     ),
     (
         r"canal\.instance\.filter\.transaction\.entry", OFF,
-        "consumers are shown where transactions begin and end: skip these entries there",
+        "a broker's packets have the beginnings and ends of transactions: skip these entries there; flat messages have none",
     ),
     (r"canal\.instance\.filter\.dml\.insert", OFF, "all changes are read: skip inserts in the consumer"),
     (r"canal\.instance\.filter\.dml\.update", OFF, "all changes are read: skip updates in the consumer"),

@@ -13,7 +13,14 @@ PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
-GTID_ON = "canal.instance.gtidon"  # read by `rules` and `brokers`
+# Read by `rules` and `brokers`.
+GTID_ON = "canal.instance.gtidon"
+# Canal's key that leaves out a kind of entries → the setting that shows it.
+SHOWN_KINDS = {
+    "canal.instance.filter.query.ddl": "ddl",
+    "canal.instance.filter.query.dcl": "other_statements",
+    "canal.instance.filter.rows": "row_entries",
+}
 RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
 
 
@@ -115,6 +122,16 @@ class Settings:
             return self._resolved(self._raw(found[1]), depth + 1) or found[2] or ""
 
         return PLACEHOLDER.sub(said, text).strip()
+
+
+def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
+    """Returns the settings that leave out the kinds of entries that Canal leaves out. `kinds`: as SHOWN_KINDS."""
+    found = {own: False for key, own in kinds.items() if settings.flag(key)}
+    if keys := settings.given(*kinds):
+        report.taken.append(
+            f"{keys}: {', '.join(f'`{own}`' for own in kinds.values())}, which kinds of entries are sent"
+        )
+    return found
 
 
 def read_properties(file: Path) -> dict[str, str]:

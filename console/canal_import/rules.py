@@ -13,7 +13,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.console.canal_import.brokers import brokers_of
 from sluice.console.canal_import.cursors import Cursors
 from sluice.console.canal_import.filters import not_captured
-from sluice.console.canal_import.properties import GTID_ON, ImportReport, Settings
+from sluice.console.canal_import.properties import GTID_ON, SHOWN_KINDS, ImportReport, Settings, left_out
 from sluice.console.canal_import.standby import sources_of
 
 EXCLUDE = str(DestinationConfig.model_fields["exclude"].default)
@@ -220,6 +220,8 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT), "decimals": "canal"}
     if settings.flag(GTID_ON):
         server["gtids"] = True
+    kinds = {**SHOWN_KINDS, "canal.instance.filter.transaction.entry": "transaction_entries"}
+    server |= left_out(settings, findings, kinds)
     _show_texts(settings, server, findings)
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: `canal_server`")

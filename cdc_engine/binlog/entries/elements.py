@@ -1,5 +1,5 @@
 """Lists the entries of a range of a block, in order: beginnings and ends of transactions, and the row events that a
-filter keeps.
+filter keeps; a consumer may leave out kinds of them.
 
 With `queries`, each statement's SQL text precedes its first kept row event, if that is the statement's first.
 
@@ -22,11 +22,12 @@ BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 OPEN_HERE = -1  # This replaces the index of a transaction that is still open at the block's end.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# What is kept between two ranges: whether a transaction's beginning was shown and its end was not; when an empty
-# transaction was last shown, in µs; how many were omitted since.
-BEGUN, EMPTY_AT, EMPTY_LEFT_OUT = range(3)
-State = tuple[int, int, int]
-FIRST_STATE: State = (0, 0, 0)
+# What is kept between two ranges: whether something of a transaction was shown (WITH_BEGIN, WITHOUT_BEGIN) and its end was not; when an
+# empty transaction was last shown, in µs; how many were omitted since; the same of beginnings and ends, if these are omitted.
+BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
+WITH_BEGIN, WITHOUT_BEGIN = 1, 2
+State = tuple[int, int, int, int, int]
+FIRST_STATE: State = (0, 0, 0, 0, 0)
 Mask = npt.NDArray[np.bool_]
 
 
@@ -41,12 +42,13 @@ class BlockRange(NamedTuple):
 
 class TransactionEnds(NamedTuple):
     """One value per transaction of a block. `events`: index of the event after its last one; `times`: its time; `begins`: where it begins,
-    -1 without a BEGIN.
+    -1 without a BEGIN. `event_times`: one value per row event.
     """
 
     events: Int64s
     times: Int64s
     begins: Int64s
+    event_times: Int64s
 
 
 def elements(
@@ -57,20 +59,39 @@ def elements(
     state: State,
     *,
     queries: bool = False,
+    frames: bool = True,
 ) -> tuple[Int8s, Int64s, State]:
     """Returns (BEGIN, ROWS, END or QUERY; index of the transaction, event or rows query) for row events and transaction
     ends [first, last), and the state after them.
 
-    `kept`: bool, one per row event of the block. `queries`: whether rows queries are shown.
+    `kept`: bool, one per row event of the block. `queries`: whether rows queries are shown. `frames`: whether every transaction's
+    beginning and end is; otherwise one every few seconds of the source's clock.
     """
     shown = block.query_event if queries else NO_QUERIES
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1 + len(shown)
     kinds, indices, after = np.empty(room, np.int8), np.empty(room, np.int64), np.array(state, np.int64)
     begins = np.ascontiguousarray(block.transaction_frame["begin"])
-    ends = TransactionEnds(block.transaction_events, block.transaction_time_us, begins)
-    count = _elements(BlockRange(*events, *transactions), ends, kept, shown, after, kinds, indices)
-    begun, at, left_out = after.tolist()
-    return kinds[:count], indices[:count], (begun, at, left_out)
+    ends = TransactionEnds(block.transaction_events, block.transaction_time_us, begins, block.event_time_us)
+    count = _elements(BlockRange(*events, *transactions), ends, kept, shown, frames, after, kinds, indices)
+    begun, at, left_out, frame_at, frames_left_out = after.tolist()
+    return kinds[:count], indices[:count], (begun, at, left_out, frame_at, frames_left_out)
+
+
+@compiled
+def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
+    """Counts a beginning or an end. Returns whether it is shown."""
+    if frames:
+        return True
+    state[FRAMES_LEFT_OUT] += 1
+    return bool(state[FRAMES_LEFT_OUT] > EMPTY_COUNT_MAX or abs(time_us - state[FRAME_AT]) > EMPTY_TIME_US_MAX)
+
+
+@compiled
+def _query_from(queries: Int64s, query: Integer, event: Integer) -> Integer:
+    """Returns the first rows query from `query` on that precedes `event` or a later one."""
+    while query < queries.shape[0] and queries[query] < event:
+        query += 1
+    return query
 
 
 @compiled
@@ -79,12 +100,13 @@ def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
     transactions: TransactionEnds,
     kept: Mask,
     queries: Int64s,
+    frames: bool,
     state: Int64s,
     kinds: Int8s,
     indices: Int64s,
 ) -> Integer:
     event, last_event, transaction, last_transaction = part
-    ends, times, begins = transactions
+    ends, times, begins, event_times = transactions
     count = query = 0
     while transaction <= last_transaction:
         ended = transaction < last_transaction
@@ -92,11 +114,12 @@ def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
         while event < upto:
             if kept[event]:
                 if not state[BEGUN]:
-                    kinds[count], indices[count] = BEGIN, transaction if transaction < ends.shape[0] else OPEN_HERE
-                    count += 1
-                    state[BEGUN] = 1
-                while query < queries.shape[0] and queries[query] < event:
-                    query += 1
+                    state[BEGUN] = WITHOUT_BEGIN
+                    if _shows_frame(state, event_times[event], frames):
+                        kinds[count], indices[count] = BEGIN, transaction if transaction < ends.shape[0] else OPEN_HERE
+                        count += 1
+                        state[BEGUN] = WITH_BEGIN
+                query = _query_from(queries, query, event)
                 if query < queries.shape[0] and queries[query] == event:
                     kinds[count], indices[count] = QUERY, query
                     count += 1
@@ -104,8 +127,8 @@ def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
                 count += 1
             event += 1
         if ended:
-            shown = state[BEGUN] == 1
-            if not shown and begins[transaction] >= 0:
+            shown = state[BEGUN] == WITH_BEGIN
+            if state[BEGUN] == 0 and begins[transaction] >= 0 and _shows_frame(state, times[transaction], frames):
                 state[EMPTY_LEFT_OUT] += 1
                 apart = abs(times[transaction] - state[EMPTY_AT])
                 if apart > EMPTY_TIME_US_MAX or state[EMPTY_LEFT_OUT] > EMPTY_COUNT_MAX:
@@ -116,6 +139,9 @@ def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
             if shown:
                 kinds[count], indices[count] = END, transaction
                 count += 1
+                state[FRAME_AT], state[FRAMES_LEFT_OUT] = times[transaction], 0
+            elif not frames:
+                state[FRAMES_LEFT_OUT] += 1
             state[BEGUN] = 0
         transaction += 1
     return count

@@ -235,7 +235,8 @@ def _frames(part: EntryPart, places: Int64s, indices: Int64s) -> Frames:
     frames[~open_here] = block.transaction_frame[indices[~open_here]]
     if open_here.any():
         place = int(np.flatnonzero(open_here)[0])
-        event = int(part.indices[int(places[place]) + 1])
+        after = int(places[place]) + 1
+        event = int(part.indices[after + (part.kinds[after] == QUERY)])
         at = block.event_offset[[event]]
         if len(block.open_frame):
             frames[place] = block.open_frame[0]

@@ -19,7 +19,7 @@ from sluice.cdc_engine.binlog.entries.elements import FIRST_STATE, Mask, State, 
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
 from sluice.cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableVersion
 from sluice.cdc_engine.errors import ConsumerStoppedError, SluiceError
-from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.forms import ALL_ENTRIES, Forms, ShownEntries
 from sluice.cdc_engine.instance.consumers.pieces import end_of, ends_in, first_transactions
 from sluice.cdc_engine.instance.consumers.readable import Readable, SelectedTables
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
@@ -89,7 +89,7 @@ class LiveStream(Stream, Protocol):
 
 class Selection:
     """What a consumer gets: tables that all its filters keep, and statements. `shown`: which tables can be read, and the settings for
-    rows. `rows_queries`: whether the SQL text of statements that change rows is shown.
+    rows. `entries`: which kinds of entries it gets.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Selection:
         tables: CapturedTables,
         wants: Callable[[LoggedStatement], bool],
         shown: Readable | None = None,
-        rows_queries: bool = False,
+        entries: ShownEntries = ALL_ENTRIES,
     ) -> None:
         self.tables, self.wants, self.shown = tables, wants, shown or Readable(Forms())
-        self._queries = rows_queries
+        self._entries = entries
         self._selected = SelectedTables(tables, self.shown)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
@@ -117,14 +117,18 @@ class Selection:
             statement = piece.block.statement
             if statement is not None and self.wants(statement):
                 found.append(Chosen(piece.block, np.zeros(0, np.int8), np.zeros(0, np.int64), statement))
-            kept, queries = self._kept(piece.block), self._queries
-            kinds, indices, state = elements(piece.block, events, transactions, kept, state, queries=queries)
+            kept, only = self._kept(piece.block), self._entries
+            kinds, indices, state = elements(
+                *(piece.block, events, transactions, kept, state), queries=only.rows_queries, frames=only.transactions
+            )
             if len(kinds):
                 found.append(Chosen(piece.block, kinds, indices))
         return tuple(found), state
 
     def _kept(self, block: Block) -> Mask:
-        return self._selected.selected(block.tables)[block.event_table] if block.event_count else np.zeros(0, np.bool_)
+        if not block.event_count or not self._entries.rows:
+            return np.zeros(block.event_count, np.bool_)
+        return self._selected.selected(block.tables)[block.event_table]
 
     def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
         """Returns how many whole transactions precede the first row event that cannot be read; None if there is none."""
@@ -140,7 +144,7 @@ class Selection:
     def _first_unreadable(self, piece: WindowPiece) -> int | None:
         """Returns the first row event of a piece that is selected and cannot be read; None if there is none."""
         unreadable = self._selected.unreadable(piece.block.tables)
-        if not unreadable.any():
+        if not unreadable.any() or not self._entries.rows:
             return None
         events = np.flatnonzero(unreadable[piece.block.event_table[piece.first_event : piece.last_event]])
         return piece.first_event + int(events[0]) if len(events) else None

@@ -16,7 +16,7 @@ from sluice.cdc_engine.instance.consumers.consumer_stream import (
     StreamPosition,
     StreamReader,
 )
-from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.forms import ALL_ENTRIES, Forms, ShownEntries
 from sluice.cdc_engine.instance.consumers.readable import Readable
 from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
 from sluice.cdc_engine.meta.ledger import Ledger
@@ -31,7 +31,7 @@ from sluice.cdc_engine.store.window.positions import WindowPosition, key_of
 from sluice.cdc_engine.store.window.window import Window
 
 Service = ConsumerService[StreamPosition, tuple[Chosen, ...]]
-Wants = Callable[[CapturedTables], Callable[[LoggedStatement], bool]]
+Wants = Callable[[CapturedTables, ShownEntries], Callable[[LoggedStatement], bool]]
 NO_FORMS = Forms()
 
 
@@ -92,18 +92,19 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     def feed(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
         """Returns the stream for one reader, restricted by filters in addition to the destination's."""
-        captured = CapturedTables([self._server_filter, *filters])
+        captured, entries = CapturedTables([self._server_filter, *filters]), self._entries_for(reader)
         return DestinationStream(
             self._streams.live,
             lambda place: self._streams.open_own(reader, place),
             self._streams.held_up,
-            Selection(
-                tables=captured,
-                wants=self._wants(captured),
-                shown=self._shown,
-                rows_queries=self.forms.rows_queries and not reader.group and not self.broker_of(reader.client_id),
-            ),
+            Selection(tables=captured, wants=self._wants(captured, entries), shown=self._shown, entries=entries),
         )
+
+    def _entries_for(self, reader: StreamReader) -> ShownEntries:
+        """Returns which kinds of entries a reader gets; the consumers of a group get all."""
+        if reader.group:
+            return ALL_ENTRIES
+        return self.forms.of_brokers.get(reader.client_id, self.forms.entries)
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:
         """Returns the consumers' statuses. `live`: the position up to which the destination has read."""

@@ -16,17 +16,34 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ShownEntries:
+    """Which kinds of entries a consumer gets. `rows_queries`: SQL of statements that change rows. `transactions`: every beginning and end;
+    otherwise one every few seconds. `statements`: of any kind; `others`: those of the type QUERY.
+    """
+
+    rows: bool = True
+    rows_queries: bool = False
+    transactions: bool = True
+    statements: bool = True
+    others: bool = True
+
+
+ALL_ENTRIES = ShownEntries()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Forms:
     """The settings for rows. `policies`, `keys`: by "database.table", with the row rules; only tables with such settings. `kept`: returns
     the captured columns of a table; all if None. `named`: returns, for "database.table", the columns that conf/ captures and those that it
-    leaves out. `rows_queries`: whether clients are shown the SQL text of statements that change rows.
+    leaves out. `entries`: what clients get; `of_brokers`: what brokers get, by their numbers.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
     kept: KeptColumns | None = None
     keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     named: Callable[[str], tuple[frozenset[str] | None, frozenset[str]]] | None = None
-    rows_queries: bool = False
+    entries: ShownEntries = ALL_ENTRIES
+    of_brokers: Mapping[int, ShownEntries] = dataclasses.field(default_factory=dict)
 
 
 def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
@@ -41,5 +58,17 @@ def forms_of(config: DestinationConfig) -> Forms:
         kept=columns.kept,
         keys=keys_of(config),
         named=columns.names_of,
-        rows_queries=config.canal_server.rows_query,
+        entries=_entries_of(config.canal_server),
+        of_brokers={broker.client_id: _entries_of(broker) for broker in config.brokers},
+    )
+
+
+def _entries_of(config: CanalServerConfig | BrokerConfig) -> ShownEntries:
+    served = config if isinstance(config, CanalServerConfig) else CanalServerConfig()
+    return ShownEntries(
+        rows=config.row_entries,
+        rows_queries=served.rows_query,
+        transactions=served.transaction_entries,
+        statements=config.ddl,
+        others=config.other_statements,
     )

@@ -11,6 +11,7 @@ from sluice.cdc_engine.binlog.charsets.statement_text import Literals
 from sluice.cdc_engine.binlog.entries.numbers import EventType
 from sluice.cdc_engine.binlog.events.statements import without_comments
 from sluice.cdc_engine.contracts import LoggedStatement
+from sluice.cdc_engine.instance.consumers.forms import ALL_ENTRIES, ShownEntries
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
@@ -127,11 +128,15 @@ def _table_name(text: str) -> TableName:
     return TableName(parts[0], parts[1]) if len(parts) > 1 else TableName("", parts[0])
 
 
-def wanted_statements(tables: CapturedTables) -> Callable[[LoggedStatement], bool]:
-    """Returns a function that selects statements about a table that the filters keep, and statements about no table."""
+def wanted_statements(tables: CapturedTables, shown: ShownEntries = ALL_ENTRIES) -> Callable[[LoggedStatement], bool]:
+    """Returns a function that selects statements about a table that the filters keep, and statements about no table, of the kinds that are
+    shown.
+    """
 
     def wants(statement: LoggedStatement) -> bool:
-        found = described(statement)
+        found = described(statement) if shown.statements else None
+        if found is not None and found.kind is EventType.QUERY and not shown.others:
+            return False
         return found is not None and (not found.tables or any(tables.keeps(*each) for each in found.tables))
 
     return wants

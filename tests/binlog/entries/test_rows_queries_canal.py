@@ -4,6 +4,7 @@ shown as entries before them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 
 from sluice.canal_client.messages import Entry, EntryType, Messages, RowChange
 from sluice.cdc_engine.binlog.block import compact, join, keep_events, transaction_bytes, without_events, without_first
-from sluice.cdc_engine.binlog.entries.elements import FIRST_STATE, QUERY, elements
+from sluice.cdc_engine.binlog.entries.elements import FIRST_STATE, elements
 from sluice.cdc_engine.binlog.entries.messages import EntryMaker
 from sluice.cdc_engine.binlog.entries.numbers import EventType
 from sluice.cdc_engine.binlog.entries.texts import Display
 from sluice.cdc_engine.binlog.scan.scanner import StreamForm
-from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Block, Column
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.statements import described
 from sluice.cdc_engine.store.files.encoding import Names, arrays_of, block_of, empty_arrays
@@ -125,13 +127,22 @@ def test_old_store_files_have_no_texts() -> None:
     assert len(empty_arrays(record)["query_event"]) == 0
 
 
+COLUMN = Column(name="n", type_code=TypeCode.LONG, metadata=0, nullable=True, mysql_type="int")
+
+
 def entries(block: Block, *, gtids: bool = False) -> Sequence[Any]:
+    """Those that begin a transaction, and SQL."""
+    block = dataclasses.replace(block, tables=[dataclasses.replace(each, columns=(COLUMN,)) for each in block.tables])
     state = (0, block.event_count), (0, block.transaction_count)
     kept = np.ones(block.event_count, np.bool_)
     kinds, indices, _ = elements(block, *state, kept, FIRST_STATE, queries=True)
-    only = (kinds == QUERY) | (kinds == 0)
-    made = EntryMaker(Display(gtids=gtids), described).messages([Chosen(block, kinds[only], indices[only])])
-    return [Entry.FromString(each) for each in Messages.FromString(made).messages]
+    made = EntryMaker(Display(gtids=gtids), described).messages([Chosen(block, kinds, indices)])
+    found = [Entry.FromString(each) for each in Messages.FromString(made).messages]
+    return [
+        each
+        for each in found
+        if each.header.eventType in {0, EventType.QUERY} and each.entryType != EntryType.TRANSACTIONEND
+    ]
 
 
 @pytest.mark.parametrize("text", ["INSERT INTO orders VALUES ('ä')", "x" * 70_000, "SELECT '\U0001f600'"])
@@ -166,3 +177,13 @@ def test_mariadbs_text_names_no_table() -> None:
     _, entry = entries(noted(make, events))
     assert RowChange.FromString(entry.storeValue).sql == "INSERT 1"
     assert (entry.header.schemaName, entry.header.tableName) == ("", "")
+
+
+def test_a_transaction_that_goes_on_in_the_next_block_begins_with_its_first_row_event() -> None:
+    make = EventFactory(server_id=8)
+    before = [make.gtid(1), make.query("BEGIN"), make.table_map(5), make.rows(5), make.xid()]
+    make.server_id = 9
+    (block,) = feed(scanner(form=NOTED), [*before, *transaction(make, 2, "INSERT 1")[:-1]])
+    _, begin, text = entries(block)
+    assert (begin.entryType, begin.header.serverId) == (EntryType.TRANSACTIONBEGIN, 9)
+    assert RowChange.FromString(text.storeValue).sql == "INSERT 1"

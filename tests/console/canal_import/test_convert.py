@@ -74,7 +74,6 @@ canal.instance.filter.field = shop.orders:id/status
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("canal.instance.filter.rows = true", "a destination without them would have no changes"),
         ("canal.instance.standby.address = other:3306", "both servers need GTIDs"),
         ("canal.instance.standby.address = other:3306", "`sluice source switch` switches"),
         ("canal.instance.standby.journal.name = bin.000001", "it has no position of its own"),

@@ -116,7 +116,6 @@ def test_every_key_of_canals_own_files_is_reported(tmp_path: Path, mode: str) ->
         ("canal.instance.fallbackIntervalInSeconds", "60", "600"),
         ("canal.instance.memory.buffer.size", "16384", "65536"),
         ("canal.instance.connectionCharset", "UTF-8", "GBK"),
-        ("canal.instance.filter.rows", "false", "true"),
         ("canal.instance.enableDruid", "false", "true"),
         ("canal.auto.reset.latest.pos.mode", "false", "true"),
         ("canal.instance.global.lazy", "false", "true"),
@@ -195,3 +194,28 @@ def test_sql_texts_are_shown_as_by_canal_unless_columns_are_filtered(
     found = imported(tmp_path, {}, keys)
     assert load_config(tmp_path / "conf").destinations["example"].canal_server.rows_query == shown
     assert reported(found, "canal.instance.filter.query.dml") == {kind}
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("mode", ["tcp", "kafka"])
+@pytest.mark.parametrize(
+    ("key", "setting"),
+    [
+        ("filter.query.ddl", "ddl"),
+        ("filter.query.dcl", "other_statements"),
+        ("filter.rows", "row_entries"),
+        ("filter.transaction.entry", "transaction_entries"),
+    ],
+)
+def test_kinds_of_entries_that_canal_leaves_out_are_left_out(tmp_path: Path, mode: str, key: str, setting: str) -> None:
+    for value in ("true", "false"):
+        root = tmp_path / value
+        instance = {f"canal.instance.{key}": value, "canal.mq.topic": "example"}
+        found = imported(root, {"canal.serverMode": mode}, instance)
+        shop = load_config(root / "conf").destinations["example"]
+        served = shop.canal_server if mode == "tcp" else shop.brokers[0]
+        if hasattr(served, setting):
+            assert getattr(served, setting) == (value == "false")
+            assert reported(found, f"canal.instance.{key}") == {"taken"}
+        else:
+            assert reported(found, f"canal.instance.{key}") == {"left" if value == "true" else "no_meaning"}

@@ -47,7 +47,7 @@ def consumers() -> Consumers:
             held_up=lambda: False,
         ),
         server_filter=TableFilter(""),
-        wants=lambda _tables: lambda _statement: False,
+        wants=lambda _tables, _shown: lambda _statement: False,
     )
 
 

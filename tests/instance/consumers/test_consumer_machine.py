@@ -100,7 +100,7 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
                 held_up=lambda: self.held_up,
             ),
             server_filter=TableFilter(r"shop\..*"),
-            wants=lambda _tables: lambda _statement: False,
+            wants=lambda _tables, _shown: lambda _statement: False,
         )
 
     @property

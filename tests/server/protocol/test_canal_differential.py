@@ -28,6 +28,7 @@ BODIES = {
     EntryType.ROWDATA: messages.RowChange,
     EntryType.TRANSACTIONEND: messages.TransactionEnd,
 }
+TRUNCATE = 8
 DECISIONS = (13, 14)  # XACOMMIT, XAROLLBACK
 SECONDS_MAX = 60.0
 STATEMENTS = """
@@ -195,6 +196,49 @@ def test_sql_texts_are_those_of_the_real_canal(server: str, tmp_path: Path, requ
         assert our == their
 
 
+FILTERS = {"transaction": "transaction_entries", "ddl": "ddl", "dcl": "other_statements", "rows": "row_entries"}
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("filters", [("transaction",), ("ddl",), ("dcl",), ("rows",), ("rows", "transaction", "dcl")])
+def test_kinds_of_entries_that_are_left_out_are_those_of_the_real_canal(
+    filters: tuple[str, ...], tmp_path: Path, mysql80: DatabaseServer
+) -> None:
+    captured = Captured(tmp_path, mysql80)
+    port, database = free_port(), captured.database
+    off = ", ".join(f"{FILTERS[each]}: false" for each in filters)
+    captured.describe(f"canal_server: {{port: {port}, {off}}}")
+    captured.run(*ACCOUNT, f"CREATE TABLE {database}.plain (n INT)")
+    with mysql80.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        place = cursor.fetchone()[:2]
+    changes = [f"INSERT INTO {database}.plain VALUES ({number})" for number in range(3)]
+    ddl = [
+        f"ALTER TABLE {database}.plain ADD COLUMN m INT",
+        f"CREATE DATABASE {database}_x",
+        f"DROP DATABASE {database}_x",
+    ]
+    last = f"TRUNCATE TABLE {database}.plain" if "rows" in filters else f"INSERT INTO {database}.plain VALUES (99, 1)"
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        engine.consumers.subscribe(1001)
+        captured.run(*changes, *ddl, f"UPDATE {database}.plain SET m = 1", last)
+        table_filter = rf"{database}\..*"
+        ours = until_the_last(port, table_filter)
+        with canal_server(
+            mysql80.port, "shop", place, table_filter, tmp_path / "canal.log", filters=",".join(filters)
+        ) as canal:
+            theirs = until_the_last(canal, table_filter)
+    finally:
+        engine.stop()
+    assert ours == theirs
+    kinds = {each["header"].get("eventType") for each in ours}
+    assert (4 in kinds or 5 in kinds) == ("ddl" not in filters)
+    assert (7 in kinds) == ("ddl" not in filters and "dcl" not in filters)
+    assert (1 in kinds) == ("rows" not in filters)
+
+
 FORMS_TABLE = """CREATE TABLE {db}.Forms (id INT PRIMARY KEY, six DECIMAL(10,6), two DECIMAL(10,2) UNSIGNED, none DECIMAL(5,0),
  i INTEGER(4) ZEROFILL, f FLOAT(7,3) ZEROFILL, E ENUM('A','b'), j JSON)"""
 FORMS_STATEMENTS = """
@@ -242,12 +286,13 @@ THEIR_DOCUMENTS = {
 
 
 def until_the_last(port: int, table_filter: str) -> list[dict[str, Any]]:
-    """Entries up to the transaction with row 99."""
+    """Entries up to the transaction with row 99, or to a TRUNCATE."""
     found: list[Any] = []
     with CanalClient("shop", port=port, settings=ClientSettings(table_filter=table_filter)) as client:
         for batch in client.batches(idle_seconds=SECONDS_MAX):
             found += batch.entries
-            if any(row == "99" for row in columns_of([alike(each) for each in batch.entries])):
+            shown = [alike(each) for each in batch.entries]
+            if any(row == "99" for row in columns_of(shown)) or any(kind == TRUNCATE for _, kind, _ in kinds_of(shown)):
                 break
     return [alike(each) for each in _without_empty(found)]
 

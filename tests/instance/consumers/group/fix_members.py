@@ -60,7 +60,7 @@ class Fake:
                 held_up=lambda: False,
             ),
             server_filter=TableFilter(),
-            wants=lambda _tables: lambda _statement: False,
+            wants=lambda _tables, _shown: lambda _statement: False,
             source=LiveSource(place=self.place),
         )
         self.clock = StillClock(self.name, self)
