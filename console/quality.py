@@ -35,6 +35,8 @@ from sluice.package_files import PACKAGE
 
 PROJECT_ROOT = PACKAGE.parents[1]  # the Git checkout; without one, `sluice test` is refused
 WORKERS_MAX = 4
+# of workers whose process ended (tests/limits.py): the other tests go on, and the test that ended it failed
+RESTARTS_MAX = 2
 WORKER_BYTES = 4 << 30  # each starts the servers that its tests need
 TYPES = "types"
 STATIC_CHECKS = {
@@ -157,7 +159,7 @@ def _workers(choice: CheckChoice) -> tuple[str, ...]:
         str(workers_of(os.cpu_count() or 1, psutil.virtual_memory().total)),
         "--no-loadscope-reorder",
         "--max-worker-restart",
-        "0",
+        str(RESTARTS_MAX),
     )
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
-pytest_plugins = ["tests.marks", "tests.progress", "tests.fix_servers"]
+pytest_plugins = ["tests.marks", "tests.limits", "tests.progress", "tests.fix_servers"]
 
 # A busy machine is no defect: no example has a time limit. Everything else keeps hypothesis's defaults (it has a profile for CI).
 settings.register_profile("sluice", settings.default, deadline=None)
@@ -90,6 +91,19 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid.partition("::")[0])
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Returns the test during which a worker ended, and gives the worker's other tests to the rest. xdist would run it again."""
+        work = self.assigned_work.pop(node)
+        left = [(group, test) for group, tests in work.items() for test, is_done in tests.items() if not is_done]
+        if not left:
+            return None
+        group, ended = left[0]
+        work[group][ended] = True
+        self.workqueue.update({group: tests for group, tests in work.items() if not all(tests.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return str(ended)
 
 
 @pytest.hookimpl(optionalhook=True)  # exists only if several workers run

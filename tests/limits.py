@@ -1,0 +1,48 @@
+"""pytest plugin: limits the time of a test's fixtures after a failure too, and ends a process that does not react to its limit.
+
+pytest-timeout stops its timer at the first exception of a test. The fixtures that are torn down afterwards would have no limit. It also
+interrupts a test by a signal, which Python delivers only between two of its instructions: native code may never return to them.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+import pytest_timeout  # type: ignore[import-untyped]
+
+MARGIN_SECONDS = 60.0  # beyond the limit of the test: a signal that is delivered is delivered at once
+
+
+class Limits:
+    def __init__(self) -> None:
+        self._settings: pytest_timeout.Settings | None = None
+        self._stderr = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)  # a test may replace its own
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Iterator[None]:
+        self._settings = None
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_set_timer(self, settings: pytest_timeout.Settings) -> None:
+        """Notes the limit that pytest-timeout sets now, and sets the second one."""
+        self._settings = settings
+        if settings.timeout:
+            faulthandler.dump_traceback_later(settings.timeout + MARGIN_SECONDS, file=self._stderr, exit=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_exception_interact(self, node: pytest.Item | pytest.Collector) -> None:
+        """Starts the limit again, for the fixtures that are torn down next."""
+        if self._settings is not None and isinstance(node, pytest.Item):
+            node.config.hook.pytest_timeout_set_timer(item=node, settings=self._settings)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Limits(), "sluice-limits")
