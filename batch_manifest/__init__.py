@@ -1,5 +1,4 @@
-"""The manifest of a staged batch: the values that it lists (`values`) and its JSON file (`file`). Format: docs/architecture.md. And the
-report of a merge into one table (`table_report`).
+"""Defines the manifest of a staged batch: the values that it lists (`values`) and its JSON file (`file`; format: docs/architecture.md), and
+the report of a merge into one table (`table_report`).
 
-The engine writes it (`cdc_engine.staging`), runs read it (`spark_jobs.staged_batch`). This package imports only the standard library.
-"""
+The engine writes it (`cdc_engine.staging`), runs read it (`spark_jobs.staged_batch`). This package imports only the standard library."""

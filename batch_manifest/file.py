@@ -1,7 +1,6 @@
-"""Writes a manifest as JSON and reads it. The only module that knows the format's version.
+"""Writes a manifest as JSON and reads it. Only this module knows the format's version.
 
-Whatever is not exactly a manifest is refused: fields that are missing or unknown, and values of another type.
-"""
+Whatever is not exactly a manifest is refused: fields that are missing or unknown, and values of another type."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class ManifestError(ValueError):
 
 
 def manifest_json(manifest: Manifest) -> str:
-    """Returns the manifest as JSON. Files are written by their names."""
+    """Returns the manifest as JSON. It contains the names of files without their directory."""
     return json.dumps({"format": FORMAT, **to_record(manifest)}, ensure_ascii=False)
 
 
@@ -43,13 +42,13 @@ def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
 
 
 def to_record(value: Any) -> dict[str, Any]:
-    """Returns a value of a manifest as JSON's types, with files by their names."""
+    """Converts a value of a manifest to JSON's types. Files are represented by their names."""
     plain: dict[str, Any] = _plain(value)
     return plain
 
 
 def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
-    """Returns the value that `to_record` was given. Raises ManifestError."""
+    """Converts the result of `to_record` back. Raises ManifestError."""
     try:
         found: T = _value(kind, record, directory)
     except (KeyError, TypeError, ValueError) as error:
@@ -72,7 +71,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _value(kind: Any, value: Any, directory: Path) -> Any:
-    """Returns the value of this type. Raises KeyError, TypeError or ValueError."""
+    """Converts a JSON value to this type. Raises KeyError, TypeError or ValueError."""
     if type(value) is kind:
         return value
     if dataclasses.is_dataclass(kind):
@@ -104,8 +103,8 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns the type of a union that the value has: the one with the record's `kind`, or the one of its type; a record's or a text's
-    type if only one can be.
+    """Returns which type of a union a value has: the one with the record's `kind`, or the one of its JSON type. For a record or a text it
+    must be the only one that is possible.
     """
     if value is None:
         return type(None)

@@ -1,4 +1,4 @@
-"""The report of a merge into one table, for the job that merges and the run that shows it."""
+"""Defines the report of a merge into one table, which the merge makes and the run shows."""
 
 from __future__ import annotations
 

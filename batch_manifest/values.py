@@ -1,8 +1,7 @@
-"""The values that a manifest lists: tables, their segments and columns, and the foreign keys that the run follows.
+"""Defines the values in a manifest: tables, their segments and columns, and the foreign keys that the run follows.
 
 The engine makes them, `file` writes and reads them, and runs merge them. Files are relative to the batch's directory in the engine; a run
-reads the manifest with the directory, and has the whole paths.
-"""
+reads the manifest with the directory, and has the whole paths."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ TableName = tuple[str, str]  # (database, table)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeColumn:
-    """A column of a staged file and of a lake table. `type`: Spark SQL's name of it; `nullable`: whether the file may have NULLs (zero
-    dates become NULL); `mysql_type`: as the source declares it.
+    """A column of a staged file and of a lake table. `type`: its name in Spark SQL. `nullable`: whether the file may have NULLs (zero dates
+    become NULL). `mysql_type`: as the source declares it.
     """
 
     name: str
@@ -93,14 +92,14 @@ class AlterationKind(enum.StrEnum):
     ADD = "add"
     DROP = "drop"
     RENAME = "rename"
-    WIDEN = "widen"  #: another type that holds every value of the old one as the same value
-    CONVERT = "convert"  #: any other type: narrower, or another kind of value
-    KEY = "key"  #: the columns of the primary key
+    WIDEN = "widen"  #: Another type, in which every value of the old one stays the same value.
+    CONVERT = "convert"  #: Any other type: a narrower one, or one of another kind.
+    KEY = "key"  #: The columns of the primary key.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One item of what a statement altered. `new_name`: for RENAME. Types are MySQL's text, for WIDEN and CONVERT; for KEY the columns.
+    """One item of what a statement altered. `new_name`: for RENAME. Types: MySQL's text for WIDEN and CONVERT; the columns for KEY.
 
     `plan`: how the lake follows (docs/architecture.md): a value of the policy for its kind, which `table_meta.policy` sets.
     """
@@ -115,7 +114,8 @@ class Alteration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """From `order_key` on the table has these columns. `fills`: (column, value as text) of new columns, for existing rows.
+    """A change of the table's columns: from `order_key` on it has these columns. `fills`: (column, value as text) of new columns, for
+    existing rows.
 
     `alterations`: what the lake's table follows, in order. `renamed_from`: the "database.table" that got this name; its rows in the lake
     immediately before `order_key` become this table's. Empty if the table was not renamed.
@@ -137,7 +137,7 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table of a batch. Its segments are applied in order, each as one Delta commit.
+    """One table of a batch. Its segments are applied in order; each becomes one Delta commit.
 
     `positions`: the file with the sequence number of each row among the rows of all tables (int64, little-endian); None if foreign keys
     do not need it.
@@ -167,7 +167,7 @@ class StagedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cascade:
-    """A foreign key that changes rows of `child` without row events when rows of `parent` change or go.
+    """A foreign key that changes rows of `child` without row events when rows of `parent` are changed or deleted.
 
     `columns` of the child reference the `referenced` columns of the parent. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
     `doubt`: why it is uncertain that the key acts like this, or empty. `captured`: whether the child is captured. `key`: the child's
@@ -200,7 +200,7 @@ class Cascade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CascadeEvents:
-    """Deleted rows and changed keys (the `referenced` columns) of `parent`, in `file`.
+    """The deleted rows and changed keys (the `referenced` columns) of `parent`, in `file`.
 
     `cascades`: all foreign keys that may follow, over all levels, the parent's own first. `live`: the child tables whose rows the lake
     follows.
@@ -224,7 +224,7 @@ class CascadeEvents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedQuarantine:
-    """The file of values that could not be decoded. `last_order_key`: the highest in it."""
+    """The file with values that could not be decoded. `last_order_key`: the highest order key in it."""
 
     file: Path
     size_bytes: int
@@ -234,7 +234,7 @@ class StagedQuarantine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A whole batch. `ledger_id`: of the ledger that handed it out.
+    """The contents of a whole batch. `ledger_id`: the id of the ledger that handed it out.
 
     `bytes`: size of its row events in the binlog. `start` and `end`: Position.to_json, which runs copy to Delta's commit history. Times:
     microseconds since 1970 UTC; commit times are 0 if the batch has no rows. `quarantine`: the file of values that could not be decoded,

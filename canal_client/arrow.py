@@ -1,4 +1,4 @@
-"""Converts entries to one Arrow table per source table, one row per image, in the order of the binlog. Called by `Batch.to_arrow`.
+"""Converts entries to one Arrow table per source table, with one row per image, in binlog order. Called by `Batch.to_arrow`.
 
 In addition to the table's own columns:
 
@@ -8,8 +8,7 @@ In addition to the table's own columns:
 | `_commit_timestamp` | of the source's clock, UTC |
 | `_file`, `_offset` | of the row event in the binlog |
 
-A column that changes its type within a batch is text in that batch; a value that is missing in an image is NULL.
-"""
+A column that changes its type within a batch is text in that batch; a value that is missing in an image is NULL."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ ABOUT = {
 
 @dataclasses.dataclass
 class _Images:
-    """The images of one table. A column that appears later is NULL in the earlier rows."""
+    """The images of one table. If a column appears later, it is NULL in earlier rows."""
 
     about: list[tuple[str, int, str, int]] = dataclasses.field(default_factory=list)
     texts: dict[str, list[str | None]] = dataclasses.field(default_factory=dict)

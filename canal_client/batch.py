@@ -1,4 +1,4 @@
-"""What a server returns at once: typed changes in the order of the binlog, and the same as Arrow tables. Created by `client`."""
+"""Holds what a server returns at once: typed changes in binlog order, and the same as Arrow tables. Created by `client`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A position in the binlog and its time. `offset`: of the event's first byte. `time`: of the source's clock."""
+    """A position in the binlog and its time. `offset`: that of the event's first byte. `time`: by the source's clock."""
 
     file: str
     offset: int
@@ -35,7 +35,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """One row. `kind`: insert, update or delete. `before`, `after`: the values by column, None if there is no such image.
+    """One row change. `kind`: insert, update or delete. `before`, `after`: the values by column; None if there is no such image.
 
     `key`: the columns of the primary key. `updated`: the columns whose value changed; for an insert, all. Columns that the source left
     out of the image are missing.
@@ -52,7 +52,7 @@ class RowChange:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The newest image that exists."""
+        """The newer of the images that exist."""
         return self.after if self.after is not None else self.before or {}
 
 
@@ -84,7 +84,7 @@ Change = RowChange | Statement | TransactionBegin | TransactionEnd
 
 
 class Batch:
-    """A batch of entries; empty (and false) if the server had none. `ack` confirms it; `rollback` requests it again."""
+    """A batch of entries; it is empty (and false) if the server had none. `ack` confirms it; `rollback` makes the server send it again."""
 
     def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
         self.id, self.raw = batch_id, raw
@@ -94,7 +94,7 @@ class Batch:
         return self.id != NOTHING
 
     def __len__(self) -> int:
-        """Returns the number of entries: row events, statements, begins and ends."""
+        """Returns the number of entries: row events, statements, begins and ends of transactions."""
         return len(self.raw)
 
     def ack(self) -> None:
@@ -102,7 +102,7 @@ class Batch:
         self._settle(self, True)
 
     def rollback(self) -> None:
-        """Requests again everything that is not acked. Raises as `ack` does."""
+        """Makes the server send everything again that is not acked. Raises as `ack` does."""
         self._settle(self, False)
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Batch:
             ) from error
 
     def everything(self) -> Iterator[Change]:
-        """Yields rows, statements, and begins and ends of transactions, in the order of the binlog. Raises CanalProtocolError."""
+        """Yields row changes, statements, and begins and ends of transactions, in binlog order. Raises CanalProtocolError."""
         for entry in self.entries:
             if entry.entryType == EntryType.TRANSACTIONBEGIN:
                 yield TransactionBegin(
@@ -129,11 +129,11 @@ class Batch:
                 yield from _changes(entry)
 
     def changes(self) -> Iterator[RowChange]:
-        """Returns only the rows."""
+        """Returns only the row changes."""
         return (each for each in self.everything() if isinstance(each, RowChange))
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Returns the images of each table in order, by "database.table"; an update is two rows. See `canal_client.arrow`."""
+        """Returns the images of each table in order, by "database.table". An update is two rows. See `canal_client.arrow`."""
         from sluice.canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
 
         return tables_of(self.entries)

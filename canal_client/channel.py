@@ -1,9 +1,8 @@
-"""One connection to a server: frames, handshake and authentication. Used by `client`, which makes the requests.
+"""Connects to a server: frames, handshake and authentication. Used by `client`, which sends the requests.
 
 A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one, the refusal
 arrives instead of the answer to the next request; after that it is unknown which answer belongs to which request, and the connection
-cannot be used any more.
-"""
+cannot be used any more."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ from sluice.canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
-NET_TIMEOUT_MS = 3_600_000  # the server may close a connection that is silent for this time
-PLAIN = {0, 1}  # numbers for no compression
-FULL = 503  # Sluice's number for a server with the maximum number of clients
+NET_TIMEOUT_MS = 3_600_000  # The server may close a connection that is silent for this time.
+PLAIN = {0, 1}  # These numbers mean that there is no compression.
+FULL = 503  # Sluice's number for a server with the maximum number of clients.
 
 
 @dataclasses.dataclass(frozen=True)
 class Login:
-    """The credentials and options of a connection. `tls` None: without TLS. `connect_seconds`: the time-out of the connection and of each
+    """The credentials and options of a connection. `tls` None: without TLS. `connect_seconds`: the time-out for connecting, and for each
     step of the login.
     """
 
@@ -46,7 +45,7 @@ class Login:
 
 
 def token(password: str, seed: bytes) -> bytes:
-    """Returns the proof that one knows the password, as hex text: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password)."""
+    """Returns the proof that the client knows the password, as hex text: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password)."""
     if not password:
         return b""
     once = _sha1(password.encode())
@@ -55,11 +54,11 @@ def token(password: str, seed: bytes) -> bytes:
 
 
 def _sha1(data: bytes) -> bytes:
-    return hashlib.sha1(data, usedforsecurity=False).digest()  # the protocol requires SHA-1
+    return hashlib.sha1(data, usedforsecurity=False).digest()  # The protocol requires SHA-1.
 
 
 class Channel:
-    """A connection that is open and authenticated when it is created. Raises CanalConnectionError, CanalAuthenticationError,
+    """A connection, which is open and authenticated once it is created. Raises CanalConnectionError, CanalAuthenticationError,
     CanalProtocolError.
     """
 
@@ -96,7 +95,7 @@ class Channel:
         return f"{host}:{port}"
 
     def ask(self, kind: PacketType, body: Any, expected: PacketType, answer: Any, seconds: float) -> Any:
-        """Sends a request and returns the message of its answer. Raises CanalServerError, CanalConnectionError, CanalProtocolError."""
+        """Sends a request and returns the message in its answer. Raises CanalServerError, CanalConnectionError, CanalProtocolError."""
         packet = self._exchanged(kind, body, seconds)
         if packet.type == PacketType.ACK:
             found = _parsed(messages.Ack, packet.body, self.address)
@@ -150,7 +149,7 @@ class Channel:
             )
 
     def _turned_away(self, answer: Any) -> CanalConnectionError:
-        """Returns the error for a server that accepts no client now; another server or a later try may succeed."""
+        """Returns the error for a server that accepts no client now; another server or a later attempt may succeed."""
         said = answer.error_message or "it gives no reason"
         return CanalConnectionError(f"{self.address} accepts no connection now ({answer.error_code}): {said}")
 

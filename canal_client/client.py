@@ -1,11 +1,10 @@
-"""The client: subscribes, gets, acks, rolls back, and reconnects by itself when the connection or the server ends.
+"""Implements the client: it subscribes, gets, acks, rolls back, and reconnects by itself when the connection or the server ends.
 
     connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
        ▲                                  │
        └──────── connection gone ◀────────┘     changes without an ack are sent again: at least once
 
-One client belongs to one thread.
-"""
+One client belongs to one thread."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ from sluice.canal_client.messages import PacketType
 from sluice.canal_client.servers import Address, ClusterServers, FixedServers, Servers
 
 PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
-MILLISECONDS = 2  # the code for the unit of a get's time-out
+MILLISECONDS = 2  # The code for the unit of a get's time-out.
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-WAIT_SECONDS = 1.0  # of a get in a loop, so that the loop ends soon when requested
+WAIT_SECONDS = 1.0  # The time-out of a get in a loop; it is short, so that the loop ends soon when that is requested.
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
-NOT_HERE = ("should start first", "can't find destination")  # errors of a standby server
+NOT_HERE = ("should start first", "can't find destination")  # The errors of a standby server.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """How a client reads and who it is.
+    """How a client reads, and how it identifies itself.
 
     `table_filter`: comma-separated patterns of database.table; it narrows what the server captures. `batch_size`: entries, or KiB for
     servers that count memory, such as Sluice. `tls`: True for the system's authorities, a file of authorities, or a context.
@@ -56,7 +55,9 @@ DEFAULT_SETTINGS = ClientSettings()
 
 
 class CanalClient:
-    """A consumer of one destination, of Sluice's server or of Canal's. `servers`: where to look for it instead of at `host` and `port`."""
+    """A consumer of one destination of Sluice's server or of Canal's. `servers`: finds the destination's server, instead of `host` and
+    `port`.
+    """
 
     def __init__(
         self,
@@ -76,13 +77,13 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
-        self._unanswered = False  # an ack was sent: a refusal arrives as the answer to the next get
-        self._refused_since = 0.0  # when acks of a loop began to be refused; 0: none is
+        self._unanswered = False  # An ack was sent; a refusal of it arrives as the answer to the next get.
+        self._refused_since = 0.0  # When the server began to refuse a loop's acks; 0 if it does not.
 
     @classmethod
     def cluster(cls, destination: str, zookeeper: str, settings: ClientSettings = DEFAULT_SETTINGS) -> CanalClient:
-        """Returns a client that finds the destination's server through ZooKeeper ("zk1:2181,zk2:2181"). Of the clients with the same id
-        only one reads at a time.
+        """Returns a client that finds the destination's server through ZooKeeper ("zk1:2181,zk2:2181"). Of the clients with the same id,
+        one reads at a time.
         """
         return cls(destination, settings=settings, servers=ClusterServers(zookeeper, destination, settings.client_id))
 
@@ -95,19 +96,20 @@ class CanalClient:
 
     @property
     def connected_to(self) -> str:
-        """The address host:port, or empty."""
+        """The connected server as host:port, or empty."""
         return self._channel.address if self._channel is not None else ""
 
     def connect(self) -> None:
-        """Connects to the first server that has the destination and subscribes; batches without an ack are sent again. Does nothing when
-        connected.
+        """Connects to the first server that has the destination, and subscribes. The server sends batches without an ack again. Does
+        nothing if it is connected.
 
         Raises CanalConnectionError, CanalAuthenticationError, CanalServerError, CanalProtocolError.
         """
         if self._channel is not None and self._servers.allowed:
             return
         self.disconnect()
-        # Before the connection, and waiting while another client of this id reads: the server closes a connection that is silent.
+        # This comes before the connection, and waits while another client with this id reads: the server closes a
+        # connection that is silent.
         self._servers.enter(socket.gethostname())
         try:
             self._connect_to_one()
@@ -149,7 +151,7 @@ class CanalClient:
         self._channel, self._unanswered = channel, False
 
     def disconnect(self) -> None:
-        """Closes the connection. The cursor stays; batches without an ack are sent again."""
+        """Closes the connection. The server keeps the cursor and will send batches without an ack again."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -193,7 +195,7 @@ class CanalClient:
         return Batch(found.batch_id, tuple(found.messages), settle)
 
     def batches(self, *, idle_seconds: float | None = None, ack: bool = True) -> Iterator[Batch]:
-        """Yields batches without end, or until nothing arrived for `idle_seconds`; none is empty.
+        """Yields batches that are not empty: without end, or until nothing has arrived for `idle_seconds`.
 
         With `ack`, a batch is acked when the loop requests the next one: if the loop's body raises, the batch is sent again. Otherwise
         the body calls `batch.ack()`. The client reconnects when a connection ends, and when an ack was refused: the engine was then
@@ -207,11 +209,11 @@ class CanalClient:
                 yield batch
                 last = time.monotonic()
                 if ack:
-                    with contextlib.suppress(BatchGoneError, CanalConnectionError):  # then it is sent again
+                    with contextlib.suppress(BatchGoneError, CanalConnectionError):  # The server then sends it again.
                         batch.ack()
 
     def changes(self, *, idle_seconds: float | None = None) -> Iterator[RowChange]:
-        """Yields rows, as `batches` with `ack` does."""
+        """Yields row changes, like `batches` with `ack`."""
         for batch in self.batches(idle_seconds=idle_seconds):
             yield from batch.changes()
 
@@ -231,8 +233,8 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Returns whether the error may answer the ack before. If it is about the get itself, the get of the next connection returns it
-        again.
+        """Returns whether the error may be the answer to the previous ack. An error about the get itself arrives again with the next
+        connection's get.
         """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):
@@ -265,7 +267,7 @@ class CanalClient:
         self._unanswered = True
 
     def _rollback_of(self, batch_id: int) -> object:
-        """Returns a request to roll back a batch; 0: all batches."""
+        """Returns a request to roll back a batch; 0 for all batches."""
         return messages.ClientRollback(destination=self.destination, client_id=str(self.client_id), batch_id=batch_id)
 
 

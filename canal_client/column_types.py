@@ -1,7 +1,6 @@
-"""Converts Canal's texts to Python values and Arrow columns, by the declared column type in an entry. Pure.
+"""Converts Canal's texts to Python values and Arrow columns by the declared column type in an entry. Pure.
 
-A value that Python or Arrow cannot represent (dates such as 2020-00-00 and 2021-02-31) stays text in Python and is NULL in Arrow.
-"""
+A value that Python or Arrow cannot represent (dates such as 2020-00-00 and 2021-02-31) stays text in Python and is NULL in Arrow."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ LABELS = {"enum", "set"}
 
 @dataclasses.dataclass(frozen=True)
 class ClientColumnType:
-    """The type of a column. `name`: in lower case. `numbers`: precision and scale, or length. `labels`: of an enum or set."""
+    """The type of a column. `name`: in lower case. `numbers`: precision and scale, or length. `labels`: those of an enum or set."""
 
     name: str
     numbers: tuple[int, ...] = ()
@@ -40,7 +39,7 @@ class ClientColumnType:
     labels: tuple[str, ...] = ()
 
     def value(self, text: str) -> Any:
-        """Returns the Python value; the text itself if there is no such value."""
+        """Converts a text to the Python value; returns the text itself if Python has no such value."""
         try:
             return _reader(self)(text)
         except (ValueError, ArithmeticError, LookupError):
@@ -51,7 +50,7 @@ class ClientColumnType:
         return _arrow(self)
 
     def column(self, texts: list[str | None]) -> pa.Array[Any]:
-        """Returns the Arrow column. Raises pyarrow.ArrowInvalid if a text is not of the type."""
+        """Returns the Arrow column. Raises pyarrow.ArrowInvalid if a text is not a value of the type."""
         return _column(self, texts)
 
 
@@ -149,11 +148,11 @@ def _column(kind: ClientColumnType, texts: list[str | None]) -> pa.Array[Any]:
         try:
             made: pa.Array[Any] = column.cast(_arrow(kind))
             return made
-        except pa.ArrowInvalid:  # ALLOW_INVALID_DATES allows any day up to the 31st
+        except pa.ArrowInvalid:  # With ALLOW_INVALID_DATES a date may have any day up to the 31st.
             column = pa.array([None if _no_such_day(kind, text) else text for text in column.to_pylist()], pa.string())
     return column.cast(_arrow(kind))
 
 
 def _no_such_day(kind: ClientColumnType, text: str | None) -> bool:
-    """Returns whether the text is written as a day that does not exist. False for a text that is not written as a day."""
+    """Returns whether the text has the form of a date whose day does not exist."""
     return text is not None and DAY.match(text) is not None and isinstance(kind.value(text), str)

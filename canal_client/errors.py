@@ -1,4 +1,4 @@
-"""Errors between a client and its server. Each message contains what happened, where, and what to do."""
+"""Defines the errors between a client and its server. Each message says what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class CanalError(Exception):
 
 
 class CanalConnectionError(CanalError):
-    """No server was reached, or the connection ended. What was not acked is sent again after the next connection."""
+    """No server was reached, or the connection ended. The server sends what was not acked again after the next connection."""
 
     code = "CONNECTION"
 
@@ -22,7 +22,7 @@ class CanalAuthenticationError(CanalError):
 
 
 class CanalServerError(CanalError):
-    """The server refused a request. `number`: 400, 401 or 402, as Canal numbers them; `said`: its sentence."""
+    """The server refused a request. `number`: 400, 401 or 402, as in Canal. `said`: the server's sentence."""
 
     code = "REFUSED"
 
@@ -32,12 +32,12 @@ class CanalServerError(CanalError):
 
 
 class CanalProtocolError(CanalError):
-    """Bytes that are not of Canal's protocol: another kind of server listens there, or it requires TLS and this client does not use it."""
+    """The bytes are not of Canal's protocol: another kind of server listens there, or it requires TLS and this client does not use it."""
 
     code = "PROTOCOL"
 
 
 class BatchGoneError(CanalError):
-    """The connection that returned the batch has ended: the batch is sent again, and must be acked then."""
+    """The connection that returned the batch has ended. The server sends the batch again, and it must be acked then."""
 
     code = "BATCH_GONE"

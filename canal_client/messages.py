@@ -1,8 +1,8 @@
-"""The messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes; the rest of the client builds on them.
+"""Defines the messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes, which the rest of the client
+uses.
 
 They are described here and created at import, in a separate pool, so that they do not clash with other clients of Canal in the same
-process. Enumerations are plain numbers: their encoding is the same.
-"""
+process. Enumerations are plain numbers: their encoding is the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from sluice.canal_client.errors import CanalProtocolError
 
 PACKAGE = "com.alibaba.otter.canal.protocol"
-# message → its fields: name:number:type, "*" before the type of a repeated field
+# Message → its fields: name:number:type, with "*" before the type of a repeated field.
 SHAPES = {
     "Packet": "magic_number:1:int32 version:2:int32 type:3:int32 compression:4:int32 body:5:bytes",
     "Handshake": "communication_encoding:1:string seeds:2:bytes supported_compressions:3:int32",
@@ -60,7 +60,7 @@ class EntryType(enum.IntEnum):
 
 
 class EventType(enum.IntEnum):
-    """The type of a row change or a statement. All other types are QUERY for this client."""
+    """The type of a row change or a statement. For this client, all other types are QUERY."""
 
     INSERT = 1
     UPDATE = 2

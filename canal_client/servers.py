@@ -2,8 +2,7 @@
 
 In a cluster as Canal builds it, the server that reads a destination writes itself to `…/<destination>/running`. Of the clients with one
 id only the one that holds `…/<destination>/<client id>/running` may read; the others wait for it. Both nodes are removed with their
-holder's session.
-"""
+holder's session."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ Address = tuple[str, int]
 
 
 class Servers(Protocol):
-    """The servers of a destination. Raises CanalConnectionError if there is no server, or ZooKeeper does not answer."""
+    """Finds the servers of a destination. Raises CanalConnectionError if there is no server, or ZooKeeper does not answer."""
 
     def addresses(self) -> Sequence[Address]:
         """Returns the addresses to try, in this order."""
 
     def enter(self, local_address: str) -> None:
-        """Reserves the client's id; called before the connection to a server. Waits while another client has it.
+        """Reserves the client's id. It is called before the connection to a server, and waits while another client has the id.
 
         `local_address`: shown to others for this client.
         """
@@ -44,7 +43,7 @@ class Servers(Protocol):
 
 
 class FixedServers:
-    """One address, or several that are standby for each other."""
+    """Returns one address, or several servers that are standby for each other."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = tuple(addresses)
@@ -53,21 +52,21 @@ class FixedServers:
         return self._addresses
 
     def enter(self, local_address: str) -> None:
-        """Does nothing: the id is not reserved."""
+        """Does nothing, because the id is not reserved."""
 
     @property
     def allowed(self) -> bool:
         return True
 
     def leave(self) -> None:
-        """Does nothing, as `enter`."""
+        """Does nothing, like `enter`."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Does nothing, because nothing is open."""
 
 
 class ClusterServers:
-    """The servers of a cluster. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper.
+    """Finds the servers of a cluster. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper.
 
     Raises CanalConnectionError if the client of ZooKeeper is not installed.
     """
@@ -79,7 +78,7 @@ class ClusterServers:
         self._running = f"{self._path}/{client_id}/running"
         self._wait_seconds = wait_seconds
         self._zookeeper: Any = None
-        self._session = 0  # number of ended sessions
+        self._session = 0  # How many sessions have ended.
         self._entered = -1
         self._lock = threading.Lock()
 
@@ -129,7 +128,7 @@ class ClusterServers:
     def leave(self) -> None:
         entered, self._entered = self._entered == self._session, -1
         if entered and self._zookeeper is not None:
-            with contextlib.suppress(Exception):  # it is removed with the session at the latest
+            with contextlib.suppress(Exception):  # At the latest, it is removed with the session.
                 self._zookeeper.delete(self._running)
 
     def close(self) -> None:
@@ -171,7 +170,7 @@ class ClusterServers:
             return self._zookeeper
 
     def _hear(self, state: str) -> None:
-        if state != "CONNECTED":  # SUSPENDED too: another client may hold the node before we notice it
+        if state != "CONNECTED":  # This includes SUSPENDED: another client may hold the node before we notice it.
             self._session += 1
 
     @contextlib.contextmanager

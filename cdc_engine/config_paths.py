@@ -17,7 +17,7 @@ FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
 SEGMENT_BYTES_MAX = 200  # With `__history` appended, a name stays within the 255 bytes that a file system allows.
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
-OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # prefixes of folders that Sluice and Delta create
+OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # The prefixes of folders that Sluice and Delta create.
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?])")
 
 

@@ -95,9 +95,9 @@ class TableVersion:
 class TableChangeKind(enum.Enum):
     """What a DDL statement did to a captured table, as far as it affects the lake."""
 
-    SCHEMA = "schema"  #: created, or columns added: the Delta table must have these columns
-    TRUNCATE = "truncate"  #: all rows are gone
-    STOPPED = "stopped"  #: the table stops for the lake; `state` and `reason` contain the cause
+    SCHEMA = "schema"  #: The table was created or got columns: the Delta table must have these columns.
+    TRUNCATE = "truncate"  #: All rows were removed.
+    STOPPED = "stopped"  #: The table stops for the lake. `state` and `reason` contain the cause.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,10 +151,10 @@ class StatementSession:
 
 NO_SESSION = StatementSession()
 
-# The first event of a transaction (QUERY "BEGIN") and its last (XID, or QUERY "COMMIT"): offsets in the file, lengths in bytes, seconds
-# since 1970; thread of the session; `xid`, -1 if a COMMIT ended it; id of the server that wrote it. `begin` -1: it has no first event (a
-# statement without BEGIN, or the beginning of a file). `committed`, `sequence`: the logical clock in MySQL's GTID event,
-# the last transaction that it depends on and its own number in the file; -1: it has none.
+# A transaction's first event (QUERY "BEGIN") and last event (XID, or QUERY "COMMIT"): offsets in the file, lengths in bytes, seconds
+# since 1970; thread of the session; `xid`, -1 if a COMMIT ended it; id of the server that wrote it. `begin` is -1 if there is no first
+# event (a statement without BEGIN, or the beginning of a file). `committed`, `sequence`: the logical clock in MySQL's GTID event (the
+# last transaction on which this one depends, and its own number in the file), -1 if it has none.
 FRAME_FIELDS = (
     *("begin", "begin_length", "begin_seconds", "thread"),
     *("close", "close_length", "close_seconds", "xid", "server"),
@@ -163,7 +163,7 @@ FRAME_FIELDS = (
 FRAME = np.dtype([(name, np.int64) for name in FRAME_FIELDS])
 Frames = npt.NDArray[np.void]  #: structured array of FRAME
 NO_FRAMES: Frames = np.zeros(0, FRAME)
-NO_GTID = (-1, 0)  #: source and number of a transaction without GTID
+NO_GTID = (-1, 0)  #: Source and number of a transaction without a GTID.
 NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 
@@ -254,7 +254,7 @@ class Block:
 
     @property
     def event_bytes(self) -> Int64s:
-        """The bytes of each row event, with the rows query that precedes it."""
+        """The bytes of each row event, including the SQL text that precedes it."""
         if not len(self.query_event):
             return self.event_length
         found = self.event_length.copy()
@@ -305,7 +305,7 @@ class Batch:
         return self.isolated or (not self.event_count and any(part.block.stands_alone for part in self.slices))
 
 
-NOTHING = Batch(batch_id=-1, start=None, end=None)  #: what `get` hands out when nothing waits
+NOTHING = Batch(batch_id=-1, start=None, end=None)  #: `get` hands this out when nothing waits.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

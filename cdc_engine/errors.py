@@ -51,9 +51,9 @@ from typing import Any
 class Remedy(enum.Enum):
     """What the engine does about an error. Each class has one as `SluiceError.remedy`."""
 
-    RETRY = "retry"  #: reconnect with back-off; nothing for an operator to do at first
-    OPERATOR = "operator"  #: stop in a named state and wait for an operator
-    CALLER = "caller"  #: the caller of the service made a mistake; the engine continues
+    RETRY = "retry"  #: The engine reconnects with back-off. At first an operator need not do anything.
+    OPERATOR = "operator"  #: The engine stops in a named state and waits for an operator.
+    CALLER = "caller"  #: The caller of the service made a mistake. The engine continues.
 
 
 class SluiceError(Exception):

@@ -22,7 +22,7 @@ from sluice.cdc_engine.errors import PositionLostError
 
 Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last) in ascending order that never touch each other.
 NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1
-_MARK = NUMBER_MAX + 1  # no transaction has this number
+_MARK = NUMBER_MAX + 1  # No transaction has this number.
 TAGGED = 1  # The first byte of an encoded set whose sources may have tags (MySQL 8.3 and above).
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -32,8 +32,8 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 class SetText(NamedTuple):
-    """The text of a set around the number of its newest transaction. `first`: where the interval begins that ends with that number; 0: the
-    text has no interval; -1: `before` is the whole text. `last`: the highest number for which the rest of the text stays the same.
+    """The text of a set, divided at the number of its newest transaction. `first`: where the interval begins that ends with this number; 0:
+    the text has no interval; -1: `before` is the whole text. `last`: the highest number for which the rest of the text is the same.
     """
 
     before: str
@@ -135,12 +135,12 @@ class GtidSet:
         return GtidSet(result)
 
     def around(self, source: str, number: int) -> SetText:
-        """Returns the text of the set with a transaction of a source, and with those that follow it up to `SetText.last`."""
+        """Returns the text of the set after a transaction of a source, which is valid also for following ones up to `SetText.last`."""
         runs = self.runs.get(source, ())
         head = [run for run in runs if run[1] < number - 1]
         adjacent = [run for run in runs if run[0] < number and run[1] == number - 1]
         tail = [run for run in runs if run[0] > number + 1]
-        if len(head) + len(adjacent) + len(tail) < len(runs):  # it is in the set, or closes a gap
+        if len(head) + len(adjacent) + len(tail) < len(runs):  # The number is in the set, or closes a gap.
             return SetText(str(self.add(source, number, number)), -1, "", number)
         text = str(GtidSet({**self.runs, source: (*head, (_MARK, _MARK), *tail)}))
         before, _, after = text.partition(str(_MARK))
@@ -244,7 +244,7 @@ class MariadbPosition:
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
     def around(self, source: str, _number: int) -> SetText:
-        """Returns the text of the position with a transaction of a source, as `GtidSet.around` does."""
+        """Returns the text of the position after a transaction of a source, like `GtidSet.around`."""
         domain, writer = (int(part) for part in source.split("-"))
         text = str(MariadbPosition({**self.last, domain: (writer, _MARK)}))
         before, _, after = text.partition(str(_MARK))

@@ -84,7 +84,7 @@ class EventStore(Protocol):
         """Drops everything. The parser starts again from `position`, which is the start of the next batch."""
 
     def take_back(self) -> None:
-        """Undoes the last get, which is not acked, because its batch could not be recorded in the ledger."""
+        """Undoes the last get, which is not acked: its batch could not be recorded in the ledger."""
 
 
 class Content(Protocol):

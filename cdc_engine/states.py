@@ -17,14 +17,14 @@ class EngineState(enum.StrEnum):
     RUNNING = "RUNNING"
     RECONNECTING = "RECONNECTING"
     STOPPED = "STOPPED"
-    STANDBY = "STANDBY"  #: on a host whose destination is read by another host
-    STALE = "STALE"  #: reported by the console: the lease is held, and the status is not written
+    STANDBY = "STANDBY"  #: Another host reads this host's destination.
+    STALE = "STALE"  #: The console reports it: the lease is held, and the status is not written.
     LEASE_LOST = "LEASE_LOST"
     POSITION_LOST = "POSITION_LOST"
     LEDGER_LOST = "LEDGER_LOST"
     SOURCE_CHECK = "SOURCE_CHECK"
     REPLICA_CLASH = "REPLICA_CLASH"
-    #: it could not be started, because the source does not answer; the next tick tries again
+    #: The engine could not be started, because the source does not answer. The next tick tries again.
     SOURCE_CONNECTION = "SOURCE_CONNECTION"
     UNKNOWN_EVENT = "UNKNOWN_EVENT"
     BINLOG_FORMAT = "BINLOG_FORMAT"
@@ -37,7 +37,7 @@ class EngineState(enum.StrEnum):
     STORE_DAMAGED = "STORE_DAMAGED"
     STORE_UNFIT = "STORE_UNFIT"
     HANDLER_FAILED = "HANDLER_FAILED"
-    ERROR = "ERROR"  #: a defect of Sluice; the log has the stack trace
+    ERROR = "ERROR"  #: A defect of Sluice. The log has the stack trace.
 
 
 _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.RECONNECTING})
@@ -100,7 +100,7 @@ class TableState(enum.StrEnum):
     TABLE_REPLACED = "TABLE_REPLACED"
     TABLE_AHEAD = "TABLE_AHEAD"
     DDL_HELD = "DDL_HELD"
-    DDL_REFUSED = "DDL_REFUSED"  #: conf/ has the policy `stop`
+    DDL_REFUSED = "DDL_REFUSED"  #: conf/ has the policy `stop` for this change.
     DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
     ROWS_ELSEWHERE = "ROWS_ELSEWHERE"
     STATEMENT_FORMAT = "STATEMENT_FORMAT"
@@ -115,17 +115,17 @@ class TableState(enum.StrEnum):
     KEY_NULL = "KEY_NULL"
     IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
     SNAPSHOT_CANCELED = "SNAPSHOT_CANCELED"
-    ROWS_RULE = "ROWS_RULE"  #: the filter or a mask in conf/ does not fit the table
-    RULES_CHANGED = "RULES_CHANGED"  #: rows were merged with another filter, or with other masks
+    ROWS_RULE = "ROWS_RULE"  #: The filter or a mask in conf/ does not fit the table.
+    RULES_CHANGED = "RULES_CHANGED"  #: Rows were merged with another filter or with other masks.
 
 
 class OperatorAct(enum.StrEnum):
     """What an operator can do for a stopped table. The values are the names of the commands."""
 
-    RESUME = "schema resume"  #: read again from the stop
-    APPROVE = "schema approve"  #: a plan for the pending schema change
-    RESOLVE = "schema resolve"  #: what the table looks like
-    ACCEPT = "lake accept"  #: takes over the Delta table and re-snapshots it, which resumes the table
+    RESUME = "schema resume"  #: The table is read again from its stop.
+    APPROVE = "schema approve"  #: An operator chooses a plan for the pending schema change.
+    RESOLVE = "schema resolve"  #: An operator gives the table's schema.
+    ACCEPT = "lake accept"  #: The Delta table is taken over and re-snapshotted, which resumes the table.
 
 
 # The cause is the Delta table: another writer changed it, or owns it.
@@ -208,11 +208,11 @@ def way_out(state: str, destination: str, table: str) -> str:
 class SnapshotState(enum.StrEnum):
     """How far the snapshot of a table is. While it is open, changes of the table are buffered and not merged."""
 
-    WANTED = "WANTED"  #: requested; nothing is read yet
+    WANTED = "WANTED"  #: It is requested, and nothing is read yet.
     READING = "READING"
-    READ = "READ"  #: all chunks are complete; the stream must pass the position at which the source was then
+    READ = "READ"  #: All chunks are complete. The stream must pass the position that the source had then.
     PUBLISHED = "PUBLISHED"
-    FAILED = "FAILED"  #: it does not continue by itself
+    FAILED = "FAILED"  #: It does not continue by itself.
     CANCELED = "CANCELED"
 
     @property

@@ -1,4 +1,4 @@
-"""`sluice check`: examines everything that could keep Sluice from running, one item after the other, and reports all problems."""
+"""Implements `sluice check`: examines everything that could keep Sluice from running, item by item, and reports all problems."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
 from sluice.orchestration.base.lake_settings import several_sparks
 
-FREE_BYTES_MIN = 2 << 30  # staged batches, spill and old Delta files need disk space
+FREE_BYTES_MIN = 2 << 30  # Staged batches, spill and old Delta files need disk space.
 CONNECT_SECONDS_MAX = 5.0
 UNANSWERED = "not checked, because the source could not be read: correct what `sluice check` reports about the source"
-WARNINGS_SHOWN = 3  # per finding, without --verbose
+WARNINGS_SHOWN = 3  # The warnings that are shown per finding without --verbose.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """Returns the heading, all problems, and the warnings; without `verbose` only the first three warnings."""
+        """Returns the heading, all problems, and the warnings. Without `verbose` it returns only the first three warnings."""
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
         more = (f"… and {left} more: `sluice check --verbose`",) if left else ()
@@ -61,12 +61,12 @@ class Finding:
 
 
 def problems_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings with problems, then those with warnings, then the others; each group in the given order."""
+    """Returns the findings with problems first, then those with warnings, then the others; each group keeps its order."""
     return sorted(findings, key=lambda each: (not each.problems, not each.warnings))
 
 
 def run_checks(conf: Path) -> Iterator[Finding]:
-    """Yields each finding as soon as it is known. Findings that need a valid conf/ are left out without one."""
+    """Yields each finding as soon as it is known. Without a valid conf/ it leaves out findings that need one."""
     problems = conf_problems(conf)
     try:
         config = load_config(conf)
@@ -103,7 +103,7 @@ def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str
 
 
 def check_shared(config: SluiceConfig) -> Finding:
-    """Lists the destinations that share the stream of their server; warns of one that is configured to share and has no partner."""
+    """Lists the destinations that share the stream of their server. Warns of one that is configured to share and has no partner."""
     sharers: dict[tuple[str, ...], list[str]] = {}
     for name, destination in sorted(config.destinations.items()):
         if destination.stream == "shared":
@@ -119,19 +119,19 @@ def check_shared(config: SluiceConfig) -> Finding:
 
 
 def check_engine(config: SluiceConfig, name: str) -> Finding:
-    """Reports why the engine of a destination cannot start or has ended, from its status.json."""
+    """Reports from status.json why the engine of a destination cannot start or has ended."""
     one = read_destination(config.destination_dir(name), name, time.time())
     problem = (f"{one.state}: {one.reason}",) if ended(one.state) else ()
     return Finding(f"engine of {name}", problem)
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns a destination with the replica identity that its engine has on the source, if known, so that its own connection is not
-    reported as a clash.
+    """Returns a destination with the replica identity of its engine, if it is known, so that the engine's own connection does not count as
+    a clash.
     """
     try:
         return config.destinations[name].of_installation(known_installation_id(config.ledger_location(name)))
-    except SluiceError:  # the shared ledger does not answer, which other findings report
+    except SluiceError:  # The shared ledger does not answer; other findings report it.
         return config.destinations[name]
 
 
@@ -143,7 +143,7 @@ def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
 
 
 def check_destination(destination: DestinationConfig) -> Finding:
-    """Connects to the source and reports everything that the engine's own check finds wrong with it."""
+    """Connects to the source and reports everything that the engine's own check would find."""
     what = (
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
@@ -188,7 +188,7 @@ def check_include(destination: DestinationConfig) -> Finding:
 
 
 def check_keyless(destination: DestinationConfig) -> Finding:
-    """Reports what becomes of tables without a key, and whether a snapshot may lock them."""
+    """Reports what tables without a key become, and whether a snapshot may lock them."""
     try:
         names, problems = ask_keyless(destination)
     except SluiceError:
@@ -211,8 +211,8 @@ def group_sentence(group: GroupConfig) -> str:
 
 
 def policy_sentence(destination: DestinationConfig) -> str:
-    """Returns a sentence that says which schema changes the lake follows automatically and which wait for an operator; names the tables
-    with other settings.
+    """Returns a sentence about which schema changes the lake follows automatically and which wait for an operator. It names the tables with
+    other settings.
     """
 
     def spoken(policy: dict[str, str]) -> str:
@@ -227,8 +227,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark endpoint of runs, which all hosts must share if they write one lake in S3. A local endpoint may be down if it can
-    be started.
+    """Checks the Spark endpoint of runs. Hosts that write one lake in S3 must share it. A local endpoint need not answer if it can be
+    started.
     """
     if why := several_sparks(config):
         yield Finding("one Spark commits to the lake", (why,))
@@ -253,13 +253,15 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
 
 
 def check_dagsters_settings(config: SluiceConfig, conf: Path) -> Finding:
-    """Checks dagster.yaml for what Sluice needs of Dagster, and whether a storage in Postgres answers."""
+    """Checks whether dagster.yaml has the settings that Sluice needs, and whether a storage in Postgres answers."""
     found = check_dagster(conf, config)
     return Finding(f"Dagster's settings in {found.file}", found.problems, found.warnings)
 
 
 def check_java() -> Finding:
-    """Checks the Java to use: JAVA_HOME's, else the one on PATH. A missing Java is not a problem, because `sluice setup` installs one."""
+    """Checks the Java to use: that of JAVA_HOME, or else the one on PATH. A missing Java is not a problem, because `sluice setup` installs
+    one.
+    """
     home = os.environ.get("JAVA_HOME")
     program = Path(home) / "bin" / "java" if home else shutil.which("java")
     if not program:
@@ -269,7 +271,9 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Checks whether a cluster's executors can merge small tables together; the Spark that `sluice up` starts has the required packages."""
+    """Checks whether a cluster's executors can merge small tables together. The Spark that `sluice up` starts has the necessary
+    packages.
+    """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
     from sluice.spark_jobs.small.job import why_no_small_tables  # noqa: PLC0415
@@ -286,7 +290,7 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 
 def check_store(config: SluiceConfig, conf: Path) -> Finding:
-    """Checks the lake's object store with the requests that a run makes."""
+    """Checks the lake's object store with the requests that a run sends."""
     from sluice.console.lake.store import store_findings  # noqa: PLC0415
 
     ours = not config.spark.master and Stack(config, conf, _silent).starts_spark
@@ -300,7 +304,7 @@ def check_semaphores() -> Finding:
 
 
 def check_disk(what: str, folder: Path) -> Finding:
-    """Checks free space and write permission of the folder, or of the closest existing parent."""
+    """Checks free space and write permission of the folder, or of its nearest existing parent."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free_bytes = shutil.disk_usage(existing).free
     problems = []
@@ -327,4 +331,4 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _silent(_: str) -> None:
-    """Discards messages, for a `Stack` that is only queried."""
+    """Discards messages, for a `Stack` that is only asked for its state."""

@@ -1,8 +1,7 @@
-"""Reports everything that is wrong with conf/ at once, before any connection or start; for `sluice check`.
+"""Reports all mistakes in conf/ at once, before any connection or start. Used by `sluice check`.
 
 `load_config` checks keys and values. This module checks what otherwise only the engine would find, one error at a time: invalid regular
-expressions, and secrets that cannot be read from their variable, file or command.
-"""
+expressions, and secrets that cannot be read from their variable, file or command."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
-# a whole text, or the password of a URL
+# This matches a whole text, or the password of a URL.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
-_NAMED = re.compile(r"(.*_)?env")  # keys whose text is the name of a variable
+_NAMED = re.compile(r"(.*_)?env")  # The text of such a key is the name of a variable.
 _OF_SECRET = re.compile(r"(password|password_hash|token)_(file|command)")
-_TOLD_ELSEWHERE = frozenset({"salt_env", "storage_options"})  # checked with the row rules and with the store
+_TOLD_ELSEWHERE = frozenset({"salt_env", "storage_options"})  # These are checked with the row rules and with the store.
 
 
 def conf_problems(conf: Path) -> list[str]:
-    """Returns a sentence per problem, with its file. A file that cannot be read is reported once."""
+    """Returns a sentence per problem, with its file. It reports a file that cannot be read once."""
     try:
         load_config(conf)
         problems: list[str] = []
@@ -45,7 +44,7 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """Returns the unset variables of a destination's passwords, for all its sources."""
+    """Returns the variables of a destination's passwords that are not set, for all its sources."""
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]
     names = [source.get("password_env") for source in sources if isinstance(source, dict)]
@@ -68,8 +67,8 @@ def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a sentence for each secret that cannot be read, with its key; otherwise the error would appear only when something starts.
-    `root`: where relative paths start.
+    """Yields a sentence for each secret that cannot be read, with its key. Without this check, the error would appear only when something
+    starts. `root`: where relative paths start.
     """
     for setting, text in _texts(record):
         name = _variable_of(setting.rpartition(".")[2], text)
@@ -112,7 +111,7 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """Returns the variable named by the text, or by a password in it; empty if there is none."""
+    """Returns the variable that the text, or a password in it, names; empty if there is none."""
     if _NAMED.fullmatch(key):
         return text
     found = _VARIABLE.fullmatch(text)
@@ -131,7 +130,7 @@ def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """Returns the content of a file; empty if `load_config` has already reported that it cannot be read."""
+    """Returns the content of a file; empty if it cannot be read, which `load_config` reports."""
     try:
         record = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -140,7 +139,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each name that is not an installed handler. `load_config` reports malformed handler records."""
+    """Yields a sentence for each name that is not an installed handler. `load_config` reports malformed records."""
     handlers = record.get("handlers")
     for handler in handlers if isinstance(handlers, list) else ():
         if isinstance(handler, dict) and (why := problem_of(str(handler.get("name", "")))):
@@ -148,7 +147,7 @@ def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _rule_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a sentence for each condition that cannot be parsed and each salt that is not set. `load_config` reports malformed table
+    """Yields a sentence for each condition that cannot be parsed, and for each salt that is not set. `load_config` reports malformed
     records.
     """
     tables = record.get("tables")

@@ -1,7 +1,6 @@
-"""Checks dagster.yaml, the user's or the package's, for what Sluice needs of Dagster; for `sluice check`.
+"""Checks whether dagster.yaml (the user's or the package's) has the settings that Sluice needs. Used by `sluice check`.
 
-`findings_of` is pure: it compares the settings with conf/. `storage_problem` connects to a storage in Postgres.
-"""
+`findings_of` is pure: it compares the settings with conf/. `storage_problem` connects to a storage in Postgres."""
 
 from __future__ import annotations
 
@@ -20,8 +19,9 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 from sluice.package_files import conf_file
 
 CONNECT_SECONDS_MAX = 5
-LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")  # their sentences belong in a run's log in Dagster
-DRIVER = "psycopg2"  # dagster-postgres installs it; the `postgresql://` of newer versions of SQLAlchemy selects psycopg
+LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")  # The log of a run in Dagster must contain their sentences.
+# dagster-postgres installs it. In newer versions of SQLAlchemy, `postgresql://` selects psycopg instead.
+DRIVER = "psycopg2"
 
 Settings = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
 
 
 def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each setting with which Sluice works worse than it could, and what to set."""
+    """Yields a sentence for each setting that makes Sluice work worse than it could, and what to set."""
     coordinator = _part(settings, "run_coordinator")
     if coordinator.get("class", "QueuedRunCoordinator") != "QueuedRunCoordinator":
         yield "run_coordinator: without QueuedRunCoordinator nothing limits the runs of a destination; remove the setting"
@@ -95,7 +95,7 @@ def storage_problem(settings: Settings) -> str:
                 return ""
         finally:
             engine.dispose()
-    except Exception as error:  # the text of a malformed address may have the password, that of the driver has not
+    except Exception as error:  # The text for a malformed address may contain the password; the driver's text does not.
         if refused := getattr(error, "orig", None):
             return f"storage: Postgres refuses or does not answer ({' '.join(str(refused).split())}): start it, or correct storage.postgres"
         return (
@@ -105,7 +105,7 @@ def storage_problem(settings: Settings) -> str:
 
 
 def _postgres_of(settings: Settings) -> dict[str, Any] | None:
-    """Returns the settings of a storage in Postgres; None if the storage is another."""
+    """Returns the settings of a storage in Postgres; None for another storage."""
     storage = _part(settings, "storage")
     if isinstance(storage.get("postgres"), dict):
         return dict(storage["postgres"])
@@ -115,7 +115,7 @@ def _postgres_of(settings: Settings) -> dict[str, Any] | None:
 
 
 def _resolved(value: Any) -> Any:
-    """Returns a part of dagster.yaml with the values of the variables that it names."""
+    """Returns a part of dagster.yaml, with the variables that it names replaced by their values."""
     if isinstance(value, dict):
         if set(value) == {"env"}:
             return os.environ.get(str(value["env"]), "")
@@ -124,7 +124,7 @@ def _resolved(value: Any) -> Any:
 
 
 def _unset(settings: Any, key: str = "") -> Iterator[str]:
-    """Yields a sentence for each variable of the environment that the file names and that is not set."""
+    """Yields a sentence for each environment variable that the file names and that is not set."""
     if isinstance(settings, list):
         for part in settings:
             yield from _unset(part, key)

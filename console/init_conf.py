@@ -47,7 +47,7 @@ lake: data/lake
 
 @dataclasses.dataclass(frozen=True)
 class NamedSource:
-    """A source as the command line describes it. `database`: empty for all."""
+    """A source as the command line describes it. `database`: empty for all databases."""
 
     name: str
     host: str
@@ -74,7 +74,7 @@ class NamedSource:
 
 
 def parse_url(url: str, name: str = "") -> NamedSource:
-    """Parses the URL. Raises ConfigurationError that says what to write instead."""
+    """Parses the URL. Raises ConfigurationError, which says what to write instead."""
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
@@ -97,7 +97,7 @@ def parse_url(url: str, name: str = "") -> NamedSource:
 
 
 def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str], None]) -> bool:
-    """Returns whether the source can be captured as it is. conf/ is written in any case after the source has answered.
+    """Writes conf/ after the source has answered. Returns whether the source can be captured as it is.
 
     Raises ConfigurationError if the file exists or the variable is not set, SourceConnectionError if the source does not answer.
     """
@@ -119,7 +119,7 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
         say(f"missing: {problem}")
     settings = wanted.destination(variable)
     privileges = missing_privileges(answer.facts)
-    if "SELECT" not in privileges:  # without it an account sees no table and no database
+    if "SELECT" not in privileges:  # Without SELECT an account sees no table and no database.
         _require_database(settings, wanted)
         names, unlocked = ask_keyless(settings)
         if names:
@@ -129,7 +129,7 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if unlocked else []
     else:
-        privileges.append("LOCK TABLES")  # for tables without a key, which are not known yet
+        privileges.append("LOCK TABLES")  # This is for tables without a key, which are not known yet.
     if privileges:
         administrator = advice_of(answer.facts).administrator
         say(f"run as {administrator}:\n    {grant(privileges, answer.facts, wanted.user)}")
@@ -139,7 +139,7 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
 
 
 def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
-    """Raises ConfigurationError if the database does not exist, with the names of existing ones."""
+    """Raises ConfigurationError, with the names of existing databases, if the database does not exist."""
     if not wanted.database:
         return
     with contextlib.closing(SourceConnection(source_of(settings))) as connection:
@@ -153,7 +153,7 @@ def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
 
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
-    """Returns the GRANT statement, with the account as the server knows it."""
+    """Returns the GRANT statement, with the account in the server's spelling."""
     account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 

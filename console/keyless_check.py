@@ -30,6 +30,6 @@ def ask_keyless(destination: DestinationConfig) -> tuple[tuple[str, ...], list[s
                 require_lock(reader, table)
             except ConfigurationError as error:
                 problems.append(str(error))
-            except SluiceError:  # it is locked, or was dropped just now: the privilege exists
+            except SluiceError:  # Somebody else has locked it, or it was dropped just now; the privilege exists.
                 continue
     return names, problems

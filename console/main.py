@@ -1,7 +1,6 @@
-"""The `sluice` command: combines the subcommands of `console.commands` and defines those that concern the whole installation.
+"""Defines the `sluice` command: combines the subcommands of `console.commands`, and adds those that concern the whole installation.
 
-Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/.
-"""
+Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/."""
 
 from __future__ import annotations
 
@@ -130,7 +129,7 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        if while_wanted:  # started by a tick
+        if while_wanted:  # A tick started it.
             keep_up_process_of_engines(stack, config.data_dir)
             return
         stack.require_startable()
@@ -179,7 +178,7 @@ def down() -> None:
     from sluice.console.stack.processes import data_dirs_of_running  # noqa: PLC0415
     from sluice.console.stack.stack import Stack  # noqa: PLC0415
 
-    # The running processes identify their data_dir; conf/ may be invalid now, or name another one.
+    # The running processes identify their data_dir. conf/ may now be invalid, or name another one.
     found = [SluiceConfig(data_dir=each, lake=str(each / "lake")) for each in data_dirs_of_running(conf_dir())] or [
         config_now()
     ]
@@ -344,7 +343,7 @@ def demo(  # noqa: PLR0917  one argument an option
     raise typer.Exit(run_demo(options, screen))
 
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+INTERRUPTED = 130  # 128 + SIGINT, which shells report too.
 
 
 COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # set by a shell that asks for completion
@@ -361,7 +360,7 @@ def _command() -> Any:
 
 
 def main() -> None:
-    """The entry point: prints an error as one red sentence and sets the exit code; SLUICE_DEBUG=1 shows the traceback too."""
+    """Runs the command. Prints an error as one red sentence and sets the exit code; SLUICE_DEBUG=1 shows the traceback, too."""
     from sluice.console.stack.signals import told  # noqa: PLC0415
 
     try:
@@ -378,12 +377,12 @@ def main() -> None:
 
 
 def spoken(error: Exception) -> str:
-    """Returns the one sentence that an operator reads."""
+    """Returns the sentence that an operator reads."""
     return str(error) or type(error).__name__
 
 
 def exit_code(error: Exception) -> int:
-    """Returns 2 for errors in conf/ or the command line, 1 for others."""
+    """Returns 2 for errors in conf/ or in the command line, and 1 for others."""
     is_usage = isinstance(error, ConfigurationError) and not isinstance(error, SourceCheckError)
     return 2 if is_usage else 1
 

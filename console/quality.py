@@ -1,4 +1,5 @@
-"""`./sluice test`: formatting, lint, strict types, and the tests on real servers; a part of them during development.
+"""Implements `./sluice test`: checks formatting, lint and strict types, and runs the tests on real servers; during development, a part of
+them.
 
 Without arguments it runs what continuous integration runs: everything. With paths it runs only these tests, and sets nothing up: a
 fixture gets the servers that its test needs. `--quick` leaves out what needs a server, Spark or a browser.
@@ -7,8 +8,7 @@ The types are checked in parallel with everything else: they use one core for a 
 other.
 
 If a few tests fail in a whole or quick run, they are run once more, alone. A test that then passes is reported by name as unsteady, and
-must be fixed; a test that fails again fails the run. Many failures are never chance, and get no second run.
-"""
+must be fixed; a test that fails again fails the run. Many failures are never chance, and get no second run."""
 
 from __future__ import annotations
 
@@ -33,30 +33,31 @@ from sluice.console.toolchain.setup import ALL_SERVERS, set_up
 from sluice.console.toolchain.spark.rehearsal import provide_class_archive
 from sluice.package_files import PACKAGE
 
-PROJECT_ROOT = PACKAGE.parents[1]  # the Git checkout; without one, `sluice test` is refused
+PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. Without one, `sluice test` is refused.
 WORKERS_MAX = 4
 # of workers whose process ended (tests/limits.py): the other tests go on, and the test that ended it failed
 RESTARTS_MAX = 2
-WORKER_BYTES = 4 << 30  # each starts the servers that its tests need
+WORKER_BYTES = 4 << 30  # Each worker starts the servers that its tests need.
 TYPES = "types"
 STATIC_CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/marks.py: a test that starts a server in spite of it fails
+QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # For tests/marks.py: a test that starts a server although this is set fails.
 NOT_QUICK = "not servers and not spark and not browser and not package"
-# pytest's own record, for its --last-failed
+# This is pytest's own record for its --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed
-UNSTEADY_FILES_MAX = 4  # files, not tests: a server that did not start fails all tests of its file
+TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed.
+# These are files and not tests, because a server that did not start fails all tests of its file.
+UNSTEADY_FILES_MAX = 4
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckChoice:
-    """Which of the checks to run. `arguments`: for pytest, including paths."""
+    """Which of the checks to run. `arguments`: passed to pytest, including paths."""
 
     arguments: Sequence[str] = ()
     quick: bool = False
@@ -65,7 +66,7 @@ class CheckChoice:
 
     @property
     def paths(self) -> list[Path]:
-        """The files and directories among the arguments; `::` precedes the name of a test in a file."""
+        """Returns the files and directories among the arguments. `::` precedes the name of a test in a file."""
         words = (argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-"))
         return [PROJECT_ROOT / word for word in words if (PROJECT_ROOT / word).exists()]
 
@@ -75,15 +76,15 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. Not with chosen tests or an end at the first failure, where the result is wanted at
-        once.
+        """Whether a few failed tests are run again. That is not done for chosen tests, or if the run ends at the first failure: the result
+        is then wanted at once.
         """
         return not self.arguments
 
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
-    """Returns the command of each check by name, in their order. A quick run leaves out the types: they take as long as all the rest of
-    it.
+    """Returns the name and command of each check, in order. A quick run leaves out the types, which take as long as all other checks
+    together.
     """
     static = STATIC_CHECKS if choice.is_whole else {}
     if choice.quick and not choice.paths:
@@ -94,7 +95,7 @@ def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
 
 
 def run_quality(choice: CheckChoice) -> int:
-    """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. Finding no tests is a failure too."""
+    """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. A run without tests is a failure, too."""
     screen = Console(stderr=True)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
     checks = checks_of(choice)
@@ -106,7 +107,8 @@ def run_quality(choice: CheckChoice) -> int:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # any other code than that of failed tests means that the run did not finish: the result of the rest is unknown
+        # Any other code than that of failed tests means that the run did not finish; the other tests' results are
+        # unknown.
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
@@ -120,7 +122,7 @@ def run_quality(choice: CheckChoice) -> int:
 
 
 def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
-    """Unpacks a server that only some systems can get. Elsewhere its tests are skipped, and this prints why."""
+    """Unpacks a server that only some systems can get. On other systems its tests are skipped, and this prints why."""
     try:
         set_up([server], delta=False, screen=screen)
     except SetupError as error:
@@ -128,7 +130,7 @@ def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
 
 
 def failed_tests(record: Path = FAILED_LAST) -> list[str]:
-    """Returns the names of the tests that failed in the previous run, sorted; none if pytest left no record."""
+    """Returns the names of the tests that failed in the previous run, sorted; none without a record of pytest."""
     return sorted(json.loads(record.read_text())) if record.exists() else []
 
 
@@ -147,8 +149,8 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
 
 
 def _workers(choice: CheckChoice) -> tuple[str, ...]:
-    """Returns pytest's options for workers. Tests mostly wait for servers, so two cores have one worker more than cores.
-    tests/conftest.py defines which tests stay together.
+    """Returns pytest's options for workers. Tests mostly wait for servers, so there is one worker more than cores. tests/conftest.py
+    decides which tests stay together.
 
     A worker takes seconds to start: the tests of one or two files finish sooner without.
     """
@@ -164,27 +166,27 @@ def _workers(choice: CheckChoice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """Returns one more than the number of cores, if memory suffices for what they all start."""
+    """Returns one more than the number of cores, if the memory suffices for what all workers start."""
     return min(WORKERS_MAX, cores + (memory_bytes >= (cores + 1) * WORKER_BYTES))
 
 
 def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> int:
     screen.rule(f"{name}: {' '.join(command)}", align="left")
     began = time.monotonic()
-    psutil.cpu_percent()  # the result of the next call counts from here
+    psutil.cpu_percent()  # The next call returns the load since this one.
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=PROJECT_ROOT, env=environment)
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        code = process.wait() or 1  # the check got the same Ctrl-C; let it end its servers
-    # shows whether more workers, or less work, would make it faster
+        code = process.wait() or 1  # The check got the same Ctrl-C; it must be able to end its servers.
+    # This shows whether more workers, or less work, would make it faster.
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code
 
 
 class _Aside:
-    """The check of types, in parallel with everything else. Its output is kept until it is requested. An empty command passes."""
+    """Runs the check of types in parallel with everything else. Its output is kept until it is requested. An empty command passes."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command, self._environment = command, environment

@@ -1,4 +1,4 @@
-"""What a run launcher that starts runs on other hosts needs of dagster.yaml and of conf/, as sentences. Called by `dagster_check`; pure."""
+"""Checks whether dagster.yaml and conf/ have what a run launcher needs that starts runs on other hosts. Called by `dagster_check`; pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-OWN_LAUNCHER = "DefaultRunLauncher"  # runs are children of the code server, on its host
-# each has a class that Dagster imports, and says so by the keys `module` and `class`
+OWN_LAUNCHER = "DefaultRunLauncher"  # With this launcher, runs are children of the code server, on its host.
+# Each of these names a class that Dagster imports, with the keys `module` and `class`.
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 FOR_ENGINES_ONLY = {"alarms", "brokers", "canal_server"}
 REFERENCE = re.compile(r"\$(\w+)")
 
 
 def launcher_findings(settings: Mapping[str, Any], config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each thing that runs on other hosts lack; nothing for Dagster's own launcher."""
+    """Yields a sentence for each thing that runs on other hosts lack; none for Dagster's own launcher."""
     configured = settings.get("run_launcher")
     part: Mapping[str, Any] = configured if isinstance(configured, dict) else {}
     launcher = str(part.get("class", OWN_LAUNCHER))
@@ -51,7 +51,9 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
 
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
-    """Knows the launchers of dagster-docker and dagster-k8s. What is in a Secret or a ConfigMap of Kubernetes cannot be seen here."""
+    """Yields sentences about variables that the launchers of dagster-docker and dagster-k8s do not pass. The contents of a Secret or a
+    ConfigMap of Kubernetes are unknown here.
+    """
     settings = launcher.get("config")
     known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
     docker = launcher.get("class") == "DockerRunLauncher"
@@ -72,7 +74,7 @@ def _given(launcher: Mapping[str, Any]) -> set[str]:
 
 
 def variables_of(settings: Mapping[str, Any], config: SluiceConfig) -> set[str]:
-    """Returns the variables that a run reads: those of dagster.yaml, and those of conf/ without what only engines use."""
+    """Returns the variables that a run reads: those in dagster.yaml, and those in conf/ except the ones that only engines use."""
     return {*_named(dict(settings)), *_named(config.model_dump())}
 
 

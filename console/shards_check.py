@@ -20,7 +20,7 @@ def shards_sentence(config: SluiceConfig) -> str:
 
 
 def shards_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each shard that has a column with the name of the configured shard column: it would stop."""
+    """Returns a sentence for each shard that has a column with the name of the configured shard column, because it would stop."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         for table in read_tables(config.destination_dir(name) / TABLES_FILE):
@@ -35,7 +35,7 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each pattern that matches no known table. A table that no pattern matches has its own Delta table."""
+    """Returns a sentence for each pattern that matches no known table. A table that no pattern matches gets a Delta table of its own."""
     return [
         f"no captured table of {name} is met by the pattern {rule.tables!r} of `shards`: correct it, or wait for the table"
         for name, destination in sorted(config.destinations.items())
@@ -46,7 +46,7 @@ def shards_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known(config: SluiceConfig) -> list[tuple[str, str]]:
-    """Returns (destination, "database.table")."""
+    """Returns the known tables as (destination, "database.table")."""
     return [
         (name, table.name)
         for name in sorted(config.destinations)

@@ -1,4 +1,3 @@
-"""Checks whether the lake equals the source: compares MySQL's tables with Delta's at the same position, without stopping the source.
+"""Compares MySQL's tables with Delta's at the same position without stopping the source, to check whether the lake equals the source.
 
-Used by `sluice equal`, the asset checks, the demo and tests. Starts nothing and writes to neither side.
-"""
+Used by `sluice equal`, the asset checks, the demo and tests. Starts nothing and writes to neither side."""

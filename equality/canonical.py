@@ -1,10 +1,9 @@
-"""Brings a column of both sides into one form: how it is selected from the server, and how the server's text and Delta's value are
+"""Converts a column of both sides to one form: how it is selected from the server, and how the server's text and Delta's value are
 converted. Pure.
 
 Both sides end as the same DuckDB type, which DuckDB hashes and compares. Nothing is rounded: a FLOAT is selected as a double (its own
 text has six digits) and becomes the exact 32-bit number. Texts are compared by their bytes in UTF-8, never by a collation. The server's
-text is converted as docs/fidelity.md defines for its type in Delta.
-"""
+text is converted as docs/fidelity.md defines for its type in Delta."""
 
 from __future__ import annotations
 
@@ -28,11 +27,13 @@ TYPES = {
     "string": "BLOB",
     "binary": "BLOB",
 }
-# Types of a key whose ranges are the same on both sides.
+# Ranges of these key types are the same on both sides.
 BY_PLACE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
-NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")  # `+ 0`: no leading zeros, no bytes
+# `+ 0` removes leading zeros and gives a number instead of bytes.
+NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 FLOATS = ("float", "double")
-DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'  # a text in the document, or the end of a whole double
+# This matches a text in the document, or the end of a whole double.
+DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _from_text(kind: str) -> str:
 
 
 def _unless_year_0(expression: str) -> str:
-    """Returns the expression, with NULL for the year 0. Days that do not exist are NULL in the lake, and TRY_CAST handles all of them but
+    """Returns the expression, with NULL for the year 0. Days that do not exist are NULL in the lake; TRY_CAST handles all of them except in
     the year 0.
     """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"

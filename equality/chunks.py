@@ -1,10 +1,9 @@
-"""Splits a table into chunks so that both sides put each row into the same chunk, without comparing two collations. Pure.
+"""Splits a table into chunks so that both sides assign a row to the same chunk, without comparing two collations. Pure.
 
 A table whose first key column is an integer is split into ranges of it, which the server reads by its index. Any other key is split by a
 digest (MD5) of the UTF-8 text or of the bytes of its first column, which the server and DuckDB compute alike. Keys that are equal for a
 collation and differ in bytes may then be in two chunks; code that selects a row by its key leaves that to the server. A table without a
-key is one chunk.
-"""
+key is one chunk."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from sluice.equality.canonical import BY_PLACE, Canonical, identifier, quoted
 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096
-UNSIGNED = "DECIMAL(20,0)"  # the type of an unsigned bigint in Delta
-DIGITS = 4  # hexadecimal digits of the digest
+UNSIGNED = "DECIMAL(20,0)"  # The type of an unsigned bigint in Delta.
+DIGITS = 4  # The number of hexadecimal digits of the digest that are used.
 DIGESTS = 16**DIGITS
 
 
@@ -31,7 +30,9 @@ class Chunks(Protocol):
         """Returns DuckDB's expression for the chunk of a row, over the canonical columns."""
 
     def where(self, numbers: Iterable[int]) -> list[str]:
-        """Returns conditions in MySQL's SQL, one per statement, that together read these chunks; empty text: all rows."""
+        """Returns conditions in MySQL's SQL, one per statement, that together select the rows of these chunks; an empty text selects all
+        rows.
+        """
 
     def name(self, number: int) -> str:
         """Returns the chunk's name for an operator."""
@@ -61,7 +62,7 @@ class Whole:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Ranges of an integer column, `width` values each, from `low` on; the first and the last are open-ended."""
+    """Ranges of an integer column, `width` values each, from `low` on. The first and the last are open-ended."""
 
     column: str
     low: int
@@ -91,7 +92,7 @@ class Ranges:
 
 @dataclasses.dataclass(frozen=True)
 class Digests:
-    """Ranges of the first digits of an MD5, for a column of any other type. `text`: of its characters, otherwise of its bytes."""
+    """Ranges of the first digits of an MD5, for a column of any other type. `text`: the MD5 of its characters; otherwise of its bytes."""
 
     column: str
     count: int
@@ -124,15 +125,15 @@ class Digests:
 
 
 def chunks_from(record: dict[str, Any]) -> Chunks:
-    """Reads the result of `record`. Raises KeyError or TypeError for a record of another shape."""
+    """Parses the JSON of `record`. Raises KeyError or TypeError for a record of another shape."""
     kinds: dict[str, Any] = {"whole": Whole, "ranges": Ranges, "digests": Digests}
     made: Chunks = kinds[record["kind"]](**{name: value for name, value in record.items() if name != "kind"})
     return made
 
 
 def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int | None) -> Chunks:
-    """Returns the chunks of a table with about `rows` rows. `low`, `high`: the bounds of its first key column in the source, if that is
-    an integer.
+    """Returns the chunks of a table with about `rows` rows. `low`, `high`: the bounds of its first key column in the source, if that is an
+    integer.
     """
     wanted = max(1, min(CHUNKS_MAX, -(-rows // ROWS_A_CHUNK)))
     if not key:

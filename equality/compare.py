@@ -1,10 +1,9 @@
-"""Compares one table: sums per chunk, then the rows of the chunks that differ, then those rows again until it is known which differ.
+"""Compares one table: first sums per chunk, then the rows of chunks that differ, then those rows again until it is known which ones differ.
 
 The source changes meanwhile and the lake follows it, so the first look also finds rows whose changes are not merged yet. Each further
 look reads the source, waits until the lake has merged everything up to there, and reads the lake. What is alike then is equal. What
 neither side has changed since the previous look is different. A row that the lake has from a later position follows the source, and is
-reported as moving.
-"""
+reported as moving."""
 
 from __future__ import annotations
 
@@ -35,15 +34,15 @@ from sluice.equality.values import (
 )
 
 LOOKS_MAX = 8
-LOOKED_ROWS = 2_000_000  # rows of the chunks that one look reads together
-KEYS_MAX = 1_000_000  # keys that are reported for a repair; the next repair gets the rest
+LOOKED_ROWS = 2_000_000  # The rows of all chunks that are read again together.
+KEYS_MAX = 1_000_000  # The number of keys that are reported for a repair; the next repair gets the others.
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
 
 
 @dataclasses.dataclass
 class FoundDifferences:
-    """What the looks have found so far. `chunks`: those with rows that differ, and those that were not looked into.
+    """What was found so far. `chunks`: those with rows that differ, and those whose rows were not compared.
 
     `late`: the merges did not reach the position up to which the source was read. `hidden`: reads of the source do not show everything
     that the lake has. `keys`: those that differ; after the looked-into ones,
@@ -62,7 +61,7 @@ class FoundDifferences:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A result, with the lake's sums of the chunks that are equal, for the next comparison. `compared`: numbers of the chunks.
+    """A result, with the lake's sums of the chunks that are equal, which the next comparison uses. `compared`: the numbers of the chunks.
 
     `keys`: those that differ, for a table with a key.
     """
@@ -75,7 +74,7 @@ class Compared:
 
 
 class Comparison:
-    """The comparison of one table, with both sides open. `folder`: for what does not fit into memory; empty: the system's.
+    """The comparison of one table, with both sides open. `folder`: for data that does not fit into memory; empty for the system's.
 
     `visible`: waits up to so many seconds, and returns whether reads of the source show everything that the lake has.
     """
@@ -97,8 +96,8 @@ class Comparison:
         self._place: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
-        """Compares the table. `chunks`: those of an earlier comparison. `choose`: selects the chunks to compare, by the lake's current
-        sums; all by default.
+        """Compares the table. `chunks`: those of an earlier comparison. `choose`: selects the chunks to compare by the lake's current sums;
+        by default all.
         """
         started, began_us = time.monotonic(), time.time_ns() // 1000
         chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
@@ -161,14 +160,14 @@ class Comparison:
         return source, lake, found
 
     def _add_keys(self, left: list[int], found: FoundDifferences) -> None:
-        """Adds the keys of chunks that differ, without a second look: their changes may not be merged yet."""
+        """Adds the keys of chunks that differ without reading them again; their changes may not be merged yet."""
         while left and len(found.keys) < KEYS_MAX:
             looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
             found.keys.update({key: each for key, each in keys.items() if key not in found.keys})
             left = left[len(looked) :]
 
     def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, DifferingKey]]:
-        """Reads the first chunks again, about LOOKED_ROWS rows together. Returns them, and the keys of the rows that differ."""
+        """Reads the first chunks again, about LOOKED_ROWS rows together. Returns these chunks, and the keys of rows that differ."""
         looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
         self._tables.keep_source(self._source.rows(self._plan, self._chunks.where(looked)), whole=False)
         self._lake.refresh()
@@ -179,7 +178,7 @@ class Comparison:
         return self._lake.row_count() // self._chunks.count
 
     def _settle(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
-        """Looks at the rows of the keys until it is known of each whether it differs."""
+        """Reads the rows of the keys again until it is known for each whether it differs."""
         keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
@@ -199,10 +198,12 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # also rows that changed at each look, with a column that had the same two different values in source and lake at all of them
+        # This includes rows that changed at each look, if a column had the same two different values in source and lake
+        # at all of them.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._tell(sure, rows, found)
-        # byte by byte, as both sides were read completely: keys that are equal for the server may be two
+        # Rows are compared byte by byte, because both sides were read completely: keys that are equal for the server
+        # may be two keys.
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )
@@ -212,12 +213,14 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _may_prove(self, number: int, found: FoundDifferences) -> bool:
-        """Called before each look. A look proves differences together with the one before, whose rows in the lake the source must show."""
+        """Returns whether the next look may prove differences. A look proves them together with the one before, and the source must show
+        that look's rows of the lake.
+        """
         found.hidden = bool(number) and not self._visible(self._left())
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Returns for each key the columns that differ as in all looks `before`, by `values.steady`. Call it after `_look`."""
+        """Returns, for each key, the columns that differ as in all looks `before`, by `values.steady`. Call it after `_look`."""
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]
         return {
@@ -227,7 +230,7 @@ class Comparison:
         }
 
     def _look(self, keys: list[Key], found: FoundDifferences) -> dict[Key, ComparedRow] | None:
-        """Reads both sides for the keys, the lake after it has merged what the source had. None if the merges do not get that far."""
+        """Reads both sides for the keys, the lake after it has merged what the source had. Returns None if the merges do not get so far."""
         columns = self._plan.key_columns
         literals = [[literal(column, value) for column, value in zip(columns, key, strict=True)] for key in keys]
         self._tables.keep_source(self._source.rows_of_keys(self._plan, literals), whole=True)
@@ -240,7 +243,7 @@ class Comparison:
         return self._tables.rows()
 
     def _reach(self, keys: list[Key]) -> str:
-        """Returns a condition by which Delta skips files that have none of the keys; empty if there is no simple one."""
+        """Returns a condition with which Delta skips files that have none of the keys; empty if there is no simple one."""
         if not self._plan.key or not all(isinstance(key[0], int) for key in keys):
             return ""
         name = self._lake.spelled(self._plan.key[0]).replace('"', '""')
@@ -248,7 +251,7 @@ class Comparison:
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
     def _tell(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
-        """Records the differences row by row. A key of the lake that the source has with other bytes is one row, not two."""
+        """Records the differences row by row. If the source has a key of the lake with other bytes, they are one row, not two."""
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         renamed = self._equal_for_the_server([key for key in keys if key not in source][:DIFFERENCES_MAX])
@@ -267,7 +270,7 @@ class Comparison:
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
-        """Returns, for keys that the lake has, the key of the source's row, if its collation takes the two for equal."""
+        """Returns, for keys in the lake, the key of the source's row, if the server's collation considers both equal."""
         columns, found = self._plan.key_columns, {}
         if not any(column.type == "BLOB" and not column.is_bytes for column in columns):
             return {}
@@ -281,7 +284,7 @@ class Comparison:
     # without a key
 
     def _keyless(self) -> tuple[Sums, Sums, FoundDifferences]:
-        """Compares the source at an exact position with the replay of the change log up to there."""
+        """Compares the source at an exact position with the replay of the change log up to that position."""
         found = FoundDifferences()
         before: Mapping[Key, Seen] = {}
         source: Sums = {}

@@ -1,4 +1,6 @@
-"""Compares tables of one destination with its source: joins the parts. Called by the console, the asset checks and the demo."""
+"""Compares tables of one destination with its source. Connects the parts of this package. Called by the console, the asset checks and the
+demo.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ from sluice.equality.visible import VisibleSource
 
 @dataclasses.dataclass(frozen=True)
 class ComparedDestination:
-    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: reports how far its lake is merged.
+    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: tells how far its lake is merged.
 
     `say` is called with a sentence for each table that is compared, and for each wait. `reader`: a replica from which the rows of tables
     with a key are read.
@@ -76,7 +78,8 @@ class Differing:
 
 
 def compare_destination(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
-    """Yields one result per table as soon as it is known. Without `tables`: all captured tables except those that have only a change log.
+    """Yields one result per table as soon as it is known. Without `tables`, compares all captured tables except those that have only a
+    change log.
 
     Raises ConfigurationError for a table that is not captured, SourceConnectionError if the source does not answer.
     """
@@ -85,7 +88,7 @@ def compare_destination(request: ComparedDestination, tables: Sequence[str], ext
 
 
 def differing(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
-    """Does the same as `compare_destination`, and yields the keys that differ too."""
+    """Compares like `compare_destination`, and also yields the keys that differ."""
     captured = TableFilter(request.settings.include, request.settings.exclude)
     with contextlib.ExitStack() as opened:
         side = opened.enter_context(SourceSide(request.source))
@@ -116,8 +119,8 @@ def _compared(
     schema: TableSchema | None,
     extent: Extent,
 ) -> Differing:
-    """Compares one table. A table that cannot be compared is a result too. `sides`: the source, and the server from which the rows of
-    tables with a key are read. `schema`: the source's current one.
+    """Compares one table. A table that cannot be compared has a result, too. `sides`: the source, and the server whose rows of tables with
+    a key are read. `schema`: the source's current one.
     """
     began = time.time_ns() // 1000
     try:
@@ -128,7 +131,7 @@ def _compared(
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
         raise
-    except Exception as error:  # of any kind: the other tables are compared in any case
+    except Exception as error:  # The error may be of any kind; the other tables are compared.
         why = (
             str(error)
             if isinstance(error, RefusedError)
@@ -162,7 +165,7 @@ def _compare(
     merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         shown = VisibleSource(source=request.source, table=version, directory=request.directory, say=request.say)
-        visible = shown.wait if side is sides[0] else (lambda _: True)  # a replica's side waits by itself
+        visible = shown.wait if side is sides[0] else (lambda _: True)  # The side of a replica waits by itself.
         comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder, visible=visible)
         if extent.mode == "since-last" and known:
             found = comparison.run(known[0], _changed(known[1]))
@@ -176,7 +179,7 @@ def _compare(
 
 
 def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
-    """Opens the table's current-state table; if it has none, the open rows of its history. Raises RefusedError."""
+    """Opens the table's current-state table; without one, the open rows of its history. Raises RefusedError."""
     refuse_log_alone(version, request.settings)
     path = request.config.kept_path(request.name, version.database, version.table)
     if request.settings.table(version.database, version.table).mirror:
@@ -187,7 +190,7 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """Returns the result for a table that was never merged: equal as long as the source's is empty."""
+    """Returns the result for a table that was never merged. It is equal as long as the source's table is empty."""
     rows = side.row_count(schema.database, schema.table)
     place = side.place()
     return TableResult(
@@ -209,7 +212,7 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
 
 
 def _changed(before: Sums) -> Choose:
-    """Selects the chunks whose rows in the lake differ from those that were found equal."""
+    """Selects the chunks whose rows in the lake differ from those that were last found equal."""
 
     def choose(chunks: Chunks, now: Sums) -> Collection[int]:
         return {number for number in range(chunks.count) if before.get(number) != now.get(number)}

@@ -1,4 +1,4 @@
-"""The lake's side of a table without a current-state table: the open rows of its history. Created by `destination`."""
+"""Reads the lake's side of a table without a current-state table: the open rows of its history. Created by `destination`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
 
 class HistorySide(LakeSide):
-    """The open rows of a history. `wanted`: the Spark type of each column of the source. In the history a column may continue under
-    another name after a change of its type.
+    """The open rows of a history. `wanted`: the Spark type of each column of the source. After a change of its type, a column may have
+    another name in the history.
     """
 
     def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:

@@ -1,8 +1,7 @@
-"""Owns `equality.json`: the results of each table's last comparison, so that the next one need only compare what has changed.
+"""Stores the results of each table's last comparison in `equality.json`, so that the next one compares only what has changed.
 
 For each table it contains the chunks, and the lake's sum of each chunk that was equal to the source's. The fingerprints are DuckDB's, so
-its version is stored too: the sums of another version have no meaning.
-"""
+its version is stored too: the sums of another version have no meaning."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ FORMAT = 1
 
 
 class KeptSums:
-    """The file of one destination. A file that cannot be read counts as missing: the next comparison is a full one."""
+    """The file of one destination. A file that cannot be read counts as missing; the next comparison is then complete."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
@@ -43,7 +42,7 @@ class KeptSums:
     def keep(
         self, plan: ComparisonPlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
-        """Replaces the sums of the chunks that were `compared`; all sums if the chunks have changed."""
+        """Replaces the sums of the chunks that were `compared`; replaces all sums if the chunks have changed."""
         before = self.get(plan, table_id)
         if before is not None and before[0] == chunks:
             sums = {**{number: each for number, each in before[1].items() if number not in compared}, **sums}
@@ -64,7 +63,7 @@ class KeptSums:
 
 
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
-    """Returns a digest of everything except the rows that a sum depends on."""
+    """Returns a digest of everything, except the rows, on which a sum depends."""
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
     described = json.dumps([duckdb.__version__, table_id, plan.key, columns])
     return hashlib.sha256(described.encode()).hexdigest()[:16]

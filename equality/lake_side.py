@@ -1,5 +1,5 @@
-"""The lake's side: a Delta table at its newest version, streamed by Delta's own reader, which supports deletion vectors and column
-mapping.
+"""Reads the lake's side: a Delta table at its newest version. Delta's own reader, which supports deletion vectors and column mapping,
+streams it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIGN = "_sluice_sign"
 
 
 class LakeSide:
-    """One Delta table, or its rows that have a value in a column: `shard`, (column, value).
+    """One Delta table, or its rows with a value in a column: `shard`, (column, value).
 
     `exists` is False, and the version -1, while there is no table. Raises RefusedError if it cannot be read.
     """
@@ -69,13 +69,13 @@ class LakeSide:
         return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 
     def row_count(self) -> int:
-        """Returns the approximate number of rows, from the files' statistics. Includes rows that deletion vectors mark."""
+        """Returns the approximate number of rows from the files' statistics. It includes rows that deletion vectors delete."""
         if self._log is None:
             return 0
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
     def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
-        """Returns Delta's rows, read as they are consumed. `condition`: SQL by which files are skipped."""
+        """Returns Delta's rows, which are read while they are consumed. `condition`: SQL by which files are skipped."""
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
         conditions = [f"({each})" for each in (condition, _is(*self._shard) if self._shard else "") if each]
@@ -88,7 +88,7 @@ class LakeSide:
             ) from error
 
     def spelled(self, name: str) -> str:
-        """Returns a column's name in Delta, which ignores case."""
+        """Returns a column's name in Delta. Delta ignores upper and lower case."""
         return next(each for each in self.columns() if each.lower() == name.lower())
 
 
@@ -98,7 +98,7 @@ def _is(column: str, value: str) -> str:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that makes Delta's values canonical, with the number that a row counts."""
+    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form, with the number by which a row counts."""
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
         for column in plan.columns
@@ -114,7 +114,7 @@ def _sign(plan: ComparisonPlan) -> str:
 
 
 def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
-    """Returns DuckDB's condition for the rows that count: those not marked as deleted; in a change log, those up to a position."""
+    """Returns DuckDB's condition for rows that count: those not marked as deleted; in a change log, those up to a position."""
     if plan.soft:
         return f"NOT coalesce({DELETED}, false)"
     return "true" if plan.key or order_key_max is None else f"{ORDER_KEY} <= {order_key_max}"

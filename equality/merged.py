@@ -1,4 +1,4 @@
-"""Compares how far the lake is merged, which is the ledger's cursor, with a position in the source. Comparisons wait here."""
+"""Compares how far the lake is merged (the ledger's cursor) with a position in the source, and waits for it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-GONE_SECONDS_MAX = 5.0  # an engine that restarts, or is taken over by another host, holds no lease for a moment
-MARIADB = "mariadb-"  # prefix of the identity of a server without a uuid
+GONE_SECONDS_MAX = 5.0  # An engine that restarts, or that another host takes over, holds no lease for a moment.
+MARIADB = "mariadb-"  # The prefix of the identity of a server without a uuid.
 
 
 class Merged(Protocol):
@@ -28,17 +28,17 @@ class Merged(Protocol):
         """Waits up to `seconds`. Returns whether everything that was committed up to the position is in the lake."""
 
     def order_key(self, place: BinlogEnd) -> int | None:
-        """Returns the order key of a position; None if the lake's keys count another server's files."""
+        """Returns the order key of a position; None if the lake's order keys belong to another server's files."""
 
     def told(self) -> str:
-        """Returns the progress, as part of a sentence."""
+        """Returns the progress, as a part of a sentence."""
 
     def halted(self) -> str:
-        """Returns why nothing is merged now, or an empty text. The last `wait` then ended early."""
+        """Returns why nothing is merged now, or an empty text. The last `wait` ended early because of it."""
 
 
 class DestinationMerged:
-    """The progress by a destination's ledger, which a running engine advances. `directory`: the destination's.
+    """The progress by a destination's ledger, which a running engine moves. `directory`: the destination's.
 
     `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
     """
@@ -74,7 +74,7 @@ class DestinationMerged:
         """
         try:
             holder = lease_holder(self._directory)
-        except MetaError:  # the store of the lease does not answer: reading the ledger reports that
+        except MetaError:  # The store of the lease does not answer; reading the ledger reports it.
             return ""
         if holder is None or not holder.held:
             return "no engine runs for this destination: `sluice up` starts it"
@@ -92,7 +92,7 @@ class DestinationMerged:
 
 
 def _stopped_state(directory: Path) -> str:
-    """Returns the state of an engine that holds the lease and reads nothing; empty while it reads, and if it has written no status."""
+    """Returns the state of an engine that holds the lease and reads nothing; empty while it reads, or if it has written no status."""
     record = engine_status(directory)
     if not record.get("state"):
         return ""
@@ -123,7 +123,7 @@ def reached(cursor: Position | None, place: BinlogEnd) -> bool:
 
 
 def order_key_of(cursor: Position | None, place: BinlogEnd) -> int | None:
-    """Returns the same as `Merged.order_key`, for the cursor."""
+    """Returns `Merged.order_key` for the cursor."""
     if cursor is None or cursor.server_uuid != place.server_uuid:
         return None
     return order_key(cursor.epoch, file_number(place.file), min(place.offset, OFFSET_MAX))

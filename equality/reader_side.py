@@ -1,4 +1,6 @@
-"""Reads the source's side from a replica (`equality.source`). Its state is known by GTIDs: it must have executed what the lake has."""
+"""Reads the source's side from a replica (`equality.source`). Its GTIDs tell its state: it must have executed everything that the lake
+has.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from sluice.cdc_engine.source.server import Source
 from sluice.equality.source_side import BinlogEnd, SourceSide
 from sluice.equality.table_plan import ComparisonPlan, RefusedError
 
-BEHIND_SECONDS_MAX = 60.0  # longest wait for a replica that has not executed what the lake has
+BEHIND_SECONDS_MAX = 60.0  # The longest wait for a replica that has not executed what the lake has.
 POLL_SECONDS = 0.2
-pause = time.sleep  # a test replaces it
-EXECUTED = {True: "@@GLOBAL.gtid_current_pos", False: "@@GLOBAL.gtid_executed"}  # by whether it is MariaDB
+pause = time.sleep  # A test replaces it.
+# The variable, by whether the server is a MariaDB.
+EXECUTED = {True: "@@GLOBAL.gtid_current_pos", False: "@@GLOBAL.gtid_executed"}
 
 
 class ReaderSide(SourceSide):
@@ -41,19 +44,19 @@ class ReaderSide(SourceSide):
             raise
 
     def place(self) -> BinlogEnd:
-        """Returns what the replica has executed: everything that was visible before this call is in it."""
+        """Returns what the replica has executed. It includes everything that was visible before this call."""
         if self._connection.mariadb:
             identity = f"mariadb-{self._connection.rows('SELECT @@server_id AS identity')[0]['identity']}"
         else:
             identity = str(self._connection.rows("SELECT @@server_uuid AS identity")[0]["identity"])
         there = self._cursor()
-        if there is not None and there.server_uuid == identity:  # it was promoted, and the stream reads it
+        if there is not None and there.server_uuid == identity:  # The replica was promoted, and the stream reads it.
             return super().place()
         return BinlogEnd(server_uuid=identity, file="", offset=0, gtid_set=self._executed())
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """Returns the rows as `SourceSide` does, once the replica has executed what the lake had before. Otherwise a row that the replica
-        does not have yet would look like one that differs. Raises RefusedError if the replica stays behind.
+        """Returns the rows like `SourceSide`, after the replica has executed what the lake had before. Otherwise a row that the replica
+        does not have yet would count as a difference. Raises RefusedError if the replica stays behind.
         """
         there, began = self._cursor(), time.monotonic()
         while there is not None and not has_executed(executed := self._executed(), there.gtid_set):

@@ -1,8 +1,7 @@
-"""The keys of a table that differ: how their rows are selected on the server, and their values in Delta. Pure; used by a repair.
+"""Holds the keys of a table that differ: how their rows are selected on the server, and the keys' values in Delta. Pure; used by a repair.
 
 The server finds rows by the column's collation, so it may return more rows than requested, and keys with other bytes. It never returns
-fewer: a key that cannot be selected exactly is refused.
-"""
+fewer: a key that cannot be selected exactly is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ KINDS = ("missing", "surplus", "doubled", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """The keys that differ. `columns`: of the key, in its order. `keys`: canonical values of each, with what either side had."""
+    """The keys that differ. `columns`: the key's, in order. `keys`: the canonical values of each key, with what each side had."""
 
     columns: tuple[Canonical, ...]
     keys: Mapping[Key, DifferingKey]
@@ -36,13 +35,13 @@ class Scope:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Returns the number of keys per kind of difference: missing (in the lake), surplus, doubled, or value."""
+        """Returns the number of keys for each kind of difference: missing in the lake, surplus in the lake, doubled, or other values."""
         found = [kind_of(each) for each in self.keys.values()]
         return {kind: found.count(kind) for kind in KINDS}
 
     def conditions(self) -> Iterator[str]:
         """Yields conditions in MySQL's SQL, one per statement, that together select all rows of the keys."""
-        # the text of a FLOAT has six digits; a double is exact
+        # The text of a FLOAT has six digits; a double is exact.
         names = [each.select if each.type == "FLOAT" else quoted(each.name) for each in self.columns]
         literals = [[literal(column, value) for column, value in self._pairs(key)] for key in self.keys]
         return key_conditions(names, literals)
@@ -51,7 +50,7 @@ class Scope:
         return zip(self.columns, key, strict=True)
 
     def values(self, keys: Sequence[Key]) -> dict[str, list[Any]]:
-        """Returns the keys' values in Delta, by column."""
+        """Returns the values of the keys in Delta, by column."""
         return {
             column.name: [_as_delta(column, key[place]) for key in keys] for place, column in enumerate(self.columns)
         }
@@ -67,5 +66,5 @@ def kind_of(differs: DifferingKey) -> str:
 
 
 def _as_delta(column: Canonical, value: Any) -> Any:
-    """Returns the value in Delta. Texts are compared as their bytes in UTF-8."""
+    """Returns the value in Delta. Texts are compared by their bytes in UTF-8."""
     return value.decode() if column.type == "BLOB" and not column.is_bytes else value

@@ -1,7 +1,7 @@
-"""The source's side: the queries to the server, and their results as Arrow. One connection, one statement at a time; reads only.
+"""Reads the source's side: sends queries to the server, and returns the results as Arrow. It has one connection, runs one statement at a
+time, and only reads.
 
-Each statement is a separate consistent read, as long as one chunk if the server can split by the key. Nothing is locked.
-"""
+Each statement is a separate consistent read, as long as one chunk if the server can split by the key. Nothing is locked."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from sluice.equality.chunks import is_integer
 from sluice.equality.table_plan import ComparisonPlan
 
 KEYS_A_STATEMENT = 200
-# the last two are MySQL's and MariaDB's: no limit on the duration of a read
+# The last two (MySQL's and MariaDB's) remove the limit on the duration of a read.
 SESSION = (
     "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 600",
     "SET NAMES utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
-PLACES_TRIED = 200  # for a read with an exactly known position
+PLACES_TRIED = 200  # The attempts to read at an exactly known position.
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogEnd:
-    """A position of the end of the source's binlog at some moment. `gtid_set`: executed by then, empty if the server has none. `file`:
-    empty for a replica, of which only the GTID set counts.
+    """The end of the source's binlog at some moment. `gtid_set`: the executed set then; empty if the server has none. `file`: empty for a
+    replica, of which only the GTID set counts.
     """
 
     server_uuid: str
@@ -56,7 +56,7 @@ class SourceSide:
         for statement in SESSION:
             self._connection.rows(statement)
         for statement in UNLIMITED:
-            with contextlib.suppress(SourceConnectionError):  # a variable of the other family of servers
+            with contextlib.suppress(SourceConnectionError):  # It is a variable of the other family of servers.
                 self._connection.rows(statement)
 
     def __enter__(self) -> SourceSide:
@@ -67,15 +67,15 @@ class SourceSide:
 
     @property
     def whole_doubles(self) -> bool:
-        """Whether documents show `1.0` for a whole double; MySQL 5.7 shows `1`."""
+        """Whether documents show `1.0` for a whole double. MySQL 5.7 shows `1`."""
         return self._connection.mariadb or not self._connection.server_version.startswith("5.")
 
     def ask(self, question: Any) -> Any:
-        """Does the same as `SourceConnection.ask`."""
+        """Runs a query like `SourceConnection.ask`."""
         return self._connection.ask(question)
 
     def place(self) -> BinlogEnd:
-        """Returns the end of the binlog: everything that was committed before this call is before it."""
+        """Returns the end of the binlog. Everything that was committed before this call is before it."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
             raise SourceConnectionError(
@@ -113,18 +113,20 @@ class SourceSide:
         return sum(int(block[0][0].as_py()) for block in counted)
 
     def rows(self, plan: ComparisonPlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
-        """Returns the rows that meet one of the conditions (one statement per condition; empty: all) as text, read as they are consumed."""
+        """Returns the rows that meet one of the conditions as text (one statement per condition; empty: all rows). They are read while they
+        are consumed.
+        """
         statements = [_select(plan, condition) for condition in conditions]
         return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """Returns the rows of the keys, as the server's collation finds them. A key has one literal (`literal`) per key column."""
+        """Returns the rows of the keys by the server's collation. A key has one literal (`literal`) per key column."""
         return self.rows(plan, key_conditions([quoted(name) for name in plan.key], keys))
 
     @contextlib.contextmanager
     def read_view(self) -> Iterator[BinlogEnd | None]:
-        """Yields a position, inside a transaction that sees the source at exactly this position; None if the source changes too fast to
-        know it.
+        """Yields a position, within a transaction that sees the source at exactly this position. Yields None if the source changes too
+        fast.
         """
         for _ in range(PLACES_TRIED):
             before = self.place()
@@ -140,7 +142,7 @@ class SourceSide:
 
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields conditions that together find the rows of the keys. `names`: the key's columns, `keys`: literals, both in MySQL's SQL."""
+    """Yields conditions that together find the rows of the keys. `names`: the key's columns. `keys`: literals. Both are in MySQL's SQL."""
     keys_sql = [f"({', '.join(key)})" for key in keys]
     for at in range(0, len(keys_sql), KEYS_A_STATEMENT):
         yield f"({', '.join(names)}) IN ({', '.join(keys_sql[at : at + KEYS_A_STATEMENT])})"
@@ -150,7 +152,7 @@ def literal(column: Canonical, value: Any) -> str:
     """Returns a key's value, in DuckDB's canonical form, as a literal in MySQL's SQL."""
     match value:
         case bytes() | bytearray():
-            # a literal with an introducer is compared in the collation of the column
+            # A literal with an introducer is compared in the collation of the column.
             return f"{'' if column.is_bytes else '_utf8mb4 '}x'{bytes(value).hex()}'"
         case bool():
             return str(int(value))
@@ -192,7 +194,7 @@ def _arrow(column: Canonical) -> pa.DataType:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that makes the server's text canonical."""
+    """Returns DuckDB's SELECT list that converts the server's text to the canonical form."""
     return ", ".join(
         f"{column.from_text.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
         for column in plan.columns

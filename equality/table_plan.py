@@ -1,5 +1,5 @@
-"""Determines what of a table can be compared, and how, from the source's schema, conf/ and the Delta table's schema. Pure; refuses with a
-sentence.
+"""Decides what of a table can be compared, and how, from the source's schema, conf/ and the Delta table's schema. If nothing can, raises
+RefusedError with a sentence. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# what one row of the change log adds to the number of rows, by its operation in Delta's change data feed
+# By how much a row of the change log changes the number of rows, by its operation in Delta's change data feed.
 SIGNS: Mapping[str, int] = {"insert": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
@@ -23,8 +23,8 @@ class RefusedError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """The columns to compare. `columns`: those that both sides have. `key`: names; empty if the lake has the change log, whose replay is
-    compared.
+    """What to compare of a table. `columns`: those that both sides have. `key`: names; empty if the lake has the change log, whose replay
+    is compared.
 
     `left_out`: columns of either side that are not compared. `soft`: rows that the lake marks as deleted do not count.
     """
@@ -59,8 +59,8 @@ def plan(
     *,
     whole_doubles: bool = True,
 ) -> ComparisonPlan:
-    """Returns the plan of a table. `version`: the source's current one. `kept`: indices of its captured columns. `lake`: the Spark type
-    of each column.
+    """Returns the plan for a table. `version`: the source's current one. `kept`: indices of its captured columns. `lake`: the Spark type of
+    each column.
 
     Raises RefusedError if the two do not match: a schema change of the table is not merged yet, or waits for approval.
     """
@@ -110,7 +110,7 @@ def expected_types(version: TableVersion, kept: Sequence[int], settings: Destina
 
 
 def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None:
-    """Raises RefusedError for a table for which conf/ requests only the change log."""
+    """Raises RefusedError for a table of which conf/ wants only the change log."""
     if not settings.table(version.database, version.table).tells_rows:
         raise RefusedError(
             f"{version.name} has a change log and no current-state table: a change log has changes and not rows; set "
@@ -119,8 +119,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Returns the columns that have other values in the lake, in lower case: they are left out. Raises RefusedError if the rest proves
-    nothing.
+    """Returns the columns, in lower case, that have other values in the lake and are therefore left out. Raises RefusedError if the others
+    prove nothing.
     """
     if options.rows:
         raise RefusedError(
@@ -135,7 +135,7 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
-    """Raises RefusedError for a stopped table: it lags by intent, so differences have no meaning."""
+    """Raises RefusedError for a stopped table: it is behind on purpose, so differences mean nothing."""
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(

@@ -1,8 +1,6 @@
-"""Holds rows of both sides in DuckDB, which makes them canonical, hashes, sums and joins them, in blocks and on all cores. Called by
-`compare`.
+"""Keeps rows of both sides in DuckDB, which converts, hashes, sums and joins them in blocks and on all cores. Called by `compare`.
 
-A sum of 64-bit hashes does not depend on the order of rows. A change log is summed with the sign of each image.
-"""
+A sum of 64-bit hashes does not depend on the order of rows. A change log is summed with the sign of each image."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan
 from sluice.equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
-MEMORY = "1GB"  # more is written to a temporary file
+MEMORY = "1GB"  # Data beyond this is written to a temporary file.
 SOURCE, LAKE = "source", "lake"
 HASH, COUNT = "_sluice_hash", "_sluice_count"
 
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """The number of rows of a chunk, and the sum of their hashes."""
+    """The number of rows in a chunk, and the sum of their hashes."""
 
     rows: int
     hashes: int
@@ -35,7 +33,7 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
-    """What lake and source have for one key. `order_key`: of the lake's row, -1 if there is none."""
+    """What lake and source have for one key. `order_key`: that of the lake's row; -1 if there is none."""
 
     seen: Seen
     lake_rows: int
@@ -44,8 +42,8 @@ class ComparedRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifferingKey:
-    """A key whose rows are not exactly one per side and alike. `in_source`: whether the source has a row, byte by byte; `lake_rows`: the
-    lake's number.
+    """A key for which the sides do not have exactly one row each, or whose rows differ. `in_source`: whether the source has a row, byte by
+    byte. `lake_rows`: the number of the lake's rows.
     """
 
     in_source: bool
@@ -53,7 +51,7 @@ class DifferingKey:
 
 
 class Tables:
-    """One table's rows during a comparison. `folder`: for what does not fit into memory."""
+    """One table's rows during a comparison. `folder`: for data that does not fit into memory."""
 
     def __init__(self, plan: ComparisonPlan, chunks: Chunks, folder: str = "") -> None:
         self._plan, self._chunks = plan, chunks
@@ -92,13 +90,13 @@ class Tables:
         return {int(chunk): Sum(int(rows), int(hashes)) for chunk, rows, hashes in answer}
 
     def keep_source(self, reader: Any, *, whole: bool) -> None:
-        """Keeps the source's rows for `rows` and `differences`: completely (`whole`), or only key and hash."""
+        """Keeps the source's rows for `rows` and `differences`: completely (`whole`), or only their keys and hashes."""
         self._keep(SOURCE, reader, source_side.canonical_rows(self._plan), "1", "true", whole=whole)
 
     def keep_lake(
         self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
     ) -> None:
-        """Keeps the lake's rows in the same way. `keys`: only those of `keep_keys`; `chunks`: DuckDB's condition on the chunk."""
+        """Keeps the lake's rows in the same way. `keys`: only those of `keep_keys`. `chunks`: DuckDB's condition on the chunk."""
         columns = lake_side.canonical_rows(self._plan)
         counted = lake_side.counted(self._plan, order_key_max)
         self._keep(LAKE, reader, columns, lake_side.SIGN, counted, whole=whole, keys=keys, chunks=chunks)
@@ -132,7 +130,7 @@ class Tables:
         return f"{self._chunks.number()} IN ({', '.join(map(str, sorted(numbers)))})"
 
     def keep_keys(self, keys: Collection[Key]) -> None:
-        """Keeps the keys that `keep_lake` and `rows` select."""
+        """Stores the keys that `keep_lake` and `rows` select."""
         columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in self._plan.key_columns)
         self._duckdb.execute(f"CREATE OR REPLACE TABLE keys ({columns})")
         if keys:
@@ -140,7 +138,7 @@ class Tables:
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
     def differing(self, limit: int) -> dict[Key, DifferingKey]:
-        """Returns the keys of the kept rows that do not have exactly one row on each side, or whose rows differ."""
+        """Returns the keys of the stored rows for which the sides do not have exactly one row each, or whose rows differ."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash IS NOT NULL, coalesce(rows, 0) FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}"
         )
@@ -149,7 +147,7 @@ class Tables:
         }
 
     def rows(self) -> dict[Key, ComparedRow]:
-        """Returns what each side has for all kept keys."""
+        """Returns what each side has for all stored keys."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash, lake_hash, rows, place FROM ({self._joined()})"
         )
@@ -157,7 +155,7 @@ class Tables:
         found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
             source, lake, rows, place = row[width:]
-            # two rows of one key never equal the source's row
+            # Two rows with one key never equal the source's row.
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
             order_key = -1 if place is None else int(place)
             found[tuple(row[:width])] = ComparedRow(
@@ -173,7 +171,7 @@ class Tables:
         return found
 
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """Returns a side's complete rows of these keys; keep them `whole` first."""
+        """Returns one side's complete rows of these keys. They must have been kept as `whole`."""
         self.keep_keys(keys)
         answer = self._duckdb.execute(
             f"SELECT {self._all} FROM {table} WHERE ({self._key}) IN (SELECT ({self._key}) FROM keys)"
@@ -213,7 +211,7 @@ class Tables:
     _differ = "source_hash IS DISTINCT FROM lake_hash OR coalesce(rows, 1) <> 1"
 
     def _joined(self) -> str:
-        """Returns the SQL for one row per key. A row of the source may have been read twice, if its key is equal to two of the lake's."""
+        """Returns the SQL for one row per key. A row of the source may be there twice, if its key is equal to two of the lake's."""
         return (
             f"SELECT * FROM (SELECT {self._key}, any_value({HASH}) AS source_hash FROM source GROUP BY {self._key}) "
             f"FULL JOIN (SELECT {self._key}, sum(CAST({HASH} AS HUGEINT)) AS lake_hash, count(*) AS rows, max(place) AS place "
@@ -221,7 +219,7 @@ class Tables:
         )
 
     def _run(self, sql: str, reader: Any) -> Any:
-        """Runs one statement over the stream `reader`. An error of the stream is raised itself, instead of DuckDB's text of it."""
+        """Runs one statement over the stream `reader`. Raises an error of the stream itself, instead of DuckDB's text of it."""
         kept = _ErrorKeepingStream(reader)
         self._duckdb.register("reader", kept.reader)
         try:
@@ -235,7 +233,7 @@ class Tables:
 
 
 class _ErrorKeepingStream:
-    """A stream that keeps its error, of which DuckDB returns only the text."""
+    """Keeps the error of a stream, of which DuckDB returns only the text."""
 
     def __init__(self, reader: Any) -> None:
         self.error: Exception | None = None
@@ -270,7 +268,7 @@ def difference(
     lake: Sequence[Any] | None,
     lake_rows: int = 1,
 ) -> Difference:
-    """Returns the difference of one key. The rows are complete, None if a side has none."""
+    """Returns the difference of one key. The rows are complete; None if a side has none."""
     named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
     if lake_rows > 1:
         return Difference("doubled", named, chunk, count=lake_rows)

@@ -1,8 +1,7 @@
-"""The request and the result of a comparison, and the rule that proves a difference. Pure values.
+"""Defines the request and the result of a comparison, and the rule that proves a difference. Pure values.
 
 A table's verdict: EQUAL; DIFFERENT, proven; UNDECIDED, if differences may be changes that are not merged yet; REFUSED, if it cannot be
-compared, with the reason.
-"""
+compared, with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
-DIFFERENCES_MAX = 1_000  # keys of a table that are looked into; further differences are reported by chunk
+DIFFERENCES_MAX = 1_000  # The number of keys that are compared in detail; further differences are reported by chunk.
 SHOWN_MAX = 10
 
 
@@ -39,7 +38,7 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One row that differs. `kind`: missing (in the lake), surplus (in the lake), doubled, or value. `key`: values by column, as text.
+    """One row that differs. `kind`: missing in the lake, surplus in the lake, doubled, or value. `key`: its values by column, as text.
 
     `columns`: (name, in the source, in the lake) for a row whose key both sides have. `count`: the number of equal rows without a key.
     """
@@ -78,7 +77,7 @@ class ChunkDifference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableResult:
-    """The result of comparing one table. `rows`: of the source, in the compared chunks. `version`: Delta's at the last look.
+    """The result of comparing one table. `rows`: the source's, in the compared chunks. `version`: Delta's at the last look.
 
     `position` ("file:offset"), `gtid_set`, `server_uuid`: the source's position after its last rows were read. `difference_count`: the
     least number of rows that differ; `differences`: the first of them. `moving`: rows that changed at each look while the lake followed.
@@ -115,7 +114,8 @@ class TableResult:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One key in one look: fingerprints of its rows, None if a side has none. The lake was read after it had reached the source's position.
+    """One key in one look: the fingerprints of its rows, None if a side has none. The lake was read after it had reached the source's
+    position.
 
     `order_key`: of the lake's row, -1 if there is none. `doubled`: the lake has several rows of the key.
     """
@@ -143,7 +143,7 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
 
 def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
-    """Returns whether the lake's row is the same. A missing row has no order key: it may have existed between the looks."""
+    """Returns whether the lake's row is unchanged. A missing row has no order key, so it may have existed between the looks."""
     return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
 
@@ -156,7 +156,7 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of one row that differ, with the same two values as in all looks `before` (None: this is the first)."""
+    """Returns the columns of a row that differ with the same two values as in all looks `before` (None: this is the first look)."""
     pairs = zip(names, source, lake, strict=True)
     return {
         name: (left, right)
@@ -166,7 +166,7 @@ def steady(
 
 
 def verdict_of(different: int, open_keys: int) -> Verdict:
-    """Returns the verdict. `different`: number of rows that are proven to differ; `open_keys`: number of undecided keys."""
+    """Returns the verdict. `different`: how many rows are proven to differ. `open_keys`: how many keys are undecided."""
     if different:
         return Verdict.DIFFERENT
     return Verdict.UNDECIDED if open_keys else Verdict.EQUAL

@@ -1,8 +1,8 @@
-"""Waits until reads of the source show what the lake has. Without it, a row whose commit waits for a semi-sync replica would differ.
+"""Waits until reads of the source show what the lake has. Without this, a row whose commit waits for a semi-sync replica would count as
+different.
 
 The binlog, and so the lake, has a transaction before the storage engine commits it. With semi-sync AFTER_SYNC the time between the two
-is as long as a replica withholds its acknowledgement. Snapshots and repairs wait in the same way.
-"""
+is as long as a replica withholds its acknowledgement. Snapshots and repairs wait in the same way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VisibleSource:
-    """A source, as comparisons of one table read it. `directory`: the destination's, with the ledger. `say`: reports a wait."""
+    """The source as comparisons of one table read it. `directory`: the destination's, with the ledger. `say`: reports a wait."""
 
     source: Source
     table: TableVersion
@@ -37,7 +37,7 @@ class VisibleSource:
 
         Also returns True if that cannot be known: on another server than the stream's, or on one that was reset.
         """
-        position = read_ledger(self.directory).resume_position  # runs may have merged up to there
+        position = read_ledger(self.directory).resume_position  # Runs may have merged up to this position.
         if position is None:
             return True
         deadline, said = time.monotonic() + seconds, False

@@ -1,8 +1,7 @@
-"""Finds a consistent snapshot of the tables: the version of each table of a destination for one position of the source. A row of
+"""Finds a consistent snapshot of the tables: the version of each table of a destination at one position of the source, from a row of
 `_sluice_cuts`.
 
-A run writes one as its last commit, after all tables of the batch (`spark_jobs.cuts`). This module reads it.
-"""
+A run writes one as its last commit, after all tables of the batch (`spark_jobs.cuts`). This module reads it."""
 
 from __future__ import annotations
 
@@ -36,12 +35,12 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class CutError(Exception):
-    """Raised when there is no such snapshot, or a table differs from it. The message contains what to do."""
+    """There is no such snapshot, or a table differs from it. The message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CutTable:
-    """One table of a consistent snapshot. `stopped`: the table has stopped, at an earlier position than the others."""
+    """One table of a consistent snapshot. `stopped`: the table is stopped, at an earlier position than the others."""
 
     name: str
     path: str
@@ -52,7 +51,7 @@ class CutTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A position of the source, and each table's version for it. `commit_time`: of the last transaction in it."""
+    """A position of the source, and each table's version at it. `commit_time`: that of its last transaction."""
 
     order_key: int
     commit_time: dt.datetime
@@ -77,7 +76,7 @@ def read_cut(
     at: dt.datetime | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Cut:
-    """Returns the newest consistent snapshot; with `at`, the newest one in which all transactions were committed by then. Raises
+    """Returns the newest consistent snapshot; with `at`, the newest one that contains only transactions committed by then. Raises
     CutError.
     """
     path = cuts_path(lake, destination)
@@ -99,8 +98,8 @@ def read_cut(
 
 
 def newest_row(log: deltalake.DeltaTable, at: dt.datetime | None = None) -> dict[str, Any] | None:
-    """Returns the row of the newest consistent snapshot, or of the newest one in which all transactions were committed by `at`; None if
-    there is none.
+    """Returns the row of the newest consistent snapshot; with `at`, of the newest one that contains only transactions committed by then.
+    None if there is none.
 
     Each row contains the names of all tables, so they are read from one row only. Raises DeltaError.
     """

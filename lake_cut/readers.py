@@ -1,4 +1,4 @@
-"""Opens the tables of a consistent snapshot in deltalake, DuckDB and Spark. Each function checks that a table is still the one of the
+"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that the tables are still those of the
 snapshot.
 """
 
@@ -15,12 +15,12 @@ from sluice.lake_cut.cut import Cut, CutError, CutTable
 
 
 def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None) -> dict[str, deltalake.DeltaTable]:
-    """Returns each table at its version, by "database.table". Raises CutError if a version is gone."""
+    """Returns each table at its version, by "database.table". Raises CutError if a version no longer exists."""
     return {table.name: _opened(table, storage_options) for table in cut.tables.values()}
 
 
 def duckdb_views(connection: Any, cut: Cut) -> list[str]:
-    """Creates views `database.table` in a DuckDB connection that has loaded its delta extension; returns their names.
+    """Creates views `database.table` in a DuckDB connection that has loaded the delta extension. Returns their names.
 
     Tables whose names differ only in case, which are one name in DuckDB, get the names `table__1`, `table__2`, …. Raises CutError that
     names the tables that cannot be read, after the others have their views.
@@ -39,7 +39,7 @@ def duckdb_views(connection: Any, cut: Cut) -> list[str]:
             connection.execute(
                 f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{path}', version => {table.version})"
             )
-        except Exception as error:  # of any kind: the other tables get their views
+        except Exception as error:  # The error may be of any kind; the other tables get their views.
             failed[table.name] = error
         else:
             made.append(name)
@@ -48,7 +48,7 @@ def duckdb_views(connection: Any, cut: Cut) -> list[str]:
 
 
 def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
-    """Creates temporary views `database_table` in a Spark session with Delta; returns their names.
+    """Creates temporary views `database_table` in a Spark session with Delta. Returns their names.
 
     Names that are one name in Spark get `__1`, `__2`, … at the end. Raises CutError as `duckdb_views`.
     """
@@ -64,7 +64,7 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
             spark.sql(
                 f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
             )
-        except Exception as error:  # of any kind: the other tables get their views
+        except Exception as error:  # The error may be of any kind; the other tables get their views.
             failed[table.name] = error
         else:
             made.append(name)
@@ -73,7 +73,7 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
 
 
 def _refuse(failed: Mapping[str, Exception]) -> None:
-    """Raises CutError that names the tables without a view, after the other tables have theirs."""
+    """Raises CutError with the tables that have no view, after the other tables got theirs."""
     if failed:
         why = "; ".join(
             str(error) if isinstance(error, CutError) else f"there is no view of {name}: {error}"
@@ -89,7 +89,7 @@ def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
 
 
 def _told_apart(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns (schema, name) of views, with a number after names that differ only in case: no view may replace another."""
+    """Returns (schema, name) of views. Names that differ only in upper and lower case get a number, because no view may replace another."""
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)
     for at, (schema, name) in enumerate(names):
@@ -107,7 +107,9 @@ def _of_spark(path: str) -> str:
 
 
 def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> deltalake.DeltaTable:
-    """Opens the table at its version. A table with another id was dropped and created again: its versions do not belong to the snapshot."""
+    """Opens the table at its version. A table with another id was dropped and created again, so its versions do not belong to the
+    snapshot.
+    """
     options = dict(storage_options or {}) or None
     try:
         found = deltalake.DeltaTable(table.path, version=table.version, storage_options=options)

@@ -1,4 +1,4 @@
-"""Object stores: the `storage_options` of conf/, pyarrow's file system for a store, and directories of staged files in it.
+"""Accesses object stores: reads `storage_options` of conf/, opens pyarrow's file system for a store, and transfers directories of staged
+files.
 
-Imports nothing else of Sluice: engine, run and Spark tasks must open the same store in the same way.
-"""
+Imports nothing else of Sluice: engine, run and Spark tasks must open the same store in the same way."""

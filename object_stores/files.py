@@ -1,4 +1,4 @@
-"""Opens pyarrow's file system of a store; no other file does. Used by `folder`, and by Spark tasks for a single file."""
+"""Opens pyarrow's file system of a store; only this file does. Used by `folder`, and by Spark tasks for a single file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 
 
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns pyarrow's file system and the path in it. `options`: `storage_options` with their values.
+    """Returns pyarrow's file system, and the path in it. `options`: `storage_options` with their values.
 
     Without credentials in `options`, S3 uses those of the environment or the role of the machine; other stores always do. Raises
     StoreError.
@@ -30,7 +30,7 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def opened(url: str, options: Mapping[str, str]) -> Any:
-    """Returns a file of the store, for reads at any offset. Raises StoreError."""
+    """Opens a file of the store for reading at any offset. Raises StoreError."""
     store, path = file_system(url, options)
     with told(url, options):
         return store.open_input_file(path)
@@ -38,7 +38,7 @@ def opened(url: str, options: Mapping[str, str]) -> Any:
 
 @contextlib.contextmanager
 def told(url: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Raises pyarrow's errors about a store as StoreError; FileNotFoundError stays as it is."""
+    """Raises pyarrow's errors about a store as StoreError. FileNotFoundError stays as it is."""
     try:
         yield
     except FileNotFoundError:

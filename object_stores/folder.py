@@ -1,7 +1,7 @@
-"""A directory of files in a store: uploaded as a whole with its manifest last, downloaded, removed. Every call may be repeated.
+"""Transfers a directory of files in a store: uploads it as a whole with its manifest last, downloads it, removes it. Every call may be
+repeated.
 
-A store has no directories and cannot rename. A directory is complete if the file that names the others exists.
-"""
+A store has no directories and cannot rename. A directory is complete if the file that names the others exists."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pyarrow.fs as pafs
 
 from sluice.object_stores.files import file_system, told
 
-PARALLEL = 8  # files transferred at the same time
+PARALLEL = 8  # The number of files that are transferred at the same time.
 
 
 class StoreFolder:
-    """A directory in a store. `url`: of the directory. `options`: `storage_options` with their values. Every method raises StoreError if
-    the store fails.
+    """A directory in a store. `url`: the directory's. `options`: `storage_options` with their values. Every method raises StoreError if the
+    store fails.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -30,7 +30,7 @@ class StoreFolder:
         return f"StoreFolder({self.url!r})"
 
     def sizes(self) -> dict[str, int]:
-        """Returns the bytes of each file below, by name relative to the directory; empty if there is none."""
+        """Returns name → bytes of each file below, with names relative to the directory; empty if there is none."""
         with told(self.url, self._options):
             found = self._store.get_file_info(pafs.FileSelector(self._path, allow_not_found=True, recursive=True))
         return {each.path.removeprefix(f"{self._path}/"): int(each.size) for each in found if each.is_file}
@@ -50,7 +50,7 @@ class StoreFolder:
         return content
 
     def put(self, folder: Path, last: str = "", below: str = "") -> None:
-        """Uploads all files of a local directory, under `below` of this one; the file named `last` after all others."""
+        """Uploads all files of a local directory to `below` in this one. The file named `last` comes after all others."""
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="put") as pool:
             list(
@@ -67,7 +67,8 @@ class StoreFolder:
             list(pool.map(lambda name: self._copy(f"{self._path}/{name}", folder / name), names))
 
     def remove(self, first: str = "") -> None:
-        """Removes the directory with everything below it, the file `first` before all others, so that the rest counts as nothing.
+        """Removes the directory with everything below it. The file `first` is removed before all others, so that the rest counts as
+        nothing.
 
         Another host may remove it at the same time.
         """
@@ -104,7 +105,7 @@ class StoreFolder:
             )
 
     def _make_parent(self, name: str) -> None:
-        """Creates the parent directory of a file, if a local directory is used as the store."""
+        """Creates the parent directory of a file, if the store is a local directory."""
         if self._store.type_name == "local":
             self._store.create_dir(f"{self._path}/{name}".rpartition("/")[0])
 

@@ -1,7 +1,6 @@
-"""`storage_options` of conf/: deltalake's names for a store's options, which of them are secrets, and their values.
+"""Reads `storage_options` of conf/: knows deltalake's names for a store's options and which of them are secrets, and finds their values.
 
-The process remembers the secrets that it resolved. An error may contain an earlier one, which its location no longer has.
-"""
+The process remembers the secrets that it resolved. An error may contain an earlier one, which its location no longer has."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from sluice.object_stores.errors import StoreError
 from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
 SECRET_CHARS_MIN = 6
-DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake formats its causes as a tree, in colours
-# deltalake's name, in lower case and without aws_ → ours; deltalake accepts all of these
+DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake formats its causes as a tree, in colours.
+# deltalake's name, in lower case and without aws_ → our name. deltalake accepts all of these.
 NAMES = {
     "region": "region",
     "default_region": "region",
@@ -29,18 +28,20 @@ NAMES = {
     "session_token": "session_token",
     "token": "session_token",
 }
-CREDENTIALS = {  # variables of the environment that AWS's own client reads
+CREDENTIALS = {  # The environment variables that AWS's own client reads.
     "access_key_id": "AWS_ACCESS_KEY_ID",
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",
     "session_token": "AWS_SESSION_TOKEN",
 }
 PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
-RESOLVED_MAX = 256  # the newest secrets; more than any run needs, though tokens may be new each time
-YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake reads as true
+RESOLVED_MAX = 256  # The newest secrets. This is more than any run needs, even if tokens are new each time.
+YES = frozenset({"1", "true", "on", "yes", "y"})  # deltalake reads these values as true.
 
 
 class ResolvedSecrets:
-    """The newest secrets that this process resolved. A pickled copy is empty: Spark's executors get this module with a job's code."""
+    """The newest secrets that this process has read. A pickled copy is empty, because Spark's executors get this module with a job's
+    code.
+    """
 
     def __init__(self) -> None:
         self._secrets: dict[str, None] = {}  # the oldest first
@@ -65,12 +66,12 @@ _resolved = ResolvedSecrets()
 
 
 def known(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the values of the known S3 options, by our names."""
+    """Returns the values of the S3 options that we know, by our names."""
     return {found: value for name, value in storage_options.items() if (found := _name(name))}
 
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
-    """Replaces references such as `$NAME` by the secrets at these places, and remembers these for `without_secrets`. Raises StoreError
+    """Replaces references such as `$NAME` by the secrets that they name, and remembers the secrets for `without_secrets`. Raises StoreError
     with all that cannot be read.
     """
     found, missing = dict(configured), list[str]()
@@ -87,8 +88,8 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
-    """Returns a store's error as one line without secrets: it may contain what was sent, now or before a rotation. The value of an unknown
-    option counts as a secret. `storage_options`: with their values, or as conf/ has them. Reads no secret.
+    """Returns a store's error as one line without secrets: the error may contain what was sent, now or before a rotation. The value of an
+    unknown option counts as a secret. `storage_options`: with their values, or as in conf/. It reads no secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
     given = {value for name, value in storage_options.items() if _name(name) not in PLAIN and not is_reference(value)}
@@ -100,5 +101,5 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
 
 
 def _name(option: str) -> str:
-    """Returns our name of deltalake's option; empty for an unknown one."""
+    """Returns our name for deltalake's option; empty for an unknown one."""
     return NAMES.get(option.lower().removeprefix("aws_"), "")

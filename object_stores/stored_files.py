@@ -1,7 +1,6 @@
-"""Parquet files of one directory, on the disk or in a store: the rows and buffered changes of a table during its snapshot.
+"""Manages the Parquet files of one directory, on the disk or in a store: the rows and buffered changes of a table during its snapshot.
 
-The run that reads a table writes them. The runs that merge and publish read them, possibly on other hosts.
-"""
+The run that reads a table writes them. The runs that merge and publish read them, possibly on other hosts."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ SUFFIX = ".parquet"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredFiles:
-    """A directory of Parquet files. `url`: of the directory in a store. If it is empty, `folder` has the files; otherwise `folder` is for
-    files that are being transferred. `options`: `storage_options` with their values. Every method raises StoreError if a store fails,
-    OSError if a disk does.
+    """A directory of Parquet files. `url`: the directory's in a store. If it is empty, `folder` has the files; otherwise `folder` is for
+    files during a transfer. `options`: `storage_options` with their values. Every method raises StoreError if a store fails, OSError if a
+    disk fails.
     """
 
     folder: Path
@@ -40,7 +39,7 @@ class StoredFiles:
         return sorted(name for name in self.store().sizes() if name.endswith(SUFFIX) and "/" not in name)
 
     def opened(self, name: str) -> Any:
-        """Returns what pyarrow reads one of the files from."""
+        """Returns the source from which pyarrow reads one of the files."""
         return opened(f"{self.url}/{name}", self.options) if self.url else self.folder / name
 
     def schema(self, name: str) -> pa.Schema:
@@ -52,11 +51,11 @@ class StoredFiles:
             return sum(pool.map(lambda name: int(pq.read_metadata(self.opened(name)).num_rows), self.names()))
 
     def put(self, file: Path, name: str) -> None:
-        """Uploads a local file under another name. A listing of the store shows the whole file or none."""
+        """Uploads a local file under another name. A listing of the store shows the whole file or nothing."""
         try:
             self.store().put_file(file, name)
         except BaseException:
-            with contextlib.suppress(StoreError):  # a file that could not be read to its end may exist in part
+            with contextlib.suppress(StoreError):  # If the file could not be read to its end, a part of it may exist.
                 self.store().remove_files([name])
             raise
 

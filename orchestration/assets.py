@@ -6,7 +6,7 @@ other tables of the batch are reported as plain events. A run that drains also r
 events. A run without a batch was started by a person who pressed "Materialize": the rows of the selected tables are re-snapshotted.
 """
 
-# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
 import collections
 import datetime as dt
@@ -340,7 +340,7 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, foll
         description=f"The rows of {table.name} in the source of {destination}, {key}.",
         metadata=details,
     )
-    # not required: a batch may lack tables that its run selects
+    # It is not required: a batch may lack tables that its run selects.
     return dg.AssetOut.from_spec(
         shown_spec(Side.LAKE, named(destination, table.name), spec), dagster_type=dg.Nothing, is_required=False
     )

@@ -127,7 +127,7 @@ def _definitions(
 
 
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """Returns the definitions of Sluice's own code location, with the real ports or a test's."""
+    """Returns the definitions of Sluice's own code location, with the real ports or with a test's."""
     own = dg.Definitions(executor=dg.in_process_executor)
     if config.destinations:
         pruning = prune_job(config)
@@ -138,8 +138,8 @@ def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
 
 
 def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """Returns the definitions that a code location of the user has too. The executor of all jobs is the user's choice there, and no job
-    removes old runs: it would remove those of the user's own jobs.
+    """Returns the definitions for a code location of the user. The user chooses the executor of all jobs there, and there is no job that
+    removes old runs, because it would remove those of the user's own jobs.
     """
     if not config.destinations:  # The jobs below need at least one destination.
         return dg.Definitions()

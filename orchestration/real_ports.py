@@ -1,5 +1,5 @@
-"""Fills the ports with the real implementations: the engines' host that the caller chooses, the destination's files, and Spark. Called by
-Sluice's own definitions, and by those of a user's code location.
+"""Implements the ports: with the engines' host that the caller chooses, the destination's files, and Spark. Called by Sluice's own
+definitions, and by those of a user's code location.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def real_ports(
     conf_troubles: Callable[[str], tuple[str, ...]],
     elsewhere: Callable[[], RemoteHost] | None,
 ) -> Ports:
-    """Returns the ports of definitions that were built from these texts of conf/. `elsewhere`: for runs on a host without the engine's
+    """Returns the ports for definitions that were built from these texts of conf/. `elsewhere`: for runs on a host without the engine's
     files; None if the engines are in this process.
     """
     return Ports(

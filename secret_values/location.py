@@ -1,4 +1,4 @@
-"""Describes where a secret is, as a value and as a text that settings, records and URLs may contain instead of the secret."""
+"""Describes where a secret is, as a value and as a text that settings, records and URLs contain instead of the secret."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import re
 from pathlib import Path
 
 FILE, COMMAND = "$file:", "$command:"
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # Kubernetes also passes names with dots and hyphens
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # Kubernetes also passes names with dots and hyphens.
 
 
 class SecretUnavailable(Exception):  # noqa: N818  a state of the location, which callers translate to their own error
-    """A secret could not be read. The message has the setting and the location, and never the secret or what a command wrote."""
+    """A secret could not be read. The message contains the setting and the location, and never the secret or the output of a command."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SecretLocation:
-    """Where a secret is: `env`, the name of a variable; `file`; or `command`, a program with its arguments. One of them is set, or none
-    where there is no secret.
+    """Where a secret is. `env`: the name of a variable; `file`: a file; `command`: a program with its arguments. At most one of them is
+    set; none if there is no secret.
     """
 
     env: str = ""
@@ -38,7 +38,7 @@ class SecretLocation:
 
     @property
     def reference(self) -> str:
-        """The text for this location: `$NAME`, `$file:/path` or `$command:["program", "argument"]`; empty without a secret."""
+        """Returns the text for this location: `$NAME`, `$file:/path` or `$command:["program", "argument"]`; empty if there is no secret."""
         if self.file is not None:
             return f"{FILE}{self.file}"
         if self.command:
@@ -47,8 +47,8 @@ class SecretLocation:
 
     @classmethod
     def of(cls, reference: str) -> SecretLocation:
-        """Returns the location that a reference names. Raises ValueError for a text that is none, with a sentence that never contains the
-        text, because it may be a secret by mistake.
+        """Returns the location that a reference names. Raises ValueError for any other text. The error never contains the text, which may
+        be a secret by mistake.
         """
         if reference.startswith(FILE):
             path = reference.removeprefix(FILE)

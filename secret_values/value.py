@@ -1,4 +1,4 @@
-"""Reads a secret from its location. Called at each connect. Nothing is kept between two calls."""
+"""Reads a secret from its location. It is called at each connect, and keeps nothing between two calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_reference
 
 COMMAND_SECONDS_MAX = 20.0
-SECRET_BYTES_MAX = 64 << 10  # a file or an output that is larger is no secret
+SECRET_BYTES_MAX = 64 << 10  # A larger file or output is not a secret.
 
 
 def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -37,8 +37,8 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
 
 
 def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable as `value_of`, and for a reference that
-    names no location.
+    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable as `value_of` does, and for a reference
+    that names no location.
     """
     if not is_reference(text):
         return text
@@ -52,7 +52,7 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 def _of_file(file: Path, setting: str) -> str:
     what = f"{setting}: the file {file}"
     try:
-        # a plain open of a named pipe waits for a writer
+        # A plain open of a named pipe would wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -69,14 +69,14 @@ def _of_file(file: Path, setting: str) -> str:
 
 
 def _of_command(command: tuple[str, ...], setting: str) -> str:
-    """Runs the command in its own process group, so that a command that hangs or writes too much ends with all its children."""
+    """Runs the command in a process group of its own, so that a command that hangs or writes too much is ended with all its children."""
     what = f"{setting}: the command {command[0]}"
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it may repeat the secret
+            stderr=subprocess.DEVNULL,  # It may repeat the secret.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -91,13 +91,14 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
     finally:
         if process.returncode is None:
             _end_group(process)
-    if process.returncode and len(content) <= SECRET_BYTES_MAX:  # the status of a longer output's command is the kill's
+    # If the output is longer, the command was killed, and its status means nothing.
+    if process.returncode and len(content) <= SECRET_BYTES_MAX:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
     return _text(content, f"{setting}: the output of the command {command[0]}")
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:
-    """Returns the output of a command that has ended, or more than SECRET_BYTES_MAX of a command that still runs. Raises TimeoutExpired."""
+    """Returns the output of a command that has ended, or more than SECRET_BYTES_MAX bytes of one that still runs. Raises TimeoutExpired."""
     until = time.monotonic() + COMMAND_SECONDS_MAX
     content = bytearray()
     stdout: Any = process.stdout  # a pipe

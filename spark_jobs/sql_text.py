@@ -10,7 +10,7 @@ from typing import Any
 from sluice.spark_jobs.object_store import spark_path
 
 INTEGER_SUFFIX = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
-# deltalake's name of a primitive type → Spark SQL's name; other names are the same in both
+# The name of a primitive type in deltalake → its name in Spark SQL. Other names are the same in both.
 DELTA_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
@@ -46,17 +46,18 @@ def spark_type(delta_type: Any) -> str:
 
 
 def delta_type(type_name: str) -> str:
-    """Returns the name of a primitive type of Spark SQL in the log of a Delta table."""
+    """Returns the name that a primitive type of Spark SQL has in a Delta table's log."""
     return next((delta for delta, spark in DELTA_TYPES.items() if spark == type_name), type_name)
 
 
 def typed_literal(value: Any, type_name: str) -> str | None:
-    """Returns a value of a manifest (JSON) as a literal of exactly this type, or None if the value does not fit the type.
+    """Returns a value of a manifest (JSON) as a literal of exactly this type; None if the value does not fit the type.
 
     The type must be exact, because Delta cannot skip files by a literal inside a cast.
     """
     if type_name in INTEGER_SUFFIX and isinstance(value, int) and not isinstance(value, bool):
-        return f"{value}{INTEGER_SUFFIX[type_name]}"  # the sign is part of the literal, so the lowest value fits too
+        # The sign is a part of the literal, so that the lowest value fits too.
+        return f"{value}{INTEGER_SUFFIX[type_name]}"
     if type_name == "string" and isinstance(value, str):
         return text(value)
     if type_name == "date" and isinstance(value, str):

@@ -21,20 +21,20 @@ from sluice.spark_jobs.table_owner import Owner
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
-ROW = "_sluice_row"  # the order of a table's images; never written to Delta
+ROW = "_sluice_row"  # It orders a table's images and is never written to Delta.
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
 BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
-EPOCH_BITS = 14  # the highest bits of an order key
+EPOCH_BITS = 14  # The highest bits of an order key are the epoch.
 AGAIN = "; roll the batch back to have it staged again"
-GROUP_COLUMNS = 63  # columns of the table per int64 of presence bits
+GROUP_COLUMNS = 63  # The number of the table's columns per int64 of presence bits.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """A requested backfill: the changes of [from_us, to_us), microseconds since 1970; `to_us` 0: up to the end. `backfill_id` is unique
-    to it.
+    """A requested backfill: the changes of [from_us, to_us) in microseconds since 1970. `to_us` 0: up to the end. `backfill_id` identifies
+    this backfill.
 
     `kind`: "backfill", or "repair": rows that were read at `from_us`.
     """
@@ -47,7 +47,7 @@ class Backfill:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedBatch(Manifest):
-    """A manifest as a run works with it, with the whole paths of its files; a run also makes batches of its own.
+    """A manifest in the form that a run uses, with the whole paths of its files. A run also makes batches of its own.
 
     - `directory`: of the batch's files.
     - `backfill`: set if this is a backfill or a repair and not a batch of the stream; it does not change the tables' positions in
@@ -60,8 +60,8 @@ class StagedBatch(Manifest):
     stored: str = ""
 
     def app_id(self, table: StagedTable) -> str:
-        """Returns the transaction app ID under which Delta stores the last order key of this table. All epochs share it, because an order
-        key contains its epoch.
+        """Returns the app id under which Delta stores the last order key of this table. All epochs share it, because an order key contains
+        its epoch.
         """
         if self.backfill is not None:
             aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"
@@ -72,7 +72,7 @@ class StagedBatch(Manifest):
         return self.owner_of(table.name)
 
     def owner_of(self, name: str) -> Owner:
-        """Returns the owner of "database.table", which need not be in the batch."""
+        """Returns the owner of "database.table". The table need not be in the batch."""
         return Owner(ledger_id=self.ledger_id, destination=self.destination, table=name)
 
 
@@ -96,7 +96,8 @@ def staged_types(segment: ChangesSegment) -> dict[str, str]:
 
 
 def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
-    """Reads the manifest and checks every file that it names. `stored`: URL where Spark reads the same files; empty: in `directory`.
+    """Reads the manifest and checks every file that it names. `stored`: the URL where Spark reads the same files; empty if it reads them in
+    `directory`.
 
     Raises StagedBatchError, one sentence, at the first error.
     """
@@ -152,8 +153,8 @@ def _check(manifest: Manifest) -> None:
 
 
 def _refuse_rows_with_renames(tables: tuple[StagedTable, ...]) -> None:
-    """Raises ManifestError if a batch has a renamed table and also row changes. Tables are merged in any order, but rows from before a
-    rename must be in the lake when it is applied, and rows from after it must not.
+    """Raises ManifestError if a batch has a renamed table and also row changes. Tables are merged in any order, but when a rename is
+    applied, the lake must have the rows from before it and none from after it.
     """
     renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
     if renamed and any(table.changes for table in tables):
@@ -181,7 +182,7 @@ def last_order_key(segment: Segment) -> int:
 
 
 def _follows(segment: Segment, order_key: int) -> bool:
-    """Returns whether a segment may follow that order key: rows of a transaction are never in two segments."""
+    """Returns whether a segment may follow that order key. The rows of a transaction are never in two segments."""
     if isinstance(segment, ChangesSegment):
         return order_key < segment.first_order_key <= segment.last_order_key
     return order_key <= segment.order_key

@@ -1,12 +1,10 @@
-"""Table locks for Delta tables that runs of several destinations write: one run at a time. Everything that writes such a table takes its
-lock here.
+"""Locks Delta tables that runs of several destinations write, for one run at a time. All code that writes such a table takes its lock here.
 
 On a disk and in S3, Spark's commits check and then write. A statement that a dead run left running in Spark must therefore have ended
 before a run of another destination commits: it could overwrite that commit. (A later run of the same destination would make a commit of
 the same effect.) So a run that takes a lock stores the IDs of its Spark sessions with the lock, and removes them when it is done. A run
 that finds the sessions of another run ends those first. Left-over `deltalake` writes need not be ended: their commits never replace a
-file.
-"""
+file."""
 
 from __future__ import annotations
 
@@ -25,16 +23,18 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
-GIVE_WAY_SECONDS = 0.3  # gives another waiting run the precedence
-WAIT_SECONDS_MAX = 600.0  # as for the run lock: another run may be publishing the snapshot of a large table
-ENDED_SECONDS = 2.0  # for a statement that was committing when it was interrupted
-# Spark ends a statement without a waiting client after five minutes (spark.connect.execute.manager.detachedTimeout).
+GIVE_WAY_SECONDS = 0.3  # In this time another waiting run can take the lock.
+WAIT_SECONDS_MAX = 600.0  # The same as for the run lock: another run may be publishing the snapshot of a large table.
+ENDED_SECONDS = 2.0  # The time for a statement that was committing when it was interrupted.
+# Spark ends a statement that no client waits for after five minutes (spark.connect.execute.manager.detachedTimeout).
 DETACHED_SECONDS = 600.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
 class TableLock(Protocol):
-    """The lock of one table over all destinations, and a text stored with it. Implemented by `cdc_engine.destination_files.table_locks`."""
+    """The lock of one table over all destinations, and a text that is stored with it. `cdc_engine.destination_files.table_locks` implements
+    it.
+    """
 
     @property
     def held(self) -> bool: ...
@@ -48,7 +48,7 @@ class TableLock(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writing:
-    """The holder of a table lock, and the Spark `sessions` that it writes with, at `remote` as seen from `host`.
+    """The holder of a table lock, with the Spark `sessions` in which it writes, at `remote` as seen from `host`.
 
     `found_dead`: when another run found that the holder had died without removing this text, seconds since 1970; 0 if no run has.
     """
@@ -61,7 +61,7 @@ class Writing:
 
     @classmethod
     def of(cls, who: str, spark: SparkSettings, sessions: Sequence[LakeSession]) -> Writing:
-        """Returns the holder with its sessions. Sessions of a Spark inside this process are left out, because they end with it."""
+        """Returns the holder with its sessions. Sessions of a Spark within this process are left out, because they end with the process."""
         found = () if spark.master else tuple(str(session.spark.session_id) for session in sessions)
         return cls(who=who, host=platform.node(), remote="" if spark.master else spark.remote, sessions=found)
 
@@ -84,7 +84,7 @@ def _no_lock(_: str) -> TableLock | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableLocks:
-    """Takes table locks for a run. `lock`: returns the lock of a table path. `who`: the run's name, shown to waiting runs.
+    """Takes table locks for a run. `lock`: returns the lock for a table path. `who`: the run's name, which waiting runs show.
     `wait_seconds`: the longest wait for one lock.
     """
 
@@ -96,7 +96,8 @@ class TableLocks:
     def at(
         self, name: str, path: str, writing: Writing, fence: Fence, *, shared: bool, wait_seconds: float | None = None
     ) -> Iterator[bool]:
-        """Holds the table lock of the Delta table at `path` if the table is `shared`, and has the fence check the lock before each commit.
+        """Holds the table lock of the Delta table at `path` if the table is `shared`, and makes the fence check the lock before each
+        commit.
 
         Yields False if another run held the lock for all of `wait_seconds`. Without `wait_seconds`, waits for the time that applies to
         all locks and then raises TableError. Also raises TableError if the lock was lost meanwhile.
@@ -117,7 +118,7 @@ class TableLocks:
             with held_lock.written_down(writing), fence.at(name, held_lock.why_lost):
                 yield True
         finally:
-            with contextlib.suppress(Exception):  # the lock then ends with its session
+            with contextlib.suppress(Exception):  # The lock then ends with its session.
                 lock.release()
 
     def _opened(self, name: str, path: str) -> TableLock | None:
@@ -139,7 +140,7 @@ class _HeldLock:
     def take(self, wait_seconds: float) -> bool:
         with self._translated():
             deadline = time.monotonic() + wait_seconds
-            if not self.lock.register_waiting():  # another run waits and has precedence
+            if not self.lock.register_waiting():  # Another run waits and comes first.
                 if not wait_seconds:
                     return False
                 threading.Event().wait(GIVE_WAY_SECONDS)
@@ -151,7 +152,7 @@ class _HeldLock:
         return True
 
     def why_lost(self) -> str:
-        """Returns why the table may no longer be written, or an empty string. Asks the store of the lock."""
+        """Returns why the table may no longer be written, or an empty string. It asks the lock's store."""
         try:
             held = self.lock.confirm()
         except Exception as error:
@@ -176,7 +177,7 @@ class _HeldLock:
 
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:
-        """Stores the sessions with the lock before anything is written, until all statements have ended."""
+        """Stores the sessions with the lock before anything is written, and keeps them there until all statements have ended."""
         with self._translated():
             self._end_left_over(writing)
             self.lock.write(writing.to_text())
@@ -191,7 +192,7 @@ class _HeldLock:
         self._take_back()
 
     def _take_back(self) -> None:
-        """Removes the stored text. If this fails, the next run ends sessions that have ended already."""
+        """Removes the stored text. If that fails, the next run ends sessions that have already ended."""
         with contextlib.suppress(Exception):
             if self.lock.held:
                 self.lock.write("")
@@ -214,20 +215,26 @@ class _HeldLock:
                 f"{left.who} ended while it wrote the Delta table {self.path}, and statements that it started in the Spark "
                 f"{left.remote} of {left.host} may still run"
             )
-            raise TableError(self.name, f"{why}; it is waited for {rest:.0f} s, then Spark has ended it", own=False)
+            raise TableError(
+                self.name,
+                f"{why}; Spark ends them within {rest:.0f} s, and the merge is tried again until then",
+                own=False,
+            )
 
     def _translated(self) -> contextlib.AbstractContextManager[None]:
         return _translated(self.name, self.path)
 
 
 def _is_reached(left: Writing, ours: Writing) -> bool:
-    """Returns whether the left-over sessions are in the Spark that this run uses. 127.0.0.1 of another host is another Spark."""
+    """Returns whether the sessions that another run left are in the Spark that this run uses. 127.0.0.1 of another host is another
+    Spark.
+    """
     host = urllib.parse.urlsplit(left.remote).hostname or ""
     return left.remote == ours.remote and (left.host == ours.host or host not in LOOPBACK)
 
 
 def _goes_on(error: Exception) -> bool:
-    """Returns whether a statement may still run in Spark although its caller got an error."""
+    """Returns whether a statement may still be running in Spark although its caller got an error."""
     return isinstance(error, SparkUnavailableError) or is_away(error)
 
 

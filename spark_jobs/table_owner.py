@@ -3,8 +3,7 @@
 
 A table has one owner, a ledger and the source table that it follows, in the table property `sluice.owner`. Order keys of two ledgers
 cannot be compared, so a second owner would lose changes silently. The state that the last run left (the table's ID and version) is stored
-with the ledger: a table that is missing, replaced or restored does not have what the ledger assumes.
-"""
+with the ledger: a table that is missing, replaced or restored does not have what the ledger assumes."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from sluice.spark_jobs.errors import TableError
 OWNER_PROPERTY = "sluice.owner"
 TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"
 TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
-REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # operations that replace a table's content
+REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # These operations replace a table's content.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class Owner:
 
     @classmethod
     def from_text(cls, text: str) -> Owner:
-        """Inverse of `to_text`. If the text is not valid, returns an owner that matches no other."""
+        """Parses the text of `to_text`. Returns an owner that matches no other if the text is not valid."""
         try:
             record = json.loads(text)
             return cls(
@@ -47,14 +46,15 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRecord:
-    """A table as a run left it: `table_id` from its metadata, and its version."""
+    """A table as a run left it. `table_id`: from its metadata; and its version."""
 
     table_id: str
     version: int
 
 
 class TableRecords(Protocol):
-    """The states that earlier runs of the destination left, by "database.table". They are on disk before the batch counts as merged.
+    """The states in which earlier runs of the destination left tables, by "database.table". They are on disk before the batch counts as
+    merged.
 
     `beside`: the states of change log and history, by kind. `forget_current_state_table`: the table has no current-state table any more.
     """
@@ -68,7 +68,7 @@ class TableRecords(Protocol):
 
 
 class NoRecords:
-    """`TableRecords` that stores nothing: for a merge by hand."""
+    """Implements `TableRecords` without storing anything, for a merge by hand."""
 
     def get(self, name: str) -> TableRecord | None:  # noqa: ARG002
         return None
@@ -94,7 +94,7 @@ NO_RECORDS = NoRecords()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTable:
-    """The present state of a table. `commits`: Delta's history from the record's version on.
+    """The current state of a table. `commits`: Delta's history from the record's version on.
 
     `applied_epoch`: epoch of the last merged change, -1 if there is none. `written_before`: it has columns that only Sluice creates.
     `confined`: only the rows of one shard are meant, and `owner` is the shard's owner. `mismatch`: why rows of shards cannot be told
@@ -137,23 +137,23 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
 
 
 def refuse_others(owner: Owner, found: FoundTable) -> None:
-    """Raises TableError if the table has another owner, or has none and is possibly not ours. Such a table must not be replaced by our
-    rows.
-    """
+    """Raises TableError if the table has another owner, or has none and may not be ours. Our rows must not replace such a table."""
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or {_accept(owner)}", state=state, for_good=True)
 
 
 def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str:
-    """Returns what another writer did to a table since a run left it, as a sentence with what to do; empty if nothing relevant changed."""
+    """Returns a sentence about what another writer did to a table since a run left it, with what to do; empty if nothing relevant
+    changed.
+    """
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):
         return f"{owner.table} is {state}: {why}, or {_accept(owner)}"
     return ""
 
 
 def _accept(owner: Owner) -> str:
-    """Returns the remedy that all refusals have, as the end of a sentence."""
+    """Returns the remedy that all refusals share, as the end of a sentence."""
     return f"take the table over and re-snapshot it with `sluice lake accept {owner.destination} {owner.table}`"
 
 
@@ -187,8 +187,8 @@ def _owned(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
-    """Yields the problem of a copied table: CREATE TABLE AS SELECT and similar statements copy columns and rows, but neither the owner
-    nor the last order key.
+    """Yields the problem of a copied table: CREATE TABLE AS SELECT and similar statements copy columns and rows, but neither the owner nor
+    the last order key.
     """
     if record is None and found.exists and not found.owner and found.written_before:
         yield (
@@ -234,11 +234,11 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the commit after the record by which the table lost merged rows; None if it has all of them, or has them again.
+    """Returns the commit after the record in which the table lost merged rows; None if the table has all of them, or has them again.
 
     A RESTORE loses nothing if it goes to a version that had all rows and is not before any later merge.
     """
-    why: dict[int, Mapping[str, Any] | None] = {record.version: None}  # version → the commit by which it lost rows
+    why: dict[int, Mapping[str, Any] | None] = {record.version: None}  # Version → the commit in which it lost rows.
     merged, last = record.version, record.version
     for commit in sorted(commits, key=_version):
         version = _version(commit)
@@ -259,25 +259,27 @@ def _version(commit: Mapping[str, Any]) -> int:
 
 
 def restored_version(commit: Mapping[str, Any]) -> int:
-    """Returns the version that a RESTORE went to; -1 if it does not say one, or if the commit is no RESTORE."""
+    """Returns the version to which a RESTORE went; -1 if it does not say, or if the commit is not a RESTORE."""
     text = str((commit.get("operationParameters") or {}).get("version") or "")
     return int(text) if text.isdigit() and str(commit.get("operation", "")).startswith("RESTORE") else -1
 
 
 def rewrites(commit: Mapping[str, Any]) -> bool:
-    """Returns whether a commit gives the table another content as a whole."""
+    """Returns whether a commit replaces the whole content of the table."""
     operation, parameters = str(commit.get("operation", "")), commit.get("operationParameters") or {}
     overwrites = operation == "WRITE" and str(parameters.get("mode", "")).lower() == "overwrite"
     return overwrites or operation.startswith(REWRITES)
 
 
 def of_a_shard(commit: Mapping[str, Any]) -> bool:
-    """Returns whether Sluice replaced the rows of one shard, which the commit's predicate names. deltalake's MERGE has a predicate too."""
+    """Returns whether Sluice replaced the rows of one shard, which the commit's predicate names. A MERGE of deltalake has a predicate
+    too.
+    """
     return bool(rewrites(commit) and our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
 
 
 def is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
-    """Returns whether the owner made the commit: for example a merge that failed after a RENAME gave the table another table's rows and
+    """Returns whether the owner made the commit: for example, a merge failed after a RENAME had given the table another table's rows and
     before it could store the new state.
     """
     theirs = our_record(commit)
@@ -297,7 +299,7 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
     for commit in found.commits:
         theirs = our_record(commit)
         ours = theirs.get("ledger") == writer.owner.ledger_id
-        if found.confined and theirs.get("table") != writer.owner.table:  # another shard has a position of its own
+        if found.confined and theirs.get("table") != writer.owner.table:  # Another shard has a position of its own.
             continue
         if ours and _is_ahead(theirs, writer):
             yield (
@@ -311,8 +313,8 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _is_ahead(theirs: Mapping[str, Any], writer: LakeWriter) -> bool:
-    """Returns whether the table is ahead of the writer: it has a later delivery, or another batch with the same delivery number, or, from
-    an earlier epoch, changes that come again with order keys of a later epoch.
+    """Returns whether the table is ahead of the writer: it has a later delivery; another batch with the same delivery number; or changes of
+    an earlier epoch that come again with order keys of a later one.
     """
     delivery, end = int(theirs.get("delivery", 0)), theirs.get("end") or {}
     if delivery != writer.delivery:
@@ -328,7 +330,7 @@ def _lies_after(place: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
 
 
 def _within(place: Mapping[str, Any]) -> tuple[int, str, int]:
-    """Returns a sort key for positions of one epoch. File numbers can grow by a digit, so the length of the name is compared first."""
+    """Returns a sort key for positions of one epoch. File numbers may grow by a digit, so the length of the name is compared first."""
     file = str(place.get("file") or "")
     return len(file), file, int(place.get("offset") or 0)
 

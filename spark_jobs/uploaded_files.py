@@ -1,9 +1,8 @@
-"""Makes local files of a run readable for Spark: in place if both see the same disk, otherwise by uploading them to the object store that
-has the staged batches.
+"""Makes local files of a run readable for Spark: in place if both see the same disk, otherwise by an upload to the object store of the
+staged batches.
 
 Each Spark session uploads the files it needs. Uploads are removed when the run closes its sessions; what a killed run left is removed by
-a later run.
-"""
+a later run."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from sluice.spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 
-EMPTY = "_lent"  # an object store has no empty folders; Spark ignores files whose name starts with "_"
-LEFT_SECONDS = 24 * 3600.0  # older uploads belong to runs that have ended
+EMPTY = "_lent"  # An object store has no empty folders. Spark ignores files whose names begin with "_".
+LEFT_SECONDS = 24 * 3600.0  # Older uploads belong to runs that have ended.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lending:
-    """Where files are uploaded. `url`: a prefix in an object store; empty: files are not uploaded. `storage_options`: deltalake's,
-    with environment variables already replaced by their values.
+    """Where files are uploaded. `url`: a prefix in an object store; empty if files are not uploaded. `storage_options`: deltalake's, with
+    the values of environment variables.
     """
 
     url: str = ""
@@ -62,7 +61,9 @@ class UploadedFiles:
             raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; it is tried again") from None
 
     def placed(self, files: StoredFiles) -> str:
-        """Returns the URL where Spark reads a table's snapshot rows or buffered changes, which may already be in an object store."""
+        """Returns the URL where Spark reads the rows of a table's snapshot, or its buffered changes. They may be in an object store
+        already.
+        """
         if not files.url:
             files.folder.mkdir(parents=True, exist_ok=True)
             return self.place(files.folder)
@@ -71,7 +72,7 @@ class UploadedFiles:
         return files.url
 
     def close(self) -> None:
-        """Removes the uploads. What cannot be removed now is removed by a later run."""
+        """Removes the uploads. A later run removes what cannot be removed now."""
         if self._begun:
             with contextlib.suppress(StoreError):
                 self._folder(self._mine).remove()

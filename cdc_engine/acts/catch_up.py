@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.5
 # How long an engine may stay in a state in which it reads nothing. Some of these states are temporary, and each tick
 # starts the engine again.
 ENDED_SECONDS_MAX = 60.0
-STATUS_SECONDS_MAX = 15.0  # an engine writes its status once per second
+STATUS_SECONDS_MAX = 15.0  # An engine writes its status once per second.
 # An engine without a status may still be starting: it compiles kernels, and writes its status within this time.
 SILENT_SECONDS_MAX = 300.0
 # How long a table must have been stopped. The engine re-snapshots many stopped tables by itself and first opens their

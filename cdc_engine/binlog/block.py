@@ -44,8 +44,8 @@ QUERY_ARRAYS: Mapping[str, npt.DTypeLike] = dict.fromkeys(
 
 
 def keep_events(block: Block, mask: Mask) -> Block:
-    """Returns the block without the row events where `mask` is false. `mask`: bool, one per event. Transactions stay,
-    even if they become empty. The rows query of a statement stays with the statement's first row event.
+    """Returns the block without the row events where `mask` is false. `mask`: bool, one per event. Transactions stay, also those that
+    become empty. A statement's SQL text (rows query) stays with its first row event.
     """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
     arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}

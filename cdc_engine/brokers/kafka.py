@@ -47,7 +47,7 @@ def settings_of(
 
 
 def headers_of(message: Message) -> list[tuple[str, str | bytes | None]]:
-    """Returns a record's headers: the GTID and the position of its event; the GTID only if the transaction has one."""
+    """Returns a record's headers: the position of its event, and the GTID if the transaction has one."""
     named = ((GTID_HEADER, message.origin.gtid), (POSITION_HEADER, message.origin.position))
     return [(name, value.encode()) for name, value in named if value]
 

@@ -100,7 +100,7 @@ class MessageMaker:
     # ── packets ──
 
     def _packets(self, parts: Sequence[EntryPart]) -> list[Message]:
-        """Returns one message per topic and partition. Its origin is that of its last entry."""
+        """Returns one message per topic and partition. A message's origin is that of its last entry."""
         gathered: dict[tuple[str, int], list[Message]] = {}
         for part in parts:
             for message in self._entries_of(part):

@@ -1,4 +1,4 @@
-"""Finds where messages come from in the binlog: the GTIDs and positions for their headers. Used by `messages`."""
+"""Finds the origins of messages in the binlog: the GTIDs and positions for their headers. Used by `messages`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from sluice.cdc_engine.errors import PublishError
 
 @dataclasses.dataclass(frozen=True)
 class MessageOrigin:
-    """Where a message comes from: the GTID of its transaction, empty without one; file and offset of its event in the binlog."""
+    """Where a message comes from. `gtid`: that of its transaction, empty without one; file and offset: those of its event in the binlog."""
 
     gtid: str = ""
     position: str = ""
@@ -23,8 +23,8 @@ NO_ORIGIN = MessageOrigin()
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message. `partition`: of the topic, from 0 on; a broker without partitions ignores it. `origin`: for the message's headers, if the
-    broker has them; of a message with several events, that of the last one.
+    """A message. `partition`: the number of the topic's partition, from 0 on; a broker without partitions ignores it. `origin`: used in the
+    message's headers, if the broker has headers; for several events it is that of the last one.
     """
 
     topic: str

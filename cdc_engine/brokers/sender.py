@@ -48,8 +48,8 @@ class RoundResult(enum.Enum):
     """The outcome of one round."""
 
     SENT = "sent"
-    NOTHING = "nothing"  #: there was nothing to send
-    AGAIN = "again"  #: nothing was acked
+    NOTHING = "nothing"  #: There was nothing to send.
+    AGAIN = "again"  #: Nothing was acked.
 
 
 class BrokerSender(Generic[ContentT]):

@@ -13,7 +13,7 @@ from sluice.cdc_engine.time_text import cron
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
 HOURLY = "hourly"
-MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0  # a year, a hundred years
+MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0  # A year, and a hundred years.
 
 
 def _owner(text: str) -> str:

@@ -34,7 +34,7 @@ from sluice.secret_values import is_reference
 TOKEN = re.compile(r";token=([^;]*)")
 REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
 PORT_MAX = 65_535
-# parameters that may contain a secret; only `token` is filled in when a run attaches
+# These parameters may contain a secret. Only `token` is filled in when a run attaches.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # The folders that Sluice itself uses below a lake.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"

@@ -25,7 +25,7 @@ RECORDS = 64
 UNDIVIDED = "lake-tables.json"  # Earlier versions stored all tables in this record.
 
 
-Kept = dict[str, dict[str, tuple[str, int]]]  # name → MAIN, "log" or "history" → (id, version)
+Kept = dict[str, dict[str, tuple[str, int]]]  # Table's name → MAIN, "log" or "history" → (id, version).
 MAIN = ""
 
 
@@ -40,7 +40,7 @@ class LakeTables:
         self._lock = threading.Lock()
         self._versions: dict[str, int] = {}
         self._tables: Kept = {}
-        self._names: dict[str, set[str]] = {}  # record → names of its tables
+        self._names: dict[str, set[str]] = {}  # Record → names of its tables.
         self._undivided = False
         self._read()
 

@@ -25,7 +25,7 @@ POLL_SECONDS = 0.1
 WAITING_FILE = "run.waiting"  # One of the processes that wait for the run lock holds this file's lock.
 DRAIN_LOCK_FILE = "drain.lock"  # The run that drains holds this lock while it is attached.
 POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that other hosts share.
-_taken: dict[str, Lock] = {}  # run locks of this process, by the destination's folder
+_taken: dict[str, Lock] = {}  # The run locks of this process, by the destination's folder.
 
 
 class RunLockTimeoutError(CanalServiceError):

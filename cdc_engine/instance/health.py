@@ -144,7 +144,7 @@ def revive_seconds(error: Exception | None, revived: int) -> float | None:
 
 
 def _of_the_disk(error: Exception | None) -> bool:
-    """Returns whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
+    """Returns whether a parser ended because it could not write spilled rows, recorded rows, or the schema history."""
     return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))
 
 

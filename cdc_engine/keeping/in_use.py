@@ -70,7 +70,8 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Adds each file as it is now if it is valid, else as it was. Unchanged files come first, so that a new file yields to existing ones.
+    """Adds each file in its current form if that is valid, otherwise in its earlier form. Unchanged files come first, so that a new file
+    yields to existing ones.
 
     Groups come last, because their members must exist.
     """

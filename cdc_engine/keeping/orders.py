@@ -23,7 +23,7 @@ ASKED_SECONDS_MAX = 60.0  # Older orders are ignored, because the operator no lo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-    """An order. `by`: user and host. `at`: seconds since 1970. `wish`: what to do once; empty for a stop."""
+    """An order. `by`: user and host. `at`: seconds since 1970. `wish`: what the engine must do once; empty for a stop."""
 
     by: str
     at: float

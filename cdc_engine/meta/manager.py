@@ -43,7 +43,7 @@ class MetaManager(Protocol):
         """Whether this ledger was never written."""
 
     def require_own(self) -> None:
-        """Raises LeaseLostError once a write was refused: the stored ledger is another than the one known here, and stays so."""
+        """Raises LeaseLostError once a write was refused: the stored ledger is not the one that is known here, and will not become it."""
 
     def close(self) -> None:
         """Ends what is under way. Call it last, when the engine stops."""

@@ -138,7 +138,7 @@ class _HandlerQueue:
         for turn in range(1, TRIES + 1):
             try:
                 self._handler(alarm)
-            except Exception as error:  # an error of a handler must not end the thread
+            except Exception as error:  # An error of a handler must not end the thread.
                 log.warning("alarm_not_taken", about=alarm.key, turn=turn, reason=_why(error))
                 if turn < TRIES:
                     self._pause(PAUSE_SECONDS * 2 ** (turn - 1))

@@ -33,7 +33,9 @@ COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # The flag of COM_BINLOG_DUMP_GTID which says that a GTID set follows.
 # The flag of a dump for which the server reports the end of the binlog and does not wait (BINLOG_DUMP_NON_BLOCK).
 NON_BLOCKING = 0x01
-ANNOTATED = 0x02  # flag of a dump: MariaDB sends the SQL text of statements too (BINLOG_SEND_ANNOTATE_ROWS_EVENT); MySQL always does
+# The flag of a dump for which MariaDB also sends the SQL text of statements (BINLOG_SEND_ANNOTATE_ROWS_EVENT). MySQL
+# always sends it.
+ANNOTATED = 0x02
 DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset.
 FIRST_OFFSET = 4  # The first event follows a binlog file's magic bytes.
 GATHER_SECONDS = 0.002  # How long a read waits for more bytes before it returns few.
@@ -134,7 +136,9 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_flags(self, *, to_end: bool = False, rows_queries: bool = False) -> int:
-        """Returns the flags of a dump that ends at the server's current end, and of one with the SQL text of statements."""
+        """Returns the flags of a dump. `to_end`: it ends at the server's current end. `rows_queries`: it includes the SQL text of
+        statements.
+        """
         return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
 
     def dump_from_file(self, file: str, offset: int, flags: int = 0) -> bool:

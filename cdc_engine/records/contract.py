@@ -15,7 +15,7 @@ from types import MappingProxyType
 from sluice.cdc_engine.errors import MetaError, StaleWriteError
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-NOT_THERE = 0  # the version of a record that was never written
+NOT_THERE = 0  # The version of a record that was never written.
 TRIES_MAX = 100
 
 

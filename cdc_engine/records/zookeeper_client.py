@@ -32,7 +32,7 @@ OWN = "sluice"  # The node under a destination for values that Canal has no node
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
-KERBEROS = "kerberos"  # the module that pure-sasl imports for GSSAPI
+KERBEROS = "kerberos"  # pure-sasl imports this module for GSSAPI.
 NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, which is 1 MiB unless changed.
 
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # The caller reports errors.

@@ -41,7 +41,7 @@ class ColumnFilter:
 
     @property
     def tables(self) -> dict[str, frozenset[str]]:
-        """The columns that the items name, in upper case, by UPPER(database.table)."""
+        """UPPER(database.table) → the columns that the items name, in upper case."""
         return {**self._exclude, **self._include}
 
     def _parse(self, text: str) -> dict[str, frozenset[str]]:

@@ -28,7 +28,7 @@ RESTARTS_MAX = 8  # for one cause
 
 
 class RestartCause(enum.StrEnum):
-    """Why the rows are read again, for the causes that are bounded."""
+    """Why the rows are read again, for causes whose repetitions are limited."""
 
     CASCADES = "cascades"  #: Changes by foreign keys cannot be derived.
     IMAGES = "images"  #: Images lack columns of rows whose keys changed.

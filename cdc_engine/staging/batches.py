@@ -55,7 +55,7 @@ class StagedBatches:
         return has_all(manifest, lambda file: sizes.get(file, -1))
 
     def remove(self, folder: Path, ledger_id: str) -> None:
-        """Removes a batch. If the store does not answer, its copy there is removed at the next start."""
+        """Removes a batch. If the store does not answer, the next start removes its copy there."""
         shutil.rmtree(folder, ignore_errors=True)
         if self._place is not None:
             with contextlib.suppress(StoreError):

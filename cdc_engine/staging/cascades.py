@@ -173,7 +173,7 @@ class CascadeRecorder:
                 self._events.append(writer.finish())
             except (SluiceError, OSError, MemoryError):
                 raise
-            except Exception as error:  # of any kind: the tables below stop, the others go on
+            except Exception as error:  # The error may be of any kind: the tables below this one stop, others continue.
                 del self._writers[key]
                 self._unseen(writer.version, _unexpected(writer.version, error))
 

@@ -95,7 +95,9 @@ def _all_bits(schema: pa.Schema) -> dict[str, int]:
 
 
 class _Values:
-    """Values by number, stored in chunks. Each chunk is at least twice as long as the next one, so a value is copied only a few times."""
+    """Stores values by number in chunks. Each chunk is at least twice as long as the next one, so that a value is copied only a few
+    times.
+    """
 
     def __init__(self) -> None:
         self._heaps: list[Any] = []

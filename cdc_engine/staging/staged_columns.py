@@ -10,7 +10,7 @@ from sluice.cdc_engine.contracts import Int32s, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.states import TableState
 
-RESERVED = "_sluice_"  # prefix of Sluice's own columns, whatever their case
+RESERVED = "_sluice_"  # The prefix of Sluice's own columns, in any case of letters.
 
 
 def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:

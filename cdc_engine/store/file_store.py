@@ -45,7 +45,7 @@ class FileEventStore(BackedEventStore):
 
     @property
     def log(self) -> EventLog:
-        """The log, for consumers, which read it independently of the store."""
+        """The log, which consumers read independently of the store."""
         return self._log
 
     @property

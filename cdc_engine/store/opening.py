@@ -171,7 +171,7 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
 def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
     if lost := going_on.lost():
         raise StoreUnfitError(
-            f"the events in {events.directory} cannot be handed out: {why}. Nor can they be read again: "
+            f"the events in {events.directory} cannot be handed out: {why}. They cannot be read again either: "
             f"{lost}. Undo what was changed, so that they fit; or remove {events.directory}, and the "
             "destination is POSITION_LOST, with the ways out of that state"
         )

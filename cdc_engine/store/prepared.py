@@ -185,7 +185,7 @@ class PreparedFiles:
 
     def _writer(self) -> Recording:
         if self._recording is None:
-            raise BinlogFormatError("an XA transaction continues whose beginning was not read")
+            raise BinlogFormatError("an XA transaction whose beginning was not read continues")
         return self._recording
 
     def _close(self) -> None:

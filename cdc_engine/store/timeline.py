@@ -49,7 +49,7 @@ class Entry:
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
-        """Returns whether it is a batch of its own. `isolated`: so is every statement that changes tables."""
+        """Returns whether the block must be a batch of its own. `isolated`: every statement that changes tables must be one."""
         if not isinstance(self.content, Block):
             return False
         ddl = bool(self.content.changes) and self.content.transaction_count > 0
@@ -160,7 +160,7 @@ def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[Bloc
 
 
 def consumed(entries: Sequence[Entry], mark: Mark) -> int:
-    """Returns how many entries are wholly before a mark."""
+    """Returns how many entries are completely before a mark."""
     place = (mark.transactions, mark.events)
     return bisect.bisect_right(entries, place, key=lambda entry: (entry.end.transactions, entry.end.events))
 

@@ -1,4 +1,4 @@
-"""The user interface of `sluice backfill`: shows the plan as a table, and the backfill with its progress. The rules are in
+"""Implements the user interface of `sluice backfill`: shows the plan as a table, and the backfill with its progress. The rules are in
 `cdc_engine.instance.backfill`.
 """
 
@@ -63,7 +63,7 @@ def rows(made: Plan) -> Table:
 
 
 def run(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: Console, *, into: str = "") -> Done:
-    """Runs the backfill and prints its progress on `to`. `into`: build a past state as a separate table instead.
+    """Runs the backfill and prints its progress on `to`. `into`: builds a past state as a separate table instead.
 
     Raises SluiceError, or SetupError if a table could not be merged.
     """

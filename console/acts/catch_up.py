@@ -1,4 +1,6 @@
-"""`sluice catch-up`: brings the lake to the source's current end and returns. `cdc_engine.acts.catch_up` decides when that is done."""
+"""Implements `sluice catch-up`: brings the lake to the source's current end and returns. `cdc_engine.acts.catch_up` decides when it is
+reached.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
-LOCK_FILE = "catch-up.lock"  # in data_dir; `sluice up` is refused while it is held
+LOCK_FILE = "catch-up.lock"  # This file is in data_dir. `sluice up` is refused while somebody holds its lock.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaughtUp:
-    """One destination that has everything up to `end`. `stopped`: tables that lack changes, because they are not followed."""
+    """One destination that has everything up to `end`. `stopped`: stopped tables, which lack changes."""
 
     destination: str
     end: CatchUpEnd
@@ -56,8 +58,8 @@ class CaughtUp:
 def catch_up(
     config: SluiceConfig, conf: Path, names: Sequence[str], *, seconds_max: float, say: Callable[[str], None]
 ) -> list[CaughtUp]:
-    """Waits until each destination has what its source had when this was called. Starts what is needed if nothing runs, and then stops
-    it again.
+    """Waits until each destination has everything that its source had when this was called. If nothing runs, starts what is needed and
+    stops it again.
 
     `names`: destinations, all if empty. `seconds_max`: for all of them, 0 for no limit. Raises SluiceError, SetupError.
     """
@@ -98,8 +100,8 @@ def catch_up(
 def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
-    """Yields a function that checks that everything runs, and starts again what has died. Starts the stack for these destinations unless
-    one runs already, and stops at the end what it started. Raises SetupError if another `sluice catch-up` of this data_dir runs.
+    """Yields a function that checks that all processes run, and restarts those that died. If no stack runs, starts one for these
+    destinations and stops it at the end. Raises SetupError if another `sluice catch-up` of this data_dir runs.
     """
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():
@@ -117,7 +119,7 @@ def running(
             yield functools.partial(_require_running, stack)
             return
         stack.require_startable()
-        stack.up()  # ends what it has started if it fails
+        stack.up()  # If it fails, it ends what it has started.
         try:
             yield functools.partial(_kept_alive, stack)
         finally:

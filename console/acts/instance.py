@@ -1,4 +1,4 @@
-"""`sluice instance`: lists engines with their requested state, shows their logs, and edits their files in conf/."""
+"""Implements `sluice instance`: lists engines with their requested state, shows their logs, and edits their files in conf/."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sluice.cdc_engine.keeping.keeper import what_stays
 from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
 
-REMOVED = "REMOVED"  # its file was removed from conf/, its ledger was not
-LOGS = ("engine.log", "code-server.log")  # the logs of processes that keep engines
+REMOVED = "REMOVED"  # The destination's file was removed from conf/; its ledger still exists.
+LOGS = ("engine.log", "code-server.log")  # The logs of the processes that run engines.
 TAIL_BYTES_MAX = 8 << 20
 FOLLOW_SECONDS = 0.3
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -30,7 +30,9 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
-    """One destination. `wanted`: "run" or "stopped"; `by`: who stopped it and when. `conf`: why its file is not in use, or empty."""
+    """One destination for the list. `wanted`: "run" or "stopped". `by`: who stopped it, and when. `conf`: why its file is not in use, or
+    empty.
+    """
 
     name: str
     state: str
@@ -94,7 +96,7 @@ def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
 
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
-    """Yields new lines until `stopping` is set. A file that was started again is read from its beginning."""
+    """Yields new lines until `stopping` is set. A file that was created again is read from its beginning."""
     places = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
         for file, place in list(places.items()):
@@ -132,7 +134,9 @@ def _since(file: Path, place: int) -> tuple[str, int]:
 
 
 def changed(directory: Path, name: str, text: str) -> bool:
-    """Replaces a destination's file if conf/ is valid with the new text. Returns whether the text differed. Raises ConfigurationError."""
+    """Replaces a destination's file, if conf/ is valid with the new text. Returns whether the text is different. Raises
+    ConfigurationError.
+    """
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no name of a destination: a letter, then letters, digits and _")
     there = read_conf_files(directory)

@@ -1,4 +1,4 @@
-"""`sluice position`: shows and sets the position of a destination. The rules are in `cdc_engine.acts.position`."""
+"""Implements `sluice position`: shows and sets the position of a destination. The rules are in `cdc_engine.acts.position`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
 def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
-    """Returns the position that an operator requests. Raises ConfigurationError unless it is exactly one, and well-formed."""
+    """Returns the position that an operator requests. Raises ConfigurationError unless exactly one is given, in a valid form."""
     if [bool(place or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
-            "say where to: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
+            "give the position: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
         )
     at_us = time_us(moment, time.time_ns() // 1000) if moment else None
     if not place:

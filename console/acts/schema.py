@@ -1,7 +1,6 @@
-"""`sluice schema`: shows a destination's table schemas, and the pending schema changes.
+"""Implements `sluice schema`: shows the schemas of a destination's tables, and the pending schema changes.
 
-It reads the destination's files; `cdc_engine.acts.stopped_table` executes an operator's decision. Starts and stops nothing.
-"""
+It reads the destination's files; `cdc_engine.acts.stopped_table` executes an operator's decision. Starts and stops nothing."""
 
 from __future__ import annotations
 
@@ -34,12 +33,12 @@ def statement_of(file: str) -> str:
 
 
 def directory_of(config: SluiceConfig, name: str) -> Path:
-    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not have it."""
+    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not contain it."""
     return config.destination_dir(require_destination(config, name).name)
 
 
 def pending_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[PendingSchemaChange]]:
-    """Returns destination → its pending schema changes, for one or for all."""
+    """Returns destination → its pending schema changes, for one destination or for all."""
     names = [name] if name else sorted(config.destinations)
     return {each: pending_changes(directory_of(config, each)) for each in names}
 
@@ -88,7 +87,7 @@ def _table_json(
 
 
 def render_schema(tables: list[dict[str, Any]]) -> Table:
-    """Returns a table for a person, with one line per table."""
+    """Returns the tables in a form for a person, one line per table."""
     shown = Table("table", "state", "key", "columns", "waits for approval")
     for table in tables:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in table["columns"])
@@ -99,7 +98,7 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
 
 
 def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
-    """Returns pending schema changes for a person: the statement, the plans and the command that decides."""
+    """Returns pending schema changes in a form for a person: the statement, the plans, and the command that decides."""
     parts: list[Any] = []
     for name, held in changes.items():
         for change in held:

@@ -1,4 +1,4 @@
-"""`sluice snapshot`: shows the snapshots of tables from the destination's files. `acts.snapshot` executes requests."""
+"""Implements `sluice snapshot`: shows the snapshots of tables from the destination's files. `acts.snapshot` carries out requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def require_all(destination: str, tables: str, where: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
-    """One table's snapshot for display. `waits`: a sentence that says what it waits for, or empty. `cascade_changes`: number of buffered
+    """One table's snapshot for display. `waits`: a sentence about what it waits for, or empty. `cascade_changes`: the number of buffered
     changes of parent rows, which the publication applies to the table.
     """
 
@@ -68,7 +68,7 @@ class ShownSnapshot:
 
     @property
     def says(self) -> str:
-        """What it waits for, and why its rows were read again."""
+        """Returns what the snapshot waits for, and why its rows were read again."""
         sentences = [self.waits or self.record.reason]
         if self.record.restarts and self.record.is_open:
             sentences.append(f"restarted {self.record.restarts} times")
@@ -126,7 +126,7 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
-    """Returns a table for a person, with one line per snapshot."""
+    """Returns the snapshots in a form for a person, one line each."""
     if not shown:
         return Text("no snapshot was ever requested; `sluice snapshot start DESTINATION` requests one")
     table = Table("destination", "table", "state", "rows", "of some", "percent", "rows/s", "left", "what it says")
@@ -161,5 +161,5 @@ def follow(config: SluiceConfig, destination: str, screen: Console, pause: Calla
 
 
 def folder(config: SluiceConfig, destination: str) -> Path:
-    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not have it."""
+    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not contain it."""
     return directory_of(config, destination)

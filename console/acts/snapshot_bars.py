@@ -13,7 +13,7 @@ from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
 
 
 class SnapshotBars:
-    """One bar per table, shown from `__enter__` to `__exit__`; other output appears above the bars."""
+    """Shows one bar per table between `__enter__` and `__exit__`. Other output appears above the bars."""
 
     def __init__(self, screen: Console) -> None:
         self._shown = Progress(

@@ -10,7 +10,7 @@ from sluice.console.canal_import.properties import GTID_ON, SHOWN_KINDS, ImportR
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
-CLIENT = 1001  # the client id of Canal's own sender
+CLIENT = 1001  # The client id of Canal's own sender.
 RULES = tuple(
     f"canal.mq.{key}"
     for key in (
@@ -18,8 +18,8 @@ RULES = tuple(
         *("dynamicTopicPartitionNum", "database.hash", "enableDynamicQueuePartition"),
     )
 )
-BATCH_UNITS = 50  # units of 1024 bytes
-# Canal's value in lower case → ours.
+BATCH_UNITS = 50  # Canal's default, in units of 1024 bytes.
+# Canal's value in lower case → Sluice's value.
 KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "kafka": kafka_of,
     "rabbitmq": rabbitmq_of,

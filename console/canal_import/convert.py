@@ -1,7 +1,6 @@
-"""Converts Canal's conf folder to Sluice's conf/ and a report. The command is in `console.main`.
+"""Converts Canal's conf folder to Sluice's conf/, and makes a report. The command is in `console.main`.
 
-Existing files are not overwritten. The result is read back and checked like any conf/.
-"""
+Existing files are not overwritten. The result is read back and checked like any conf/."""
 
 from __future__ import annotations
 
@@ -27,19 +26,19 @@ from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
-LAKE_CLIENT = 1001  # its cursor in ZooKeeper becomes the destination's start
+LAKE_CLIENT = 1001  # This client's cursor in ZooKeeper becomes the destination's start.
 HEAD = "# Made by `sluice import-canal`.\n"
 
 
 @dataclasses.dataclass
 class Imported:
-    """The result. `files`: those written. `findings`: by destination; "" for the server's own."""
+    """The result of an import. `files`: the files that were written. `findings`: by destination; "" for the server's own."""
 
     files: list[Path]
     findings: dict[str, ImportReport]
 
     def sentences(self) -> list[str]:
-        """Returns, for a person, what was converted, what was not, and which secrets must be set."""
+        """Returns sentences for a person: what was converted, what was not, and which secrets must be set."""
         said = [f"written: {file}" for file in self.files]
         for name, found in self.findings.items():
             where = name or SERVER_FILE
@@ -52,8 +51,8 @@ class Imported:
 
 
 def import_canal(folder: Path, target: Path) -> Imported:
-    """Converts Canal's configuration. `folder`: Canal's, with canal.properties. `target`: Sluice's conf/, which must not have these files
-    yet.
+    """Converts Canal's configuration. `folder`: Canal's, with canal.properties. `target`: Sluice's conf/, which must not contain these
+    files yet.
 
     Raises ConfigurationError, and then writes nothing.
     """
@@ -110,7 +109,7 @@ def _say_where(server: Settings, names: list[str], report: ImportReport) -> None
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:
-    """Returns the folder of canal.file.data.dir, which is relative to Canal's bin/."""
+    """Returns the folder in canal.file.data.dir. A relative path starts in Canal's bin/."""
     named = server.get("canal.file.data.dir") or server.get("canal.conf.dir", "../conf")
     path = Path(named)
     if path.is_absolute():
@@ -142,8 +141,8 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Writes a file by which each of Canal's clients starts where the destination starts, which is no later than the client's own
-    position. Returns its path.
+    """Writes a file that makes each of Canal's clients start where the destination starts, which is no later than the client's own
+    position. Returns the file's path.
     """
     if _has_ledger(config, name):
         findings.left.append(

@@ -23,7 +23,7 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Cursors:
-    """The cursors of an instance. `begin`: the oldest one, or None. `where`: what contains them, or where none was found."""
+    """The cursors of an instance. `begin`: the oldest one, or None. `where`: the file or node that has them, or where none was found."""
 
     clients: tuple[Client, ...] = ()
     where: str = ""
@@ -35,7 +35,7 @@ class Cursors:
 
 
 def from_file(folder: Path) -> Cursors:
-    """Reads them from an instance's folder. Raises ConfigurationError if meta.dat is damaged, because continuing would silently start
+    """Reads the cursors from an instance's folder. Raises ConfigurationError if meta.dat is damaged; the destination would silently start
     elsewhere.
     """
     file = folder / META_FILE
@@ -63,7 +63,7 @@ def _client(record: dict[str, Any]) -> Client:
 
 
 def from_zookeeper(client: Any, path: str) -> Cursors:
-    """Reads them from ZooKeeper. `path`: the destination's node; `client`: a connected kazoo client."""
+    """Reads the cursors from ZooKeeper. `path`: the destination's node. `client`: a connected kazoo client."""
     if client.exists(path) is None:
         return Cursors(where=f"ZooKeeper {path}, which is not there")
     found = []

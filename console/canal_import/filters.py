@@ -1,7 +1,6 @@
-"""Checks whether the tables that Canal's clients subscribed to are captured by a destination. Pure; used by `rules`.
+"""Checks whether a destination captures the tables to which Canal's clients subscribed. Pure; used by `rules`.
 
-In Canal a subscription's filter replaces filter.regex; in Sluice it only restricts it further.
-"""
+In Canal a subscription's filter replaces filter.regex; in Sluice it only restricts it further."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
 
 
 def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
-    """Returns the patterns of a client that may match a table outside. Patterns are compared as text, so an equivalent but different one
-    is returned too.
+    """Returns the patterns of a client that may match a table which is not captured. Patterns are compared as text, so an equivalent but
+    different one is returned too.
     """
     captured = TableFilter(include, exclude)
     known = {pattern.lower() for pattern in split_patterns(include)}

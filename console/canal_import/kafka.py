@@ -34,7 +34,7 @@ JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 
 
 def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns Kafka's settings in addition to those that all brokers have."""
+    """Returns the settings of Kafka besides those that all brokers have."""
     found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
     if keys := settings.given("kafka.bootstrap.servers", OLDER["kafka.bootstrap.servers"]):
         report.taken.append(f"{keys}: `servers`")
@@ -48,7 +48,7 @@ def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, A
 
 
 def _kafka(settings: Settings, key: str) -> str:
-    """Returns a setting; an older name takes precedence over the newer one, as in Canal."""
+    """Returns a setting. Its older name takes precedence over the newer one, as in Canal."""
     older = settings.get(OLDER[key]) if key in OLDER else ""
     return older or settings.get(key)
 
@@ -106,7 +106,7 @@ def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
 
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
-    """Returns user and password of a JAAS line; the password becomes an environment variable."""
+    """Returns user and password from a JAAS line. The password becomes an environment variable."""
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
         report.left.append("kafka.sasl.jaas.config: set sasl.username and sasl.password in `options` of the broker")

@@ -25,7 +25,7 @@ RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Returns keys and values as Java reads them; values without surrounding blanks."""
+    """Returns keys and values as Java parses them, without blanks around the values."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         pair = PAIR.fullmatch(line)
@@ -59,7 +59,7 @@ def _unescaped(text: str) -> str:
 
 @dataclasses.dataclass
 class ImportReport:
-    """The import's report: sentences that mention the keys they are about; and variable → the secret that it must contain.
+    """The report of an import: sentences that mention the keys they are about, and variable → the secret that it must contain.
 
     `taken`: converted. `left`: not converted, and what to do. `no_meaning`: not needed in Sluice, and why.
     """
@@ -83,8 +83,8 @@ class ImportReport:
 
 @dataclasses.dataclass
 class Settings:
-    """The settings of one instance, or of the server alone: the environment, then the files in this order. A blank value counts
-    as unset.
+    """The settings of one instance, or of the server alone: those of the environment, then those of the files in this order. A blank value
+    counts as unset.
     """
 
     files: tuple[Mapping[str, str], ...]
@@ -97,7 +97,7 @@ class Settings:
         return self.get(key, str(default)).lower() == "true"
 
     def number(self, key: str, default: int = 0) -> int:
-        """Returns an integer. Raises ConfigurationError if the value is none."""
+        """Returns an integer. Raises ConfigurationError if the value is not one."""
         text = self.get(key, str(default))
         try:
             return int(text)
@@ -105,7 +105,7 @@ class Settings:
             raise ConfigurationError(f"{key} is {text!r}, not a number: correct the properties file") from None
 
     def given(self, *keys: str) -> str:
-        """Returns those of the keys that have a value, joined for a sentence. Empty if none has one."""
+        """Returns the keys that have a value, joined for a sentence; empty if none has one."""
         return ", ".join(key for key in keys if self._raw(key))
 
     def _raw(self, key: str) -> str:
@@ -143,7 +143,7 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Returns the names of the instances: the listed ones, and with auto.scan each folder that has an instance.properties."""
+    """Returns the names of the instances: the listed ones, and, with auto.scan, each folder that contains an instance.properties."""
     listed = server.get("canal.destinations")
     expression = server.get("canal.destinations.expr")
     names = _expanded(expression) if expression else [name.strip() for name in listed.split(",") if name.strip()]

@@ -7,7 +7,7 @@ from typing import Any
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9876"
-# Key, its older name, which takes precedence, and Sluice's key.
+# A key, its older name (which takes precedence), and Sluice's key.
 SAME = (
     ("rocketmq.namesrv.addr", "canal.mq.servers", "servers"),
     ("rocketmq.producer.group", "canal.mq.producerGroup", "group"),
@@ -23,7 +23,7 @@ LEFT = (
 
 
 def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns RocketMQ's settings in addition to those that all brokers have."""
+    """Returns the settings of RocketMQ besides those that all brokers have."""
     found: dict[str, Any] = {"servers": SERVERS}
     for key, older, own in SAME:
         if text := (settings.get(older) if older else "") or settings.get(key):

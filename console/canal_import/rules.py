@@ -1,7 +1,6 @@
-"""Maps each of Canal's keys to Sluice: to a setting in conf/, to "not needed", or to "not converted" with what to do. Pure.
+"""Maps each of Canal's keys to a setting in conf/, to "not needed", or to "not converted" with what to do. Pure.
 
-Nothing is dropped silently: keys that no rule looked up are reported too.
-"""
+Nothing is dropped silently: keys that no rule looked up are reported too."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
     if start:
         record["start"] = start
     brokers = brokers_of(name, settings, findings)
-    if brokers:  # Canal does not run its own server then
+    if brokers:  # Canal does not run its own server then.
         record["brokers"] = brokers
     elif settings.flag(NO_SERVER):
         keys = settings.given(NO_SERVER, *SERVER)
@@ -168,7 +167,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # possibly inside a transaction, which cannot begin before its file
+        # This position may be inside a transaction, which cannot begin before its file.
         return {"file": left.file}
     start: dict[str, Any] = {}
     used: tuple[str, ...] = ()
@@ -197,7 +196,7 @@ def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
-    """Reports where the destination starts without a cursor. `used`: the keys that determine the start; empty if none does."""
+    """Reports where the destination starts without a cursor. `used`: the keys that decide the start; empty if none does."""
     if used:
         findings.taken.append(
             f"{used}: where to begin, as the properties say: no client's cursor was found in {looked_in}"
@@ -241,7 +240,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
-    """Sets whether clients are shown the SQL texts of statements; by default Canal shows them."""
+    """Sets whether clients get the SQL texts of statements; Canal's default is that they do."""
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(
             f"{TEXTS_OFF}: the SQL texts of statements are not shown, because they have the values of columns that filter.field hides"

@@ -16,7 +16,9 @@ READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IG
 
 
 def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
-    """Returns the sources. `common`: the settings of every server except its address. `taken`, `left`: the report, which is extended."""
+    """Returns the sources. `common`: the settings of every server, without its address. `taken`, `left`: lists of the report, to which this
+    adds.
+    """
     master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
     second = settings.get(STANDBY)
     heartbeat = _heartbeat(settings, left if second else [])

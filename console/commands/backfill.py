@@ -1,4 +1,4 @@
-"""`sluice backfill` and its options; `console.acts.backfill` does the work."""
+"""Defines `sluice backfill` and its options; `console.acts.backfill` does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice catch-up` and its options; `console.acts.catch_up` does the work."""
+"""Defines `sluice catch-up` and its options; `console.acts.catch_up` does the work."""
 
 from __future__ import annotations
 

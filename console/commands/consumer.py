@@ -1,4 +1,4 @@
-"""The subcommands of `sluice consumer`; `acts.consumer` does the work."""
+"""Defines the subcommands of `sluice consumer`; `acts.consumer` does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice lake` and `sluice quarantine`: the owners of Delta tables, and values that could not be decoded."""
+"""Defines `sluice lake` and `sluice quarantine`, for the owners of Delta tables and for values that could not be decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice maintain` and its options; `orchestration.run.maintain_run` does the work."""
+"""Defines `sluice maintain` and its options; `orchestration.run.maintain_run` does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by several subcommands of `sluice`: where they print, and the options that mean the same everywhere."""
+"""Defines what several subcommands of `sluice` share: where they print, and the options with the same meaning everywhere."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Name each thing 
 
 
 def config_now(directory: Path | None = None) -> SluiceConfig:
-    """Returns conf/ as the engines of this host use it. For an invalid file that is its previous content, with a line on stderr. Raises
-    ConfigurationError.
+    """Returns conf/ as the engines of this host use it. An invalid file counts with its previous content, and causes a line on stderr.
+    Raises ConfigurationError.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The subcommands of `sluice position`; `console.acts.position` does the work."""
+"""Defines the subcommands of `sluice position`; `console.acts.position` does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`sluice sql`, `equal`, `history` and `why`: query the lake, compare it with the source, and show how it came to its state."""
+"""Defines `sluice sql`, `equal`, `history` and `why`, which query the lake, compare it with the source, and show how it came to its
+state.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def equal(  # noqa: PLR0917  one argument an option
 
 
 def _progress(sentence: str) -> None:
-    """Prints to standard error, so that standard output has only the result."""
+    """Prints to standard error, so that standard output contains only the result."""
     errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""`sluice repair` and its options; `console.lake.repair` does the work."""
+"""Defines `sluice repair` and its options; `console.lake.repair` does the work."""
 
 from __future__ import annotations
 

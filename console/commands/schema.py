@@ -1,4 +1,4 @@
-"""The subcommands of `sluice schema`; `console.acts.schema` and `acts.stopped_table` do the work."""
+"""Defines the subcommands of `sluice schema`; `console.acts.schema` and `acts.stopped_table` do the work."""
 
 from __future__ import annotations
 

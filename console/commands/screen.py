@@ -1,4 +1,4 @@
-"""The console for tables and sentences; created by `main` and by the benchmarks."""
+"""Makes the console for tables and sentences. Used by `main` and the benchmarks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 from rich.console import Console
 
-PIPE_COLUMNS = 400  # a program that reads the pipe cannot use truncated cells
+PIPE_COLUMNS = 400  # A program that reads from the pipe cannot use truncated cells.
 
 
 def standard_output() -> Console:
-    """Returns a console as wide as its terminal; without a terminal it is wide enough that no cell is truncated."""
+    """Returns a console as wide as its terminal. Without a terminal it is so wide that no cell is truncated."""
     return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)

@@ -1,4 +1,4 @@
-"""The subcommands of `sluice snapshot`; `console.acts.snapshot` and `acts.snapshot` do the work."""
+"""Defines the subcommands of `sluice snapshot`; `console.acts.snapshot` and `acts.snapshot` do the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The subcommands of `sluice source`."""
+"""Defines the subcommands of `sluice source`."""
 
 from __future__ import annotations
 

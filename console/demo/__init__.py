@@ -1,1 +1,3 @@
-"""The demo: a private MySQL with a shop, seeded traffic, the whole stack, a live view, and the proof that source and lake are equal."""
+"""Runs the demo: a private MySQL with a shop, seeded traffic, the whole stack, a live view, and the proof that source and lake are
+equal.
+"""

@@ -1,4 +1,6 @@
-"""The demo's directory, with its own conf/, data and lake, so that it never uses a configuration of yours. Prepared by demo.run."""
+"""Prepares the demo's directory, which has its own conf/, data and lake, so that the demo never uses a user's configuration. Used by
+demo.run.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,14 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.console.toolchain.errors import SetupError
 
 DESTINATION = "shop"
-FIRST_BINLOG = "binlog.000001"  # read from its beginning: it contains the tables' CREATE statements
+# The binlog is read from its beginning, because it contains the tables' CREATE statements.
+FIRST_BINLOG = "binlog.000001"
 USUAL_PORTS = (3000, 4266, 15002, 33306)
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoHome:
-    """The directory of a demo. `folder`/conf is generated at every start; data, lake and mysql remain."""
+    """The directory of a demo. `folder`/conf is generated at every start; data, lake and mysql stay."""
 
     folder: Path
 
@@ -40,13 +43,13 @@ class DemoHome:
         return self.folder / "source"
 
     def start_over(self) -> None:
-        """Deletes what an earlier demo left here, and only what the demo created."""
+        """Deletes what an earlier demo left here. It deletes nothing that a demo did not create."""
         for name in ("conf", "lake", "data", "source"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Locks the directory for one demo. The kernel drops the lock of a killed demo, so an old file never blocks."""
+        """Locks the directory for one demo. The kernel releases the lock of a killed demo, so an old file never blocks."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "demo.lock").open("a+") as handle:
             try:
@@ -83,6 +86,8 @@ def open_home(folder: Path | None) -> DemoHome:
 
 
 def demo_ports(base: int) -> tuple[dict[str, int], int]:
-    """Returns the stack's ports with their names in conf/, and MySQL's: four in a row from `base`, or the usual ones for 0."""
+    """Returns the stack's ports, with their names in conf/, and MySQL's port: four consecutive ports from `base`, or the usual ones for
+    0.
+    """
     webserver, code_server, spark, mysql = range(base, base + 4) if base else USUAL_PORTS
     return {"webserver": webserver, "code_server": code_server, "spark_connect": spark}, mysql

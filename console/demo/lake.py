@@ -16,15 +16,13 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.equality.table_plan import OPERATION, SIGNS
 from sluice.spark_jobs.tables.commit_record import read_commit, row_counts
 
-# a change log's names of operations
+# The names of operations in a change log.
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """The numbers of rows that the commits of a table inserted, updated and deleted in Delta (changes of one key within a batch are
-    folded first).
-    """
+    """How many rows the commits of a table inserted, updated and deleted in Delta (changes of one key within a batch are folded first)."""
 
     inserted: int = 0
     updated: int = 0
@@ -35,7 +33,7 @@ class Changes:
 
 
 class DemoTable:
-    """One Delta table, read again only when it has a new version. `keyless`: Delta has its change log."""
+    """One Delta table, which is read again only when it has a new version. `keyless`: the Delta table is a change log."""
 
     def __init__(self, path: Path, *, keyless: bool) -> None:
         self.path, self.keyless = path, keyless
@@ -56,12 +54,12 @@ class DemoTable:
         return self._table.version()
 
     def row_count(self) -> int:
-        """Returns the current number of rows, without deleted ones; for a change log, the number of rows after its replay."""
+        """Returns the current number of rows, without deleted ones; for a change log, the number of rows after a replay."""
         operations = self._count()
         return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()
 
     def changes(self, after_version: int = -1) -> Changes:
-        """Returns what the commits after a version changed; for a change log, the changes in all of it."""
+        """Returns what the commits after a version changed; for a change log, all of its changes."""
         if self.keyless:
             operations = self._count()
             return Changes(**{field: operations[name] for name, field in LOGGED.items()})
@@ -81,7 +79,7 @@ class DemoTable:
 
 
 def sum_metrics(history: list[dict[str, Any]]) -> Changes:
-    """Returns the sums of the row counts in Delta's history of commits (numbers as text)."""
+    """Sums the row counts in Delta's history of commits (numbers as text)."""
     totals: Counter[str] = Counter()
     for commit in history:
         totals.update(row_counts(commit.get("operationMetrics") or {}))
@@ -119,7 +117,7 @@ def markers_shown(path: Path, after_version: int) -> list[Marked]:
 
 
 def freshness_seconds(path: Path, after_version: int) -> list[float]:
-    """Returns for each marker row the seconds from its commit in MySQL until Delta showed it, ascending."""
+    """Returns, for each marker row, the seconds from its commit in MySQL until Delta showed it, in ascending order."""
     return sorted(each.shown - each.sent for each in markers_shown(path, after_version))
 
 
@@ -131,7 +129,7 @@ def percentile(ascending: list[float], share: float) -> float | None:
 
 
 def _markers(path: Path, version: int) -> dict[int, float]:
-    """Returns, for one version, when MySQL wrote each marker, in seconds since 1970, by the marker's id."""
+    """Returns when MySQL wrote each marker of one version, in seconds since 1970, by the marker's id."""
     table = DeltaTable(str(path), version=version)
     if "sent_at" not in {field.name for field in table.schema().fields}:
         return {}

@@ -17,11 +17,11 @@ from sluice.console.demo.traffic import KEY_OF, DemoTraffic, Shop, Transaction
 from sluice.console.toolchain.errors import SetupError
 
 MARKER_SECONDS = 2.0
-Connection = pymysql.Connection  # it is generic only in the stubs
+Connection = pymysql.Connection  # The type is generic only in the stubs.
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """Returns the keys in MySQL, in key order, so that a resumed demo continues from there."""
+    """Returns the keys in MySQL, in key order, so that a resumed demo continues with them."""
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):
@@ -38,7 +38,7 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 
 class TrafficThread:
-    """The thread of the traffic. `failure`: the error that ended it early; `transactions`: the number of committed transactions."""
+    """Runs the traffic in a thread. `failure`: the error that ended it early. `transactions`: the number of committed transactions."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TrafficThread:
         self.raise_failure()
 
     def abandon(self) -> None:
-        """Ends the traffic without raising an error; harmless after `stop`."""
+        """Ends the traffic without raising an error. It may be called after `stop`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(60)
@@ -84,7 +84,7 @@ class TrafficThread:
                 self._loop(connection)
             finally:
                 connection.close()
-        except Exception as error:  # the main thread shows it
+        except Exception as error:  # The main thread shows it.
             self.failure = error
 
     def _loop(self, connection: Connection[Any]) -> None:
@@ -131,7 +131,7 @@ def run_transaction(connection: Connection[Any], transaction: Transaction) -> No
 
 
 def write_marker(connection: Connection[Any]) -> None:
-    """Writes one row with the server's own clock. When Delta shows it, everything before it is in Delta too."""
+    """Writes a row with the server's clock. When Delta shows it, Delta has everything before it."""
     sql = (
         f"INSERT INTO {DATABASE}.{MARKERS} SELECT COALESCE(MAX(id), 0) + 1, UTC_TIMESTAMP(6) FROM {DATABASE}.{MARKERS}"
     )

@@ -21,13 +21,13 @@ from sluice.cdc_engine.states import SnapshotState
 from sluice.console.acts.snapshot_bars import SnapshotBars, duration, figures
 
 LOOK_SECONDS = 0.25
-WAIT_SECONDS_MAX = 600.0  # after this the view of all tables, with the engine's state, is more useful
-SAY_SECONDS = 5.0  # between two lines of progress, if the output is no terminal
+WAIT_SECONDS_MAX = 600.0  # After this time the view of all tables, with the engine's state, is more useful.
+SAY_SECONDS = 5.0  # The interval between two lines of progress, if the output is not a terminal.
 
 
 class RowsBefore:
-    """Shows one snapshot. `records`, `name`: of the snapshot, "database.table". `where`: a sentence about where to look. Shows nothing if
-    the snapshot is already published when this begins, by an earlier demo.
+    """Shows one snapshot. `records`, `name`: the snapshot's, as "database.table". `where`: a sentence about where to look. Shows nothing if
+    an earlier demo has published the snapshot already.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:
@@ -51,7 +51,8 @@ class RowsBefore:
         return record is not None and not record.is_open
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Waits until all rows are in the lake and that was shown, the snapshot failed, or it takes too long. Nothing is shown after that.
+        """Waits until all rows are in the lake and this was shown, the snapshot has failed, or it takes too long. After that, it shows
+        nothing more.
 
         Calls `meanwhile` repeatedly.
         """
@@ -68,7 +69,7 @@ class RowsBefore:
             self._say(_end(record, self._where))
 
     def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
-        """Returns the record once it does not change any more; None if watching ended before."""
+        """Returns the record when it no longer changes; None if the display ended before that."""
         while not self._ended.wait(LOOK_SECONDS):
             record = self._get()
             if record is not None:

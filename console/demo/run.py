@@ -1,7 +1,6 @@
-"""Runs `sluice demo` from start to end: set up, start, traffic, view or proof, stop. Called by console.main.
+"""Runs `sluice demo` from start to end: sets up, starts, runs the traffic, shows the view or the proof, and stops. Called by console.main.
 
-Everything that it starts is its own child on a leash: Ctrl-C, SIGTERM, an error and even SIGKILL of the demo leave nothing running.
-"""
+Everything that it starts is its own child on a leash: Ctrl-C, SIGTERM, an error and even SIGKILL of the demo leave nothing running."""
 
 from __future__ import annotations
 
@@ -42,13 +41,14 @@ from sluice.equality.values import Extent, TableResult
 from sluice.orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
-ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # for the endless demo; --once sets them by its length
-ACK_SECONDS_MAX = 1800.0  # from the end of the traffic until all of it is acked, at most
-# No ack for this time ends the wait with what is known; a first merge on a busy machine takes minutes.
+ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # The intervals for the endless demo; --once sets them by its length.
+ACK_SECONDS_MAX = 1800.0  # The longest wait from the end of the traffic until all of it is acked.
+# If nothing is acked for this long, the wait ends with what is known then. A first merge on a busy machine takes
+# minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
-SAY_SECONDS = 5.0  # between two sentences about the same wait
-PLAIN_VIEW_SECONDS = 15.0  # without a terminal, when each view is printed below the last one
+SAY_SECONDS = 5.0  # The interval between two sentences about the same wait.
+PLAIN_VIEW_SECONDS = 15.0  # The interval of views without a terminal, where each view is printed below the last one.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class DemoOptions:
 
 
 class Demo:
-    """The running demo with its parts."""
+    """A running demo and its parts."""
 
     def __init__(self, options: DemoOptions, home: DemoHome, screen: Console) -> None:
         self.options, self.home, self.screen = options, home, screen
@@ -94,7 +94,7 @@ class Demo:
         self.before = RowsBefore(records, f"{DATABASE}.{VISITS}", screen, where)
 
     def start(self) -> None:
-        """Starts MySQL, then the stack; returns when all of it answers."""
+        """Starts MySQL, then the stack. Returns when all of it answers."""
         self._sweep()
         self._say("starting MySQL")
         self.source.start(self.options.visits)
@@ -113,7 +113,7 @@ class Demo:
             raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
 
     def watch(self, pace: TrafficThread) -> None:
-        """Shows the existing rows, then the live view, until Ctrl-C. Without a terminal, prints the view from time to time."""
+        """Shows the existing rows, then the live view, until Ctrl-C. Without a terminal it prints the view at intervals."""
         self.before.wait(lambda: self._look_after(pace))
         if not self.screen.is_terminal:
             self._watch(pace, self.screen.print, PLAIN_VIEW_SECONDS)
@@ -130,7 +130,7 @@ class Demo:
                 time.sleep(seconds)
 
     def once(self, pace: TrafficThread, before: dict[str, Before]) -> DemoSummary:
-        """Runs the traffic for its time, waits until it is merged, and proves that both sides are equal."""
+        """Runs the traffic for its time, waits until it is merged, and compares both sides."""
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
@@ -202,7 +202,7 @@ class Demo:
         return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
 
     def _sweep(self) -> None:
-        """Ends what an earlier demo of this directory left. Its leashes have done that already unless they were killed too."""
+        """Ends the processes that an earlier demo of this directory left, which happens only if its leashes were killed, too."""
         self.stack.down()
         for record in self.file.load():
             stop(record, [StopStep(terminate, 30.0)])
@@ -213,7 +213,7 @@ class Demo:
 
 
 def run_demo(options: DemoOptions, screen: Console) -> int:
-    """Runs the demo. Returns its exit code: 0 after Ctrl-C or when all tables are equal, else 1."""
+    """Runs the demo. Returns its exit code: 0 after Ctrl-C or if all tables are equal, otherwise 1."""
     home = open_home(options.folder)
     with home.alone(), signals.heard():
         if options.fresh:

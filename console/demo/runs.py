@@ -20,8 +20,8 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """A summary of runs. `runs`: begun, ended or not. `batches`: positions for which the lake has a consistent snapshot. `last`: the
-    newest run, as text.
+    """A summary of runs. `runs`: those that began, ended or not. `batches`: the positions for which the lake has a consistent snapshot.
+    `last`: the newest run, as text.
     """
 
     runs: int
@@ -51,7 +51,9 @@ class RunLog:
         return RunSummary(len(records), self._batches(), last)
 
     def _batches(self) -> int:
-        """Returns the number of batches. A run that drains merges many; each publishes one consistent snapshot, after its last table."""
+        """Returns the number of batches. A run that drains merges many, and each batch publishes one consistent snapshot after its last
+        table.
+        """
         try:
             cuts = pa.table(DeltaTable(self._cuts).scan(columns=["order_key", "published_at"]))
         except TableNotFoundError:

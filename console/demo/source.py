@@ -1,4 +1,4 @@
-"""Runs the demo's MySQL: a private server with the shop and the user of Sluice. Started and stopped by demo.run."""
+"""Runs the demo's MySQL: a private server with the shop and Sluice's user. demo.run starts and stops it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from sluice.console.toolchain.ports import LOOPBACK
 VERSION = "mysql-8.0.31"
 USER = "sluice"
 PASSWORD_VARIABLE = "SLUICE_DEMO_PASSWORD"  # noqa: S105  the name of the variable
-GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"  # the rights that docs/guides/README.md requires
+# The privileges that docs/guides/README.md requires.
+GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"
 SERVER_ID = 4201
 
 
 class DemoSource:
-    """The server of a demo. `folder` has the server's data and the password file (mode 0600); all of it remains after a stop."""
+    """The server of a demo. `folder` contains the server's data and the password file (mode 0600); all of it stays after a stop."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
@@ -31,7 +32,9 @@ class DemoSource:
         self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
 
     def start(self, visits: int) -> None:
-        """Starts the server, creates the shop if it is missing, and the user. `visits`: number of rows that are older than the binlog."""
+        """Starts the server, and creates the user and, if it is missing, the shop. `visits`: the number of rows that are older than the
+        binlog.
+        """
         self.server.start()
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             self._make_old(cursor, visits)
@@ -43,7 +46,7 @@ class DemoSource:
 
     @staticmethod
     def _make_old(cursor: Any, visits: int) -> None:
-        """Creates the rows that existed before anyone read a binlog; no binlog file has them."""
+        """Creates the rows that existed before the binlog; no binlog file contains them."""
         cursor.execute("SET SESSION sql_log_bin = 0")
         cursor.execute(create_database_statement())
         if not cursor.execute(f"SHOW TABLES FROM {DATABASE} LIKE '{VISITS}'"):
@@ -56,11 +59,11 @@ class DemoSource:
         self.server.stop()
 
     def connect(self) -> pymysql.Connection[Any]:
-        """Connects as root, as the shop itself does, in UTC."""
+        """Connects as root, as the shop itself does, with the time zone UTC."""
         return self.server.connect(init_command="SET time_zone = '+00:00'")
 
     def end(self) -> tuple[int, int]:
-        """Returns the number of the current binlog file and its size: everything that was committed is before it."""
+        """Returns number and size of the current binlog file. Everything that was committed is before this position."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row = cursor.fetchone()
@@ -80,7 +83,7 @@ class DemoSource:
 
 
 def _password(folder: Path) -> str:
-    """Returns the demo's own password, created at the first start and stored so that only this user can read it."""
+    """Returns the demo's password. It is created at the first start and stored so that only this user can read it."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "password"
     if not file.exists():

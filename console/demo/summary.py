@@ -1,4 +1,4 @@
-"""The summary of `demo --once`: the comparison of both sides row by row, what was done, and how fresh the lake was."""
+"""Makes the summary of `demo --once`: the row-by-row comparison of both sides, what was done, and how fresh the lake was."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def summarise(
     runs: RunSummary,
     wall_seconds: float,
 ) -> DemoSummary:
-    """Collects the values of all tables. `compared`: results after the traffic had ended and all of it was acked."""
+    """Collects the values of all tables. `compared`: the results after the traffic had ended and was acked."""
     tables = {}
     for name, table in lake.items():
         start = before[name]

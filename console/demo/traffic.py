@@ -1,9 +1,8 @@
-"""The traffic of the shop: an endless, seeded sequence of transactions. Run against MySQL by demo.pace.
+"""Generates the traffic of the shop: an endless, seeded sequence of transactions. demo.pace runs it against MySQL.
 
 `DemoTraffic` knows which keys exist, and draws the next transaction only from them and from its seed, so the same start gives the same
 statements. Every shape that a merge can get wrong occurs: key changes, two swapped keys, delete and re-insert in one transaction, updates
-and deletes of a table without a key.
-"""
+and deletes of a table without a key."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ Transaction = list[Statement]
 
 @dataclasses.dataclass
 class Shop:
-    """The existing keys by table, as lists, so that a draw by index is the same in every run."""
+    """The existing keys by table. They are lists, so that a random index selects the same key in every run."""
 
     customers: list[int] = dataclasses.field(default_factory=list)
     addresses: list[int] = dataclasses.field(default_factory=list)
@@ -33,14 +32,14 @@ class Shop:
     stock_movements: list[int] = dataclasses.field(default_factory=list)
     flash_sales: list[int] = dataclasses.field(default_factory=list)
     has_added_column: bool = False
-    visits: int = 0  # their ids are 1 to this one, except those that were deleted
+    visits: int = 0  # Their ids are 1 to this number, except those that were deleted.
 
 
-KEY_OF = {"products": "sku"}  # all other tables: id
+KEY_OF = {"products": "sku"}  # All other tables have the key `id`.
 
 
 class DemoTraffic:
-    """Draws transactions. `next_id` only rises, over all tables, so a used key is never used again by accident."""
+    """Draws transactions. `next_id` only rises, over all tables, so a key is never used twice by accident."""
 
     def __init__(self, shop: Shop, seed: str) -> None:
         self.shop = shop
@@ -59,7 +58,7 @@ class DemoTraffic:
         ]
 
     def next(self) -> Transaction:
-        """Returns the next transaction: one to a dozen statements, none of which depends on an answer of MySQL."""
+        """Returns the next transaction: one to a dozen statements, none of which needs an answer of MySQL."""
         return self._draw.choice(self._kinds)()
 
     def _weights(self) -> list[tuple[Callable[[], Transaction], int]]:
@@ -334,7 +333,7 @@ class DemoTraffic:
         return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
 
     def _renumber_visit(self) -> Transaction:
-        """Moves a row to the other end of the table, past the rows that are being read."""
+        """Moves a row to the other end of the table, past the rows that a snapshot is reading."""
         key = self._draw.randint(1, self.shop.visits)
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 

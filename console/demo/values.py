@@ -1,4 +1,4 @@
-"""Seeded values of every type in the shop, drawn by demo.traffic. The same generator gives the same values."""
+"""Draws seeded values of every type in the shop. The same generator gives the same values. Used by demo.traffic."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def day(draw: Random) -> dt.date:
 
 
 def duration(draw: Random) -> str:
-    """Returns a TIME, also negative and above a day."""
+    """Returns a TIME, which may be negative or longer than a day."""
     sign = "-" if draw.random() < 0.2 else ""
     return f"{sign}{draw.randrange(839)}:{draw.randrange(60):02}:{draw.randrange(60):02}.{draw.randrange(1000):03}"
 

@@ -1,1 +1,1 @@
-"""Commands that query the lake and that change it."""
+"""Implements the commands that query the lake or change it."""

@@ -1,9 +1,8 @@
-"""`sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it. Called by `commands.lake`.
+"""Implements `sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it. Called by `commands.lake`.
 
 The table is gone, restored, replaced, another owner's, or ahead of the ledger. What is missing there does not come again with the stream.
 So the snapshot of the table is requested before the table is accepted: a crash between the two leaves a stopped table, or one that is
-re-snapshotted, and never a table that is followed although rows are missing.
-"""
+re-snapshotted, and never a table that is followed although rows are missing."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from sluice.spark_jobs.table_owner import Owner
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """What an operator accepts. `as_it_is`: without a re-snapshot, so what is missing stays missing."""
+    """What an operator accepts. `as_it_is`: there is no re-snapshot, so missing rows stay missing."""
 
     destination: str
     name: str
@@ -41,7 +40,7 @@ class Acceptance:
 def accept(
     config: SluiceConfig, acceptance: Acceptance, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> None:
-    """Says what a table lacks, takes it over as it is now, and requests its snapshot unless `as_it_is`.
+    """Reports what a table lacks, takes it over in its current state, and requests its snapshot unless `as_it_is`.
 
     Raises SetupError, ActRefusedError, and LeaseLostError while a run merges, or while the engine runs if the ledger must be changed.
     """
@@ -71,7 +70,7 @@ def accept(
 def _take_over(
     lake: DestinationLake, directory: Path, acceptance: Acceptance, table: LakeTable | None, ledger: Ledger
 ) -> None:
-    """First requests the snapshot. Nothing is published before the table is taken over, because the caller holds the run lock."""
+    """Requests the snapshot, then takes the table over. Nothing is published in between, because the caller holds the run lock."""
     if not acceptance.as_it_is:
         snapshot.start(directory, [acceptance.name])
     if table is None:
@@ -116,7 +115,9 @@ def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | N
 
 
 def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
-    """Returns what a re-snapshot does not bring back for this table, as sentences after a blank; empty if it brings back everything."""
+    """Returns sentences about what a re-snapshot does not restore for this table, with a blank before them; empty if it restores
+    everything.
+    """
     options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))
     tables = read_tables(config.destination_dir(acceptance.destination) / TABLES_FILE)
     found = []

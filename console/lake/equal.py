@@ -1,4 +1,4 @@
-"""`sluice equal`: compares source and lake and shows the result. The package `equality` does the comparison."""
+"""Implements `sluice equal`: compares source and lake and shows the result. The package `equality` does the comparison."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compare(
     extent: Extent,
     say: Callable[[str], None] | None = None,
 ) -> Iterable[TableResult]:
-    """Like `equality.destination.compare_destination`, for a destination in conf/. `say`: as in `ComparedDestination`."""
+    """Compares a destination of conf/, as `equality.destination.compare_destination` does. `say`: as in `ComparedDestination`."""
     settings = require_destination(config, destination)
     request = ComparedDestination(
         config,

@@ -1,7 +1,7 @@
-"""`sluice history`: shows which batches produced a table's state, from the records in its Delta log; does not query Dagster's storage.
+"""Implements `sluice history`: shows which batches produced a table's state, from the records in its Delta log. It does not query Dagster's
+storage.
 
-Each entry is an interval of the source: positions, GTIDs, commit times, changes by kind, and the table's versions before and after.
-"""
+Each entry is an interval of the source: positions, GTIDs, commit times, changes by kind, and the table's versions before and after."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Match = Callable[[CommittedInterval], bool]
 
 @dataclasses.dataclass(frozen=True)
 class HistoryTable:
-    """A captured table and its path in the lake. `key`: the columns by which it is merged, empty for a change log. `mirror`: whether it
-    is a current-state table.
+    """A captured table and its path in the lake. `key`: the columns by which it is merged; empty for a change log. `mirror`: whether it is
+    a current-state table.
     """
 
     destination: str
@@ -42,10 +42,11 @@ class HistoryTable:
     key: tuple[str, ...]
     storage_options: dict[str, str]
     mirror: bool = True
-    shard: Mapping[str, str] = dataclasses.field(default_factory=dict)  # column → its value in rows of the source table
+    # Column → its value in the rows of the source table.
+    shard: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def is_told_by(self, commit: CommittedInterval) -> bool:
-        """Returns whether a commit may concern this table's rows; False for a commit that Sluice made for another shard."""
+        """Returns whether a commit may concern this table's rows. A commit that Sluice made for another shard does not."""
         return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
     def log(self, version: int | None = None) -> Any:
@@ -59,7 +60,9 @@ class HistoryTable:
 
 
 def captured_table(config: SluiceConfig, name: str, destination: str = "") -> HistoryTable:
-    """Returns the table "database.table" of the destination that captures it. Raises ConfigurationError if none does, or several do."""
+    """Returns the table "database.table" of the destination that captures it. Raises ConfigurationError if no destination captures it, or
+    several do.
+    """
     if destination:
         require_destination(config, destination)
     found = {
@@ -82,7 +85,7 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
 
 
 def history_of(table: HistoryTable) -> list[CommittedInterval]:
-    """Returns the batches that the log still contains, and other writers' commits between them, newest first."""
+    """Returns the batches that the log still has, and other writers' commits between them, newest first."""
     commits = (read_commit(commit) for commit in table.log().history())
     return batches(commit for commit in commits if table.is_told_by(commit))[::-1]
 
@@ -122,7 +125,7 @@ def _place(position: Any) -> tuple[int, int]:
 
 
 def _gtid(word: str) -> Match | None:
-    """Returns a function that says whether an interval executed the GTID; None if `word` is no GTID. A date is none."""
+    """Returns a function that tells whether an interval executed the GTID; None if `word` is not a GTID. A date is not one."""
     if re.fullmatch(r"\d{4}-\d\d-\d\d", word) or not re.fullmatch(
         r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", word
     ):
@@ -168,7 +171,7 @@ def render(history: Sequence[CommittedInterval]) -> Table:
 
 
 def _hand(interval: CommittedInterval) -> str:
-    """Returns who made the commit: the delivery of a batch, or the id of a snapshot, backfill or repair."""
+    """Returns what made the commit: the delivery of a batch, or the id of a snapshot, backfill or repair."""
     if not interval.ours:
         return "another hand"
     if interval.kind == MAINTENANCE_KIND:
@@ -188,10 +191,10 @@ def _changes(interval: CommittedInterval) -> str:
 
 
 def place_text(position: Any) -> str:
-    """Returns `file:offset@epoch`, empty if there is none."""
+    """Returns `file:offset@epoch`; empty without a position."""
     return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}" if position else ""
 
 
 def moment(time_us: int) -> str:
-    """Returns a time in UTC, for a person."""
+    """Formats a time in UTC for a person."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""

@@ -1,7 +1,6 @@
-"""Returns what a Delta table lacks compared with what the last run left, and why runs refuse it. `lake accept` and `schema resume` ask.
+"""Finds what a Delta table lacks compared with what the last run left, and why runs refuse it. `lake accept` and `schema resume` use it.
 
-Reads logs only, no rows: positions and changes from the records of commits, rows from the files' statistics.
-"""
+Reads logs only, no rows: positions and changes from the records of commits, rows from the files' statistics."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:
-    """Raises ActRefusedError if a table stopped because of its Delta table, and the next run would still refuse that.
+    """Raises ActRefusedError if a table stopped because of its Delta table, and the next run would refuse that again.
 
     Without this check the table would count as followed until its next change is refused again.
     """
@@ -39,7 +38,7 @@ def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str
 
 
 def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
-    """Returns why the next run would refuse the Delta table, with the remedies, by the rules of that run; empty if it would not."""
+    """Returns why the next run would refuse the Delta table, by that run's rules, and what to do; empty if it would not."""
     directory = config.destination_dir(destination)
     ledger, records = read_ledger(directory), LakeTables(directory)
     owner = Owner(ledger_id=ledger.ledger_id, destination=destination, table=name)
@@ -79,7 +78,7 @@ def _record(kept: tuple[str, int] | None) -> TableRecord | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lacking:
-    """What `what_is_missing` compares: the table as it is now (None if it is gone), as the last run left it, and who owns it."""
+    """What `what_is_missing` compares: the current table (None if it is gone), the table as the last run left it, and its owner."""
 
     lake: DestinationLake
     owner: Owner
@@ -87,7 +86,7 @@ class Lacking:
     cursor: str
 
     def sentence(self) -> str:
-        """Returns what is missing against the last run's state of the table, as one or more sentences."""
+        """Returns sentences about what is missing compared with the state that the last run left."""
         left = self.lake.left(self.owner.table)
         if self.table is None:
             return f"The Delta table is gone, so all rows that runs merged up to {self.cursor} are missing."
@@ -103,7 +102,7 @@ class Lacking:
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
-        """An older copy of the table: its log does not have the missing commits."""
+        """Describes an older copy of the table, whose log lacks the missing commits."""
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "its first change"
         return f"It has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
@@ -132,7 +131,7 @@ class Lacking:
 
 
 def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns whether a run gave the table the rows of another one (RENAME), which changes its id."""
+    """Returns whether a run gave the table the rows of another one (RENAME), which changes the table's id."""
     return any(
         rewrites(each) and is_by(owner, each) for each in history if int(each.get("version", 0)) > record.version
     )

@@ -1,9 +1,8 @@
-"""`sluice why`: shows the versions of one row, from the versions of its Delta table: its values, when they were committed, and in which
-batch, run and version.
+"""Implements `sluice why`: shows the versions of one row, from the versions of its Delta table: its values, when they were committed, and
+in which batch, run and version.
 
 A row carries the order key of its last change, and each commit records its range of order keys, so each step back is one read of the
-previous version. If a version lacks the row, the commits that deleted rows are examined, newest first.
-"""
+previous version. If a version lacks the row, the commits that deleted rows are examined, newest first."""
 
 from __future__ import annotations
 
@@ -35,15 +34,15 @@ class GoneError(Exception):
 
 
 class RowVersions(Protocol):
-    """The row in question, by version."""
+    """Returns the row of interest at each version of the table."""
 
     def row(self, version: int) -> Row | None:
-        """Returns the row with Sluice's own columns, None if it does not exist. Raises GoneError."""
+        """Returns the row with Sluice's own columns; None if it does not exist. Raises GoneError."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LifeStep:
-    """One change of the row. `values`: of a deleted row, its last ones. `commit`: None if the log no longer has it.
+    """One change of the row. `values`: the new values; for a deleted row, its last ones. `commit`: None if the log no longer has it.
 
     `happened`: insert, update, delete, or the oldest known state.
     """
@@ -76,7 +75,7 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            if commit.backfill and before == row:  # the backfill merged other rows of the same interval again
+            if commit.backfill and before == row:  # The backfill merged other rows of the same interval again.
                 at = commit.version - 1
                 continue
             yield _step(_happened(row, before), row, commit)
@@ -96,7 +95,7 @@ def _look(versions: RowVersions, version: int) -> Row | None:
 
 
 def _commit_of(commits: Sequence[CommittedInterval], order_key: int, at: int) -> CommittedInterval | None:
-    """Returns the newest commit up to a version whose range contains the order key."""
+    """Returns the newest commit, up to a version, whose range contains the order key."""
     return next(
         (each for each in commits if each.version <= at and each.first_order_key <= order_key <= each.last_order_key),
         None,
@@ -115,14 +114,14 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
-    if commit is not None and commit.snapshot:  # its rows have the time of the reading, not a commit time
+    if commit is not None and commit.snapshot:  # Its rows have the time when they were read, not a commit time.
         return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
     return LifeStep(happened, values, commit, when)
 
 
 class TableVersions:
-    """`RowVersions` of a Delta table, read with deltalake; files that cannot contain the key are skipped."""
+    """Implements `RowVersions` for a Delta table with deltalake. It skips files that cannot contain the key."""
 
     def __init__(self, table: HistoryTable, key: Mapping[str, str]) -> None:
         self._table = table
@@ -140,7 +139,7 @@ class TableVersions:
 
 
 def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
-    """Yields the changes of the row with a key: `5`, `id=5`, or `7,a` in the key's column order.
+    """Yields the changes of the row with a key: `5`, `id=5`, or `7,a` in the order of the key's columns.
 
     Raises ConfigurationError; GoneError after the known changes, if older versions cannot be read.
     """
@@ -150,7 +149,7 @@ def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
 
 
 def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
-    """Returns the known changes of a row, and why older ones are not known, or an empty text."""
+    """Returns the known changes of a row, and why older ones are unknown; an empty text if none are missing."""
     steps: list[LifeStep] = []
     try:
         steps.extend(row_life(table, key))
@@ -185,7 +184,7 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
 
 
 def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Returns column and value of `column=value`; no column if the part does not begin with a key column."""
+    """Returns column and value of `column=value`. The column is empty if the part does not begin with the name of a key column."""
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
     return column, value if column else part
@@ -227,12 +226,12 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 
 def _read_time(commit: CommittedInterval | None) -> str:
-    """Returns when a snapshot read the row; its commit time is unknown."""
+    """Returns when a snapshot read the row, whose commit time is unknown."""
     return f"before {moment(commit.last_commit_time_us)}, when it was read" if commit and commit.snapshot else ""
 
 
 def _changed(step: LifeStep, before: Row) -> str:
-    """Returns all values of an inserted or deleted row, else those that changed."""
+    """Returns all values of an inserted or deleted row, and only the changed values of an updated one."""
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)
     return ", ".join(f"{name}={value}" for name, value in pairs)

@@ -1,8 +1,7 @@
-"""`sluice quarantine`: shows values that could not be decoded, and restores them to the lake when they can be decoded.
+"""Implements `sluice quarantine`: shows values that could not be decoded, and restores them to the lake when they can be decoded.
 
 A value is decoded again by the installed version of Sluice with the table's current configuration (`charsets`, `zero_dates`). A restored
-value leaves the quarantine. A value that still cannot be decoded stays, and so does a value whose row has changed since.
-"""
+value leaves the quarantine. A value that still cannot be decoded stays, and so does a value whose row has changed since."""
 
 from __future__ import annotations
 
@@ -29,12 +28,12 @@ from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.lake_settings import storage_options
 
-RAW_SHOWN = 24  # the number of a value's bytes that the table shows
+RAW_SHOWN = 24  # The number of a value's bytes that the table shows.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-RUN_LOCK_SECONDS = 30.0  # a run that drains releases it between two batches
+RUN_LOCK_SECONDS = 30.0  # A run that drains releases the run lock between two batches.
 Record = dict[str, Any]
-# such a value is older than the rules: it is not masked, and its row may not meet the condition
+# Such a value is older than the rules: it is not masked, and its row may not meet the condition.
 RULED = (
     "conf/ now filters or masks the rows of the table (rows, masks): re-snapshot it instead (`sluice snapshot start`)"
 )
@@ -46,7 +45,7 @@ UNMIRRORED = (
 
 @dataclasses.dataclass
 class Replayed:
-    """The result of a replay for one column. `reason`: why the last refused value is still refused."""
+    """The result of a replay for one column. `reason`: why the value that was refused last is still refused."""
 
     table: str
     column: str
@@ -57,7 +56,7 @@ class Replayed:
 
 
 def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list[Record]:
-    """Returns the destination's quarantined values in the order of the stream, for one "database.table" or all."""
+    """Returns the destination's quarantined values in the order of the stream, for one "database.table" or for all."""
     require_destination(config, destination)
     try:
         log = _log(config, destination)
@@ -69,7 +68,7 @@ def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list
 
 
 def to_json(record: Record) -> Record:
-    """Returns a record as `--json` prints it: bytes as hexadecimal digits, times in ISO form."""
+    """Returns a record in the form of `--json`: bytes as hexadecimal digits, times in ISO form."""
     shown = {**record, "raw": record["raw"].hex(), "commit_time": record["commit_time"].isoformat()}
     del shown["layout"]
     return shown
@@ -87,7 +86,7 @@ def render(records: Iterable[Record]) -> Table:
 
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
-    """Decodes every quarantined value again and restores those that succeed. Raises RunLockTimeoutError while a run merges, and
+    """Decodes every quarantined value again and restores those that can be decoded. Raises RunLockTimeoutError while a run merges, and
     SetupError if no Spark answers.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
@@ -117,7 +116,7 @@ def render_replayed(results: Iterable[Replayed]) -> Table:
 
 
 def _columns(records: list[Record]) -> Iterator[list[Record]]:
-    """Yields the records of one column with one layout each."""
+    """Yields the records of one column and one layout at a time."""
 
     def place(record: Record) -> tuple[str, str, str]:
         return _name(record), record["column"], record["layout"]
@@ -138,7 +137,7 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
         return dataclasses.replace(result, refused=len(records), reason=UNMIRRORED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
-    decoded: dict[int, Any] = {}  # record number → value
+    decoded: dict[int, Any] = {}  # The number of a record → its value.
     try:
         kind = type_of(column, options.zero_dates)
     except TypeUnsupportedError as error:
@@ -153,7 +152,7 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
     if not decoded:
         return result
     path = config.table_path(destination, first["database"], first["table"])
-    keyed = column.name not in json.loads(first["key"])  # a table without a key identifies rows by all columns
+    keyed = column.name not in json.loads(first["key"])  # A table without a key identifies rows by all columns.
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
         file = Path(folder) / "values.parquet"
@@ -165,8 +164,8 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
 
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
-    """Returns the values as `put_back` expects them, and the columns that identify their rows. If a row with a key had several values in
-    one transaction, only the last is included.
+    """Returns the values in the form that `put_back` needs, and the columns that identify their rows. If a row with a key had several
+    values in one transaction, it returns only the last one.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
@@ -189,7 +188,7 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """Removes restored values from the quarantine. `fence`: of the run lock that the caller holds."""
+    """Removes restored values from the quarantine. `fence`: that of the run lock, which the caller holds."""
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):
         these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)
@@ -199,7 +198,7 @@ def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, reco
 
 
 def _parts(records: list[Record]) -> Iterator[list[Record]]:
-    """Yields parts that are small enough for one condition."""
+    """Yields groups of records that are small enough for one condition."""
     yield from (records[start : start + VALUES_A_DELETE] for start in range(0, len(records), VALUES_A_DELETE))
 
 

@@ -12,7 +12,7 @@ from sluice.spark_jobs.errors import SparkJobError
 
 
 def register(config: SluiceConfig, destination: str) -> Registered:
-    """Looks up every table in the catalog, registers what is missing, and returns the record. Raises ConfigurationError, SluiceError."""
+    """Looks up every table in the catalog, registers missing ones, and returns the record. Raises ConfigurationError, SluiceError."""
     require_destination(config, destination)
     if config.catalog is None:
         raise ConfigurationError(

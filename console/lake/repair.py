@@ -1,4 +1,4 @@
-"""The user interface of `sluice repair`: shows the differences as a table and the progress as sentences. The rules are in
+"""Implements the user interface of `sluice repair`: shows the differences as a table and the progress as sentences. The rules are in
 `orchestration.run.repair_run`.
 """
 

@@ -1,9 +1,8 @@
-"""`sluice sql`: answers one SQL query about the lake with DuckDB, which reads the Delta tables itself; Spark need not run.
+"""Implements `sluice sql`: answers one SQL query about the lake with DuckDB, which reads the Delta tables itself; Spark need not run.
 
 Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Shards that
 form one table are a view `folder.table`, named after its path in the lake. Only local lakes are supported, because DuckDB would have to
-download its readers of object stores.
-"""
+download its readers of object stores."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class SqlTable:
-    """An existing Delta table and its name in SQL. `spelled`: its own name, if different."""
+    """An existing Delta table and its name in SQL. `spelled`: its own name if that is different."""
 
     database: str
     table: str
@@ -51,7 +50,7 @@ class SqlTable:
 
 
 class SqlAnswer:
-    """The rows of a result, read from the lake one by one.
+    """The rows of a result, which are read from the lake one by one.
 
     `left_out`: a sentence for each table without a view.
     """
@@ -84,8 +83,8 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
 
 
 def _told_apart(tables: Collection[SqlTable]) -> list[SqlTable]:
-    """Returns the tables with `__1`, `__2`, … appended to names that DuckDB does not distinguish. None keeps the plain name, which would
-    be ambiguous.
+    """Returns the tables with `__1`, `__2`, … appended to names that DuckDB does not distinguish. None of them keeps the plain name, which
+    would be ambiguous.
     """
     same = defaultdict[tuple[str, str], list[SqlTable]](list)
     for table in tables:
@@ -102,13 +101,13 @@ def _told_apart(tables: Collection[SqlTable]) -> list[SqlTable]:
 
 
 def _database(config: SluiceConfig, destination: str, table: TableVersion) -> str:
-    """Returns the database of a table's view; for shards, the folder of their common table."""
+    """Returns the database of a table's view. For shards it is the folder of their common table."""
     shard = config.destinations[destination].shard(table.database, table.table)
     return table.database if shard is None else shard.into.rpartition("/")[0].replace("/", "_") or destination
 
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
-    """Returns (name, path): the current-state table, then change log and history, each if conf/ configures it."""
+    """Returns (name, path) of the current-state table, then of change log and history, if conf/ configures them."""
     log, history = config.side_table_paths(destination, table.database, table.table)
     mirror = config.destinations[destination].table(table.database, table.table).mirror
     path = config.table_path(destination, table.database, table.table) if mirror else ""
@@ -118,7 +117,7 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 
 def ask(config: SluiceConfig, question: str) -> SqlAnswer:
-    """Runs the query. Raises SetupError with DuckDB's message, which also lists the tables if a name was not found."""
+    """Runs the query. Raises SetupError with DuckDB's message; if a name was not found, the message lists the tables."""
     if "://" in config.lake:
         raise SetupError(
             f"The lake is at {config.lake}; `sluice sql` reads local lakes only; docs/readers.md lists programs that read "
@@ -136,7 +135,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
         for table in _named(tables, question):
             try:
                 _make_view(connection, table)
-            except Exception as error:  # the query may be about the other tables
+            except Exception as error:  # The query may be about the other tables.
                 left_out.append(f"{table.database}.{table.table} cannot be read: {error}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
@@ -146,7 +145,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
-    """Returns the error of a query; it lists the tables if a name was not found."""
+    """Returns the error of a query. If a name was not found, it lists the tables."""
     if writes(question):
         return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):
@@ -167,7 +166,7 @@ def quoted(name: str) -> str:
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """Returns DuckDB with the packaged Delta reader; downloads nothing."""
+    """Returns a DuckDB connection with the packaged Delta reader. It downloads nothing."""
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
     connection.execute(f"LOAD '{extension}'")
@@ -176,9 +175,7 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
-    """Returns the tables whose name is in the query, or all if none is (SHOW ALL TABLES), because creating a view reads the table's Delta
-    log.
-    """
+    """Returns the tables that the query names, or all if it names none (SHOW ALL TABLES): creating a view reads the table's Delta log."""
     words = set(re.findall(r"\w+", question.lower()))
     named = [table for table in tables if set(re.findall(r"\w+", table.table.lower())) <= words]
     return named or tables
@@ -191,7 +188,7 @@ def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable) -> None:
 
 
 def _refuse_misread(table: SqlTable) -> None:
-    """Raises SetupError for a table with partitions and column mapping, whose partition columns DuckDB's reader returns as NULL
+    """Raises SetupError for a table with partitions and column mapping, because DuckDB's reader returns its partition columns as NULL
     (docs/readers.md).
     """
     metadata = deltalake.DeltaTable(table.path).metadata()
@@ -202,7 +199,7 @@ def _refuse_misread(table: SqlTable) -> None:
 
 
 def render(answer: SqlAnswer) -> Group:
-    """Returns the first rows as a table for a person."""
+    """Returns the first rows in a form for a person."""
     shown = Table(*answer.columns)
     for at, row in enumerate(answer.rows()):
         if at == SHOWN_ROWS_MAX:
@@ -212,14 +209,14 @@ def render(answer: SqlAnswer) -> Group:
 
 
 def write_csv(answer: SqlAnswer, out: TextIO) -> None:
-    """Writes a header, then one line per row; NULL is an empty field."""
+    """Writes a header and one line per row. NULL is an empty field."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(answer.columns)
     writer.writerows(["" if value is None else _text(value) for value in row] for row in answer.rows())
 
 
 def write_json(answer: SqlAnswer, out: TextIO) -> None:
-    """Writes a list of objects; values without a JSON form become text."""
+    """Writes a list of objects. Values without a JSON form become text."""
     out.write("[")
     for at, row in enumerate(answer.rows()):
         record = dict(zip(answer.columns, row, strict=True))
@@ -228,7 +225,7 @@ def write_json(answer: SqlAnswer, out: TextIO) -> None:
 
 
 def _text(value: object) -> str:
-    """Returns bytes as base64, times as ISO 8601, other values as they print."""
+    """Returns the text of a value: bytes as base64, times as ISO 8601, others as they print."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)

@@ -1,4 +1,6 @@
-"""Checks for `sluice check` whether the lake's object store can be used from here: jars, variables, and a request to the store."""
+"""Checks whether the lake's object store can be used from this host: jars, variables, and a request to the store. Used by `sluice
+check`.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """Returns what is wrong with the object store of staged batches, if they are in one."""
+    """Returns what is wrong with the object store of staged batches, if conf/ puts them into one."""
     staging = config.staging if is_in_a_store(config.staging) else ""
     try:
         if staging:
@@ -60,11 +62,11 @@ def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
 
 
 def _answer(lake: str, options: dict[str, str]) -> str:
-    """Returns the store's own error, or an empty text. A lake without tables is no error."""
+    """Returns the store's own error, or an empty text. A lake without tables is not an error."""
     import deltalake  # noqa: PLC0415  a second to import
 
     try:
         deltalake.DeltaTable.is_deltatable(f"{lake}/_sluice_check", storage_options={**options, **SOON})
-    except Exception as error:  # any error: each store has its own
+    except Exception as error:  # The error may be of any kind, because each store has its own.
         return f"the lake {lake} cannot be read: {without_secrets(str(error), options)}; see storage_options in sluice.yaml"
     return ""

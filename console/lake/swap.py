@@ -1,4 +1,4 @@
-"""The user interface of `sluice lake swap`: shows the plan as a table, asks for confirmation, and swaps. The rules are in
+"""Implements the user interface of `sluice lake swap`: shows the plan as a table, asks for confirmation, and swaps. The rules are in
 `spark_jobs.backfill.swap`.
 """
 

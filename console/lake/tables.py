@@ -40,8 +40,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake as its Delta log describes it. `epoch`, `delivery`: the highest that a ledger has recorded in it, 0 if none
-    has.
+    """A table of the lake as its Delta log describes it. `epoch`, `delivery`: the highest numbers that a ledger has recorded in it; 0 if
+    none has.
     """
 
     name: str
@@ -61,7 +61,7 @@ class DestinationLake:
         require_destination(config, destination)
 
     def names(self) -> list[str]:
-        """Returns the destination's tables, "database.table": as its engine recorded them, else as its source has them now."""
+        """Returns the destination's tables as "database.table": those that its engine recorded, or else those that its source has now."""
         directory = self._config.destination_dir(self._destination)
         tables = read_tables(directory / TABLES_FILE) or discover(self._config, self._destination)
         return sorted(table.name for table in tables)
@@ -92,7 +92,9 @@ class DestinationLake:
             self.own(table, ledger_id)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
-        """Makes the ledger the owner of the table, and the current state what its next run expects. The caller holds the run lock."""
+        """Makes the ledger the owner of the table, and the current state the one that its next run expects. The caller holds the run
+        lock.
+        """
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
         if log is None:
@@ -104,7 +106,9 @@ class DestinationLake:
             self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def _write_owner(self, table: LakeTable, owner: Owner) -> None:
-        """Writes the owner, under the table lock if others have rows in the table; for a shard also the location of the table locks."""
+        """Writes the owner, under the table lock if others have rows in the table. For a shard, also writes the location of the table
+        locks.
+        """
         config, destination = self._config, self._destination
         turns, whose = table_locks_of(config, destination), written_target(config, destination)(table.name)
         wanted = shards.new_properties(whose.shard, owner.to_text())
@@ -122,7 +126,7 @@ class DestinationLake:
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Changes the owner of change log and history too, which their Delta names contain. The next run creates a missing one again."""
+        """Changes the owner of change log and history, too, whose Delta names contain it. The next run creates a missing one again."""
         records = self._records
         for kind, path in self._beside(name):
             try:
@@ -146,11 +150,11 @@ class DestinationLake:
                 ) from error
 
     def forget(self, name: str) -> None:
-        """Removes the record of a missing table; the next run creates the table again."""
+        """Removes the record of a missing table, which the next run then creates again."""
         self._records.forget(name)
 
     def left(self, name: str) -> tuple[str, int] | None:
-        """Returns id and version of what the last run left at the table's path; None if no run has left anything."""
+        """Returns id and version of the table that the last run left at the path; None if no run has left one."""
         if self._has_current_state_table(name):
             return self._records.get(name)
         kept = self._records.beside(name)
@@ -167,7 +171,7 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
-        """Returns the number of rows of a table, at a version or now; None if its log does not contain it."""
+        """Returns the number of rows of a table, at a version or now; None if the table's log does not contain it."""
         try:
             log = self._open(path)
             if log is None:
@@ -183,7 +187,7 @@ class DestinationLake:
 
     @property
     def _fence(self) -> Fence:
-        """Returns the fence of the run lock that the caller holds."""
+        """Returns the fence of the run lock, which the caller holds."""
         return Fence(run_lock_fence(self._config.destination_dir(self._destination)))
 
     @property
@@ -201,7 +205,7 @@ class DestinationLake:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).mirror
 
     def _beside(self, name: str) -> list[tuple[str, str]]:
-        """Returns (kind, path or empty) of change log and history."""
+        """Returns (kind, path or empty) of the change log and of the history."""
         database, _, table = name.partition(".")
         return list(zip((LOG, HISTORY), self._config.side_table_paths(self._destination, database, table), strict=True))
 
@@ -249,7 +253,7 @@ def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
 
 
 def _highest_key(log: Any) -> int:
-    """Returns the greatest order key of a row according to the files' statistics; -1 without statistics."""
+    """Returns the greatest order key of a row by the files' statistics; -1 without statistics."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
     column = f"max.{physical_names(log).get(ORDER_KEY, ORDER_KEY)}"
     found = pc.max(files[column]).as_py() if column in files.column_names else None
@@ -257,7 +261,7 @@ def _highest_key(log: Any) -> int:
 
 
 def _highest_delivery(log: Any, owner: Owner | None) -> int:
-    """Returns the newest delivery that the owner's ledger has merged, from the newest commit that records one."""
+    """Returns the newest delivery that the owner's ledger has merged, from the newest commit with one."""
     for commit in log.history(COMMITS_LOOKED_AT):
         try:
             record = json.loads(str(commit.get("userMetadata") or "{}"))
@@ -269,7 +273,7 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 
 COMMITS_LOOKED_AT = 100
-SIDE_PARTS = 5  # parts of the name of a change log or history: sluice/destination/ledger/kind/table
+SIDE_PARTS = 5  # The parts of the name of a change log or history: sluice/destination/ledger/kind/table.
 
 
 def render(tables: list[LakeTable], ledger_id: str) -> Table:

@@ -1,1 +1,1 @@
-"""`sluice source`: lists the sources of a destination and switches between them."""
+"""Implements `sluice source`: lists the sources of a destination and switches between them."""

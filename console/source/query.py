@@ -1,4 +1,4 @@
-"""Queries a configured source once, as the engine does; for `sluice check` and `sluice position`."""
+"""Queries a source of conf/ once, as the engine does. Used by `sluice check` and `sluice position`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.contracts import DestinationDir
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
-if TYPE_CHECKING:  # importing the engine takes seconds, and `sluice up` does not need it here
+if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does not need it here.
     from sluice.cdc_engine.parser.server_facts import ServerFacts
     from sluice.cdc_engine.source.server import Source
 
@@ -25,7 +25,7 @@ class AnsweredSource:
 
 
 def ask_source(destination: DestinationConfig) -> AnsweredSource:
-    """Connects, queries, and disconnects. Raises ConfigurationError, SourceConnectionError."""
+    """Connects, queries the facts, and disconnects. Raises ConfigurationError, SourceConnectionError."""
     from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
     from sluice.cdc_engine.parser.server_facts import read_facts, with_oldest_file  # noqa: PLC0415
@@ -36,7 +36,7 @@ def ask_source(destination: DestinationConfig) -> AnsweredSource:
 
 
 def oldest_sentence(facts: ServerFacts, now: float) -> str:
-    """Returns how old the source's oldest binlog file is, for the end of a line; empty if it is not known."""
+    """Returns how old the source's oldest binlog file is, for the end of a line; empty if it is unknown."""
     from sluice.cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
 
     file = oldest_file(facts)
@@ -54,7 +54,7 @@ def known_path_clashes(config: SluiceConfig) -> list[str]:
 
 
 def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns the configured destination. Raises ConfigurationError that lists the existing ones."""
+    """Returns the configured destination. Raises ConfigurationError, which lists the existing ones."""
     if name in config.groups:
         members = ", ".join(config.groups[name].members)
         raise ConfigurationError(f"{name} is a group and has no source and no lake; name one of its members: {members}")
@@ -65,7 +65,7 @@ def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
 
 
 def engine_dir(config: SluiceConfig, name: str) -> DestinationDir:
-    """Returns the directory of a destination or a group, which have engines. Raises ConfigurationError."""
+    """Returns the directory of a destination or a group; both have engines. Raises ConfigurationError."""
     if name not in config.groups:
         require_destination(config, name)
     return config.destination_dir(name)

@@ -1,4 +1,4 @@
-"""Lists a destination's sources, with those that the stream can continue from, and switches from one to another."""
+"""Lists a destination's sources, says from which ones the stream can continue, and switches from one to another."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ListedSource:
 def listed(
     config: SluiceConfig, name: str, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> list[ListedSource]:
-    """Returns all sources of a destination, each queried now and compared with the position at which the stream continues."""
+    """Returns all sources of a destination. Each is queried now and compared with the position at which the stream continues."""
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
     position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
@@ -64,7 +64,7 @@ def render(sources: list[ListedSource]) -> Table:
 def switch(
     config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> ListedSource:
-    """Switches to another source: the one with this number, else the next possible one. A running engine switches at its next heartbeat.
+    """Switches to the source with this number, or else to the next possible one. A running engine switches at its next heartbeat.
 
     Raises ConfigurationError if conf/ has no such source, ActRefusedError if the stream can continue from none.
     """

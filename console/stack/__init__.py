@@ -1,1 +1,1 @@
-"""The processes of a stack: started in order, kept alive, ended."""
+"""Starts the processes of a stack in order, keeps them running, and ends them."""

@@ -2,8 +2,7 @@
 Used by `stack` (before `up`) and by `status`.
 
 If a daemon's SQLite files are removed while it runs, it makes no ticks and no runs, reports that only in its log, and never creates the
-files again.
-"""
+files again."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ FILES = (
     "schedules/schedules.db",
 )
 STORAGES = ("storage", "run_storage", "schedule_storage")
-HEARTBEAT_SECONDS_MAX = 120.0  # the daemon writes one every 30 s
-MAKING_SECONDS_MAX = 60.0  # a process that has just started creates them first
+HEARTBEAT_SECONDS_MAX = 120.0  # The daemon writes one every 30 s.
+MAKING_SECONDS_MAX = 60.0  # A process that has just started creates them first.
 
 
 def lost_storage(home: Path, running_seconds: float) -> str:
-    """Returns what is missing of the storage after the processes have used it for `running_seconds`, as a sentence; empty if nothing is
+    """Returns a sentence about what is missing of the storage after the processes have used it for `running_seconds`; empty if nothing is
     missing or the storage is not in files.
     """
     if running_seconds < MAKING_SECONDS_MAX or _elsewhere(home):
@@ -41,14 +40,14 @@ def lost_storage(home: Path, running_seconds: float) -> str:
 
 
 def storage_bytes(home: Path) -> int | None:
-    """Returns the bytes of Dagster's storage on this host; None if it is not in files."""
+    """Returns how many bytes Dagster's storage has on this host; None if it is not in files."""
     if _elsewhere(home):
         return None
     return sum(_sizes(home / "history")) + sum(_sizes(home / "schedules"))
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """Yields the sizes of all files in a folder. A run's file may be removed meanwhile."""
+    """Yields the sizes of all files in a folder. A run's file may be removed at the same time."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -59,7 +58,7 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def daemon_sentence(home: Path, now: float) -> str:
-    """Returns whether Dagster's daemon runs, by the heartbeat of its sensors, and what to do when the engines get no ticks.
+    """Returns a sentence about whether Dagster's daemon runs, by the heartbeat of its sensors, and what to do if the engines get no ticks.
 
     Call it only if `lost_storage` is empty, because it creates a storage that is missing.
     """
@@ -68,7 +67,7 @@ def daemon_sentence(home: Path, now: float) -> str:
     try:
         with DagsterInstance.from_config(str(home)) as instance:
             beat = instance.get_daemon_heartbeats().get("SENSOR")
-    except Exception as error:  # each kind of storage raises its own errors
+    except Exception as error:  # Each kind of storage raises its own errors.
         return f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so whether its daemon runs is unknown"
     if beat is None:
         return f"Dagster's daemon has written no heartbeat to the storage in {home}: `sluice up` starts it"
@@ -82,7 +81,7 @@ def daemon_sentence(home: Path, now: float) -> str:
 
 
 def _elsewhere(home: Path) -> bool:
-    """Returns whether dagster.yaml names a storage, such as Postgres."""
+    """Returns whether dagster.yaml names a storage such as Postgres."""
     try:
         configured = yaml.safe_load((home / "dagster.yaml").read_text())
     except (OSError, yaml.YAMLError):
@@ -91,7 +90,7 @@ def _elsewhere(home: Path) -> bool:
 
 
 def _has_tables(file: Path) -> bool:
-    """Returns whether the file is a database with tables. A file that cannot be read because it is locked counts too."""
+    """Returns whether the file is a database with tables. A file that is locked and therefore cannot be read counts, too."""
     if not file.is_file():
         return False
     try:

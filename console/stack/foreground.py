@@ -1,8 +1,7 @@
-"""`sluice up --foreground`: one process that starts the stack, keeps its parts alive, and ends them on request.
+"""Implements `sluice up --foreground`: one process that starts the stack, keeps its parts running, and ends them on request.
 
 For use under a supervisor of processes: it notifies systemd (Type=notify) when everything answers, ends in order on SIGTERM, and ends
-with exit code 1 if it gave up a part, which it names. Its children are on a leash, so that SIGKILL leaves nothing either.
-"""
+with exit code 1 if it gave up a part, which it names. Its children are on a leash, so that SIGKILL leaves nothing either."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from sluice.console.toolchain.errors import SetupError
 
 
 def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
-    """Returns after SIGTERM or Ctrl-C, or when `wanted` returns False, and everything has ended.
+    """Keeps the stack running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when everything has ended.
 
     Raises SetupError if a part was given up.
     """
@@ -43,7 +42,7 @@ def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
 
 
 def keep_up_process_of_engines(stack: Stack, data_dir: Path) -> None:
-    """Keeps the engines of a Dagster of the user while its ticks come. Returns at once if such a process runs already."""
+    """Keeps the engines for a Dagster of the user running while its ticks arrive. Returns at once if such a process is already running."""
     from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
     from sluice.orchestration.component.engine_process import LOCK_FILE, is_wanted  # noqa: PLC0415  imports Dagster's RPC
@@ -75,7 +74,7 @@ def _keep(stack: Stack, wanted: Callable[[], bool]) -> None:
 
 
 def _end(stack: Stack) -> None:
-    """Ends the parts in order, each with its deadline; a second signal ends all of them at once."""
+    """Ends the parts in order, each with its deadline. A second signal ends all of them at once."""
     try:
         left = stack.down()
     except KeyboardInterrupt:
@@ -87,7 +86,7 @@ def _end(stack: Stack) -> None:
 
 
 def notify(state: str) -> None:
-    """Reports a state to systemd (sd_notify); does nothing without $NOTIFY_SOCKET."""
+    """Reports a state to systemd (sd_notify). Does nothing without $NOTIFY_SOCKET."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

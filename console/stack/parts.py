@@ -1,4 +1,4 @@
-"""The parts of a stack for the supervisor: Dagster's three processes, Spark, and Spark's warm-up. Created by `stack`."""
+"""Implements the parts of a stack for the supervisor: Dagster's three processes, Spark, and Spark's warm-up. Created by `stack`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-LOOK_SECONDS_MAX = 60.0  # between two checks of a warm-up, on a very busy machine
+LOOK_SECONDS_MAX = 60.0  # The longest interval between two checks of a warm-up, on a very busy machine.
 GONE = "how it ended is unknown"
 
 Answers = Callable[[], bool]
 
 
 class Process(Protocol):
-    """The methods of a child process that a part needs."""
+    """The methods of a child process that a part uses."""
 
     @property
     def pid(self) -> int: ...
@@ -43,14 +43,14 @@ class Process(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PartPort:
-    """The port on which a part listens; 0: it listens on none. `advice`: what to do if another program has it."""
+    """The port on which a part listens; 0 if it listens on none. `advice`: what to do if another program has the port."""
 
     number: int
     advice: str
 
 
 class ProcessPart:
-    """One process in the file of processes: started here, or by an earlier `sluice up` and found there.
+    """One process in the file of processes. It was started here, or by an earlier `sluice up` whose file names it.
 
     `question` returns a function that checks whether a process that was just started or found answers. `start` starts the process.
     """
@@ -82,12 +82,14 @@ class ProcessPart:
         self.child = self._start()
         try:
             self._record = self._file.add(self.name, self.child.pid, self._port)
-        except psutil.NoSuchProcess:  # it has ended already: `ended` returns how
+        except psutil.NoSuchProcess:  # It has ended already, and `ended` says how.
             self._record = None
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills our own child and ends its leash. A process that was only found is left to `down`, which can end it in order."""
+        """Kills our own child and ends its leash. A process that an earlier `sluice up` started is left to `down`, which can end it in
+        order.
+        """
         if self.child:
             self.child.kill()
             self._file.remove([self.name])
@@ -105,7 +107,7 @@ class ProcessPart:
         return bool(self._answers and self._answers())
 
     def require_port(self) -> None:
-        """Raises PortTakenError with the owner of the port. A killed process holds its port until the kernel has removed it."""
+        """Raises PortTakenError, which names the owner of the port. A killed process keeps its port until the kernel has removed it."""
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):
             if time.monotonic() > end:
@@ -118,7 +120,7 @@ class ProcessPart:
 
 
 class WarmUp:
-    """Makes Spark's first merge before anyone waits for it. Done when its program has ended without an error.
+    """Makes Spark's first merge before a user waits for it. It is done when its program has ended without an error.
 
     It only saves time. If it takes longer than `patience_seconds` it is ended, and everything continues without it.
     """
@@ -183,7 +185,7 @@ class SparkProcess:
 
 
 def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
-    """Checks the code server by its ping over gRPC."""
+    """Checks the code server with its gRPC ping."""
 
     def ask(channel: Any, seconds_max: float) -> Any:
         from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
@@ -196,7 +198,7 @@ def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
 
 
 def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
-    """Checks the webserver by its page of server information."""
+    """Checks the webserver with its page of server information."""
 
     def answers() -> bool:
         try:

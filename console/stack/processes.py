@@ -1,9 +1,7 @@
-"""Records the processes that Sluice has started in a file, and stops them by it, so that no other process is ever hit. Used by stack,
-status and the demo.
+"""Records in a file the processes that Sluice has started, and stops only these. Used by stack, status and the demo.
 
 A process is identified by its id *and* its start time: if another program has the id, the process counts as ended. The children of a dead
-leader are identified by its process group and by `MARK` in their environment.
-"""
+leader are identified by its process group and by `MARK` in their environment."""
 
 from __future__ import annotations
 
@@ -24,18 +22,20 @@ import psutil
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-ENGINE = "engine"  # in addition, if conf/ puts the engines into a separate process on this host
+ENGINE = "engine"  # This part exists only if conf/ puts the engines into a separate process on this host.
 DAGSTER_PARTS = ("code server", "daemon", "webserver")
-PARTS = (*DAGSTER_PARTS, "spark")  # what `sluice up` starts; Spark only if it is ours
-MARK = "SLUICE_PROCESSES"  # environment variable of every process started here: the path of its processes.json
-START_TIME_SLACK_SECONDS = 1.0  # psutil computes the time from the boot time, which changes a little with the clock
+PARTS = (*DAGSTER_PARTS, "spark")  # `sluice up` starts these; it starts Spark only if conf/ has the local one.
+# An environment variable of every process that is started here, with the path of its processes.json.
+MARK = "SLUICE_PROCESSES"
+# psutil computes a start time from the boot time, which changes slightly with the clock.
+START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
-KILL_SECONDS_MAX = 5.0  # after SIGKILL the kernel needs only a moment
+KILL_SECONDS_MAX = 5.0  # After SIGKILL the kernel needs only a moment.
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRecord:
-    """One process that we started. `started`: seconds since 1970, from the kernel. `port`: on which it listens, 0 for none."""
+    """One process that Sluice started. `started`: seconds since 1970, from the kernel. `port`: the port on which it listens, 0 for none."""
 
     name: str
     pid: int
@@ -45,21 +45,21 @@ class ProcessRecord:
 
 @dataclasses.dataclass(frozen=True)
 class StopStep:
-    """One try to end a process: `act` is called once, then the process has `seconds` to end before the next step."""
+    """One step in ending a process: `act` is called once, and then the process has `seconds` to end before the next step."""
 
     act: Callable[[ProcessRecord], None]
     seconds: float
 
 
 class ProcessFile:
-    """The records of running processes, in <data_dir>/processes.json; written as a whole, by rename."""
+    """The records of running processes in <data_dir>/processes.json. The file is replaced as a whole, by a rename."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()  # Spark starts in parallel with the others
+        self._lock = threading.Lock()  # Spark starts in parallel with the others.
 
     def load(self) -> list[ProcessRecord]:
-        """Returns all records, in the order of their start. An unreadable file counts as empty, because it cannot identify a process with
+        """Returns all records in the order of the starts. An unreadable file counts as empty, because it identifies no process with
         certainty.
         """
         try:
@@ -91,8 +91,8 @@ class ProcessFile:
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Returns the existing parts of `PARTS`: Spark only if the configured one is the local server, because a cluster's endpoint or a
-    master is not ours. With the engine, if it is a process of this host.
+    """Returns the parts of `PARTS` that exist: Spark only if it is the local server (a cluster's endpoint or a master is not ours), and the
+    engine only if it is a process of this host.
     """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
@@ -110,7 +110,7 @@ def engine_port(config: SluiceConfig) -> int:
 
 
 def find(record: ProcessRecord) -> psutil.Process | None:
-    """Returns the running process of a record; None if it has ended or its id belongs to another program now."""
+    """Returns the running process of a record; None if it has ended, or its id now belongs to another program."""
     try:
         process = psutil.Process(record.pid)
         same = abs(process.create_time() - record.started) <= START_TIME_SLACK_SECONDS
@@ -125,7 +125,7 @@ def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [leader, *_living(leader.children(recursive=True))]
-    if not mark or psutil.pid_exists(record.pid):  # an id that is in use again does not identify our group any more
+    if not mark or psutil.pid_exists(record.pid):  # An id that is in use again no longer identifies our group.
         return []
     return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]
 
@@ -154,7 +154,7 @@ def terminate_children(record: ProcessRecord) -> None:
 
 
 def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
-    """Ends one process and everything that belongs to it: first the steps, finally SIGKILL. Returns the ids that still run after that."""
+    """Ends one process and everything that belongs to it: first with the steps, finally with SIGKILL. Returns the ids that still run."""
     family = members(record, mark)
     for step in steps:
         if not find(record):
@@ -169,9 +169,7 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """Sends SIGKILL to every running process with the mark. Returns the ids that still run after that. Call it after all were stopped in
-    order.
-    """
+    """Sends SIGKILL to every running process with the mark. Returns the ids that still run. Call it after all were stopped in order."""
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
         _send(process, signal.SIGKILL)
@@ -191,7 +189,7 @@ def data_dirs_of_running(conf: Path) -> list[Path]:
 
 
 def port_owner(port: int) -> str:
-    """Returns which process listens on a TCP port, as `name (pid 12)`; empty if the system does not report it."""
+    """Returns which process listens on a TCP port, as `name (pid 12)`; empty if the system does not tell."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if (
@@ -205,7 +203,7 @@ def port_owner(port: int) -> str:
 
 
 def stopped(record: ProcessRecord) -> list[int]:
-    """Returns the ids of the process and its descendants that a signal or a debugger has stopped: they exist, but do nothing."""
+    """Returns the ids of the process and its descendants that a signal or a debugger has stopped, so that they exist but do nothing."""
     return [process.pid for process in members(record) if _is_stopped(process)]
 
 
@@ -252,7 +250,7 @@ def _is_living(process: psutil.Process) -> bool:
 def _send(process: psutil.Process | None, number: signal.Signals) -> None:
     if process:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)  # psutil compares the start time again before it sends
+            process.send_signal(number)  # psutil compares the start time again before it sends the signal.
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

@@ -1,7 +1,6 @@
-"""Handles Ctrl-C and SIGTERM in the console: as KeyboardInterrupt while it works, and not at all while it ends what it started.
+"""Handles Ctrl-C and SIGTERM in the console: they raise KeyboardInterrupt while it works, and are ignored while it ends what it started.
 
-Used by `up` and the demo. A shell that starts a program in the background makes it ignore SIGINT; here it is handled in spite of that.
-"""
+Used by `up` and the demo. A shell that starts a program in the background makes it ignore SIGINT; here it is handled in spite of that."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def heard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Makes an interrupt within DuckDB a KeyboardInterrupt. DuckDB raises its own error, with KeyboardInterrupt as the cause."""
+    """Turns an interrupt within DuckDB into a KeyboardInterrupt. DuckDB raises an error of its own, with KeyboardInterrupt as the cause."""
     try:
         yield
     except RuntimeError as error:
@@ -34,14 +33,14 @@ def told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Ignores signals, so that another Ctrl-C does not interrupt the stopping."""
+    """Ignores signals, so that another Ctrl-C does not interrupt the end."""
     with _handled_by(signal.SIG_IGN):
         yield
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Delays a signal until the end of the block: what was started is recorded first, so that it can be ended."""
+    """Delays a signal until the end of the block, so that a process that was started is recorded and can be ended."""
     came: list[tuple[int, FrameType | None]] = []
     with _handled_by(lambda number, frame: came.append((number, frame))):
         yield

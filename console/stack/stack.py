@@ -1,8 +1,8 @@
-"""Starts and stops the processes of `sluice up` and the demo: Spark, the code server, which may contain the engine, webserver, daemon.
+"""Starts and stops the processes of `sluice up` and the demo: Spark, the code server (which may contain the engines), the webserver and the
+daemon.
 
 The code server is a plain `dagster api grpc` (orchestration.code_server). Only this code restarts it, so an engine inside runs as long as
-that process.
-"""
+that process."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ from sluice.package_files import conf_file
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine much more
+START_SECONDS_MAX = 240.0  # A cold import of dagster and numba takes half a minute, and much more on a busy machine.
 WARM_SECONDS_MAX = 300.0
-DOWN_SECONDS_MAX = 120.0  # all steps of all processes of a supervisor together
-RUN_SECONDS_MAX = 30.0  # time for a merging run to finish when everything is stopped
+DOWN_SECONDS_MAX = 120.0  # The time for all steps of all processes of a supervisor together.
+RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when everything is stopped.
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -70,7 +70,7 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """How a stack runs, apart from conf/. `die_with_parent`: its processes end with the process that started them, as in the demo.
+    """How a stack runs, besides conf/. `die_with_parent`: its processes end with the process that started them, as in the demo.
 
     `environment`: additional variables of its processes. `port_advice`: what to do if another program has a port; empty: set another one in
     conf/. `dagster`: whether Dagster's processes are started; without them, the engines and Spark. `webserver`: whether Dagster's pages are
@@ -90,7 +90,7 @@ DEFAULT_OPTIONS = StackOptions()
 
 
 class Stack:
-    """The processes of one configuration. `mark` ties them to this data_dir."""
+    """The processes of one configuration. `mark`: identifies them as those of this data_dir."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Stack:
 
     @property
     def shown_at(self) -> str:
-        """Where its work is shown, for messages."""
+        """Returns the place where the stack's work is shown, for messages."""
         return (
             f"Dagster's UI: {self.url}" if self._options.dagster else "Dagster is not started: yours calls the engines"
         )
@@ -129,7 +129,7 @@ class Stack:
         return SPARK in part_names(self.config)
 
     def up(self) -> list[str]:
-        """Starts what does not run yet and waits until all of it answers. Returns the names that were started.
+        """Starts what does not run yet, and waits until all of it answers. Returns the names of the parts that it started.
 
         After an error or an interrupt, ends what it started.
         """
@@ -144,7 +144,7 @@ class Stack:
         return self._start_missing()
 
     def _end_without_storage(self, running: Mapping[str, ProcessRecord]) -> None:
-        """Ends Dagster's processes if their storage was removed, so that they start with a new one."""
+        """Ends Dagster's processes if their storage was removed, so that they start again with a new one."""
         dagster = [running[name] for name in (DAEMON, WEBSERVER, CODE_SERVER) if name in running]
         why = lost_storage(
             self.dagster_home, time.time() - min((record.started for record in dagster), default=time.time())
@@ -155,15 +155,17 @@ class Stack:
                 self.down_one(record.name)
 
     def revive(self) -> list[str]:
-        """Starts again what has died since `up`; returns the names. For the demo's watch: `up` alone leaves that to its operator."""
+        """Restarts parts that have died since `up`, and returns their names. The demo's watch calls it; `up` itself leaves it to the
+        operator.
+        """
         dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
         for name in dead:
             self.say(f"the {name} has died; starting it again")
         return self._start_missing() if dead else []
 
     def supervisor(self, patience: Patience) -> Supervisor:
-        """Returns the supervisor that starts all parts and keeps them alive. Ports are free, and semaphores and Dagster's home exist,
-        when this returns.
+        """Returns the supervisor that starts all parts and keeps them running. When this returns, the ports are free, and semaphores and
+        Dagster's home exist.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
@@ -181,7 +183,7 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises errors that waiting does not change, before anything long begins: a port in use, a system without semaphores, several
+        """Raises errors that time does not resolve, before anything long begins: a port in use, a system without semaphores, several
         Sparks.
         """
         running = self._running()
@@ -224,7 +226,7 @@ class Stack:
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX, self.say))
         if not self._options.dagster:
             return parts
-        # the webserver needs the code server when it starts, and the daemon's first run needs Spark
+        # The webserver needs the code server when it starts, and the daemon's first run needs Spark.
         if self._options.webserver:
             parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
         after = tuple(part.name for part in parts if part.name in dagster)
@@ -256,7 +258,7 @@ class Stack:
         return process
 
     def _discover(self) -> None:
-        """Reads each source's tables, which become the assets. If a source does not answer, the stack starts anyway."""
+        """Reads each source's tables, which become the assets. The stack starts even if a source does not answer."""
         for name, destination in self.config.destinations.items():
             from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
 
@@ -267,25 +269,25 @@ class Stack:
                 self.say(
                     f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
                 )
-        # runs create no table at such a path: it stops with its name, the others continue
+        # Runs create no table at such a path: it stops with its name, and the others continue.
         for clash in known_path_clashes(self.config):
             self.say(clash)
 
     def down(self) -> list[int]:
-        """Stops everything that was started, in order, each with a deadline. Returns the process ids that still run (normally none)."""
+        """Stops everything that was started, in order, each with a deadline. Returns the process ids that still run, normally none."""
         records = {record.name: record for record in self.file.load()}
-        # Otherwise it would start again what is stopped here.
+        # Otherwise it would restart what is stopped here.
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            self._ask_code_server(records[CODE_SERVER])  # it lets a run finish, so this is first
+            self._ask_code_server(records[CODE_SERVER])  # It lets a run finish, so it comes first.
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
-        left += sweep(self.mark)  # run workers of a code server that died and was restarted
+        left += sweep(self.mark)  # These are run workers of a code server that died and was restarted.
         for child in self._children.values():
-            child.kill()  # it has already ended: this ends its leash
+            child.kill()  # It has already ended; this ends its leash.
         self._children.clear()
         self.file.remove([*STOP_ORDER, SUPERVISOR])
         return left
@@ -300,7 +302,7 @@ class Stack:
         return left
 
     def down_one(self, name: str) -> list[int]:
-        """Stops one of the processes with its deadlines; the others continue. `up` starts it again."""
+        """Stops one of the processes within its deadlines. The others continue. `up` starts it again."""
         records = {record.name: record for record in self.file.load()}
         left = stop(records[name], self._steps(name), self.mark) if name in records else []
         if child := self._children.pop(name, None):
@@ -309,7 +311,7 @@ class Stack:
         return left
 
     def environment(self) -> dict[str, str]:
-        """The environment of every child: the locations of conf/ and Dagster's home, and the mark by which it is recognised."""
+        """The environment of every child: where conf/ and Dagster's home are, and the mark that identifies it."""
         own = {
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),
@@ -330,7 +332,7 @@ class Stack:
     def _ask_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
-        with contextlib.suppress(Exception):  # it may hang or be ending: then the signals follow
+        with contextlib.suppress(Exception):  # It may hang or be ending; the signals follow then.
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 
     def _write_dagster_home(self) -> None:

@@ -1,8 +1,8 @@
-"""Starts the parts of a stack in their order and keeps them alive: one thread, one loop, no wait that a signal or a death cannot end.
+"""Starts the parts of a stack in order and keeps them running, with one thread and one loop. A signal or the death of a part ends every
+wait.
 
 `next_step` is the rule; the loop around it only applies it. `sluice up` runs it until everything answers, `sluice up --foreground` until
-it is requested to end. A part that fails is started again, after growing waits, until `Patience` gives it up by name.
-"""
+it is requested to end. A part that fails is started again, after growing waits, until `Patience` gives it up by name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
-SHOWN = {"spark": "Spark"}  # a part whose name is no common noun
-# signals from outside: the end of the log does not contain the reason
+SHOWN = {"spark": "Spark"}  # The parts whose names are not common nouns.
+# These signals come from outside, so the end of the log does not contain the reason.
 FROM_OUTSIDE = {
     "signal 9": "another program killed it, or the kernel did for lack of memory (see dmesg)",
     "signal 15": "another program ended it",
@@ -30,29 +30,29 @@ _now = time.monotonic
 
 
 class StackPart(Protocol):
-    """One process of the stack, or one piece of work on it. No method may block for longer than a moment."""
+    """One process of the stack, or one task for it. No method may block for longer than a moment."""
 
     name: str
-    after: tuple[str, ...]  # names of the parts that must answer before this one begins
-    # True: a task. It is done when `answers` returns True, and runs again when a part of `after` is started again.
+    after: tuple[str, ...]  # The names of the parts that must answer before this one begins.
+    # True: it is a task. It is done when `answers` returns True, and is repeated when a part in `after` is restarted.
     once: bool
-    seconds_max: float  # from its start until it answers
+    seconds_max: float  # The longest time from its start until it answers.
     log: Path
 
     def begin(self) -> None:
-        """Starts it. Raises SetupError."""
+        """Starts the part. Raises SetupError."""
 
     def end(self) -> None:
-        """Kills what is left of it."""
+        """Kills what is left of the part."""
 
     def ended(self) -> str:
-        """How it ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """Returns how it ended, as "exit code 1" or "signal 9"; empty while it runs."""
 
     def port_taken(self) -> bool:
         """Returns whether another program has the port that it needs."""
 
     def answers(self) -> bool:
-        """Returns whether it can be used; for a part of `once`, whether it is done. Raises ServerError if it never will be."""
+        """Returns whether it can be used; for a task, whether it is done. Raises ServerError if it never will be."""
 
 
 class State(enum.Enum):
@@ -70,7 +70,8 @@ class SupervisorStep(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """How often a part is started again: `restarts_max` failures in a row, with waits of `first_seconds`, doubled up to `longest_seconds`.
+    """How often a part is restarted: after at most `restarts_max` failures in a row, with waits from `first_seconds`, doubled up to
+    `longest_seconds`.
 
     A failure after `steady_seconds` of answering counts as the first one. With `first_start_must_do`, a part that never answered and
     ended by itself is given up at once, unless another program has its port: a new start would fail in the same way.
@@ -92,14 +93,16 @@ FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 
 @dataclasses.dataclass
 class PartRecord:
-    """The supervisor's state of a part. `since`: when the state began, `due`: when the part may start, in seconds of a monotonic clock."""
+    """The supervisor's state of a part. `since`: when the state began. `due`: when the part may start. Both are seconds of a monotonic
+    clock.
+    """
 
     part: StackPart
     state: State = State.WAITING
     since: float = 0.0
     due: float = 0.0
     failures: int = 0
-    answered: bool = False  # whether it has ever answered
+    answered: bool = False  # Whether it has ever answered.
 
     def enter(self, state: State, now: float) -> None:
         self.state, self.since = state, now
@@ -108,7 +111,7 @@ class PartRecord:
 def next_step(
     kept: PartRecord, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]
 ) -> SupervisorStep:
-    """Returns what to do with a part. `ready`: names of the parts that answer; `answers` is called only if it decides."""
+    """Returns what to do with a part. `ready`: the names of the parts that answer. `answers`: called only if its result decides."""
     part = kept.part
     if kept.state is State.WAITING:
         return SupervisorStep.BEGIN if now >= kept.due and set(part.after) <= set(ready) else SupervisorStep.NONE
@@ -122,7 +125,7 @@ def next_step(
 
 
 def _failure(part: StackPart, ended: str) -> str:
-    """Returns how a part failed, why as far as that is known, and the end of its log."""
+    """Returns how a part failed, why if that is known, and the end of its log."""
     how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
     outside = FROM_OUTSIDE.get(ended)
     log = f": {outside}; its log {part.log} is not the reason and ends" if outside else f"; {part.log} ends"
@@ -130,19 +133,19 @@ def _failure(part: StackPart, ended: str) -> str:
 
 
 class Supervisor:
-    """Supervises parts. Parts that exist already are passed as `running`: they must answer too, and are started again when they die."""
+    """Supervises parts. Parts that exist already are passed as `running`: they must answer too, and are restarted when they die."""
 
     def __init__(self, parts: Iterable[StackPart], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
         now = _now()
         self._kept = {part.name: PartRecord(part) for part in parts}
         self._say, self._patience = say, patience
-        self.begun: list[str] = []  # names of all parts that were started here, in order
+        self.begun: list[str] = []  # The names of all parts that were started here, in order.
         for kept in self._kept.values():
             if kept.part.name in running:
                 kept.enter(State.STARTING, now)
                 kept.answered = True
             elif kept.part.once and set(kept.part.after) <= set(running):
-                kept.enter(State.READY, now)  # the process that started the others has done it
+                kept.enter(State.READY, now)  # The process that started the others has done it.
 
     def is_ready(self) -> bool:
         return all(kept.state is State.READY for kept in self._kept.values())
@@ -152,12 +155,12 @@ class Supervisor:
         while not self.is_ready():
             self.tick()
             time.sleep(POLL_SECONDS)
-        self.tick()  # a part that answered early may have died during the wait for the last one
+        self.tick()  # A part that answered early may have died during the wait for the last one.
         if not self.is_ready():
             self.until_ready()
 
     def end_work(self) -> None:
-        """Ends the work on parts that is under way. The processes themselves are ended by code that knows their order."""
+        """Ends tasks that are running. The processes are ended by code that knows their order."""
         for kept in self._kept.values():
             if kept.part.once:
                 kept.part.end()
@@ -176,14 +179,12 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
-        """Returns whether a new start would fail in the same way. A program that took the port between check and bind may be gone by
-        then.
-        """
+        """Returns whether a restart would fail in the same way. A program that took the port between check and bind may be gone by then."""
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()
 
     def _take(self, kept: PartRecord, ended: str) -> str:
-        """Takes the next step with a part. Returns how it failed, if it did."""
+        """Takes the next step with a part. Returns how the part failed, if it did."""
         part, now = kept.part, _now()
         ready = [name for name, other in self._kept.items() if other.state is State.READY]
         step = next_step(kept, now, ready, ended, part.answers)
@@ -201,7 +202,7 @@ class Supervisor:
         return ""
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
-        """Schedules a new start of the part, or gives it up. Parts that were starting on top of it start again too."""
+        """Schedules a restart of the part, or gives it up. Parts that need it and are starting are restarted, too."""
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds
         kept.failures = 1 if steady else kept.failures + 1

@@ -1,1 +1,1 @@
-"""`sluice status`: the processes, and each destination as its files describe it."""
+"""Implements `sluice status`: shows the processes, and each destination as its files describe it."""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 class WithConsumers(Protocol):
-    """A destination as `status` represents it."""
+    """A destination in the form that `status` uses."""
 
     @property
     def name(self) -> str: ...
@@ -61,7 +61,7 @@ def consumer_problems(one: WithConsumers) -> list[str]:
 
 
 def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
-    """Returns the table of consumers; None if the lake is the only consumer everywhere."""
+    """Returns the table of consumers; None if no destination has a consumer besides the lake."""
     if not any(one.consumers for one in destinations):
         return None
     shown = Table(
@@ -103,22 +103,22 @@ def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def moment(time_us: Any) -> str:
-    """Returns a time of the source's clock in UTC; empty for none."""
+    """Formats a time of the source's clock in UTC; empty if there is none."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""
 
 
 def _ill(member: Mapping[str, Any]) -> str:
-    """Returns a short note about a member's problem; the problems describe it in full."""
+    """Returns a short note about a member's problem, which the list of problems describes in full."""
     return " (does not run here)" if member.get("missing") else " (gives nothing)" if member.get("trouble") else ""
 
 
 def _who(consumer: Mapping[str, Any]) -> str:
-    """Returns the consumer's number, and the broker that it sends to."""
+    """Returns the consumer's number and the broker to which it sends."""
     return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
 def _place(position: Any, members: Any = None) -> str:
-    """Like `status.place`; for a group, one position per member."""
+    """Formats a position like `status.place`; for a group, one position per member."""
     if isinstance(members, dict) and members:
         return ", ".join(f"{name} {_place(each)}" for name, each in sorted(members.items()))
     if not isinstance(position, dict):

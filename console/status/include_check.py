@@ -1,7 +1,6 @@
-"""Finds settings of a destination that match no table: patterns of `include`, and names of tables and columns that conf/ has settings for.
+"""Finds settings of a destination that match no table: patterns of `include`, and names of tables and columns for which conf/ has settings.
 
-`sluice check` asks the source, `sluice status` uses the engine's list of tables.
-"""
+`sluice check` asks the source, `sluice status` uses the engine's list of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
 
 def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableVersion]) -> list[str]:
-    """Returns a sentence for each setting that matches none of the captured tables, so that it has no effect."""
+    """Returns a sentence for each setting that matches none of the captured tables and therefore has no effect."""
     found = include_warning(destination, [table.name for table in captured])
     return [*([found] if found else []), *(_unmatched_names(destination, captured) if captured else ())]
 
@@ -30,7 +29,7 @@ def ask_unmatched_warnings(destination: DestinationConfig) -> list[str] | None:
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:
-    """Returns a sentence about patterns that match none of the captured "database.table", or an empty text."""
+    """Returns a sentence about patterns that match none of the captured "database.table" names, or an empty text."""
     tables = [tuple(name.split(".", 1)) for name in captured]
     patterns = [(pattern, TableFilter(pattern)) for pattern in split_patterns(destination.include)]
     unmatched = [pattern for pattern, matching in patterns if not any(matching.keeps(*table) for table in tables)]
@@ -49,7 +48,7 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
 
 
 def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVersion]) -> Iterator[str]:
-    """Yields a sentence for each table under `tables` and each name in a column filter that no captured table has."""
+    """Yields a sentence for each table under `tables`, and each name in a column filter, that no captured table has."""
     columns = {table.name: {column.name.upper() for column in table.columns} for table in captured}
     for name in destination.tables:
         if name not in columns:
@@ -65,7 +64,7 @@ def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVer
 
 
 def _others(name: str, known: Iterable[str]) -> str:
-    """Returns a hint at a table whose name differs in letter case only, or an empty text."""
+    """Returns a hint at a table whose name differs only in upper and lower case, or an empty text."""
     same = next((each for each in known if each.lower() == name.lower()), "")
     return f" Its name is {same} there." if same else ""
 

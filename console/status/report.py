@@ -1,7 +1,6 @@
-"""`sluice status`: shows the processes, and each destination as its files describe it. It reads files only and calls no engine.
+"""Implements `sluice status`: shows the processes, and each destination as its files describe it. It reads only files and calls no engine.
 
-One pure function of what was read, `find_problems`, decides whether all is well.
-"""
+One pure function of what was read, `find_problems`, decides whether all is well."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ from sluice.console.status.include_check import unmatched_warnings
 
 # the sensor ticks every few seconds, and a failed run is retried within five minutes
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
-STALE_SECONDS = 15.0  # an engine writes its status about once per second
+STALE_SECONDS = 15.0  # An engine writes its status about once per second.
 WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine has run yet; `sluice up` starts it"
 NONE_HERE = "no process of `sluice up` runs on this host; that is right if services or containers run engines, Dagster and Spark"
@@ -148,12 +147,12 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
-    """Returns the report, extended by the files of conf/ that are invalid and therefore not in use."""
+    """Returns the report with the files of conf/ that are invalid and therefore not in use."""
     problems = [
         f"conf/{file} is not used, and its last valid content stays in use: {why}"
         for file, why in sorted(refused.items())
     ]
-    # Engines report it too
+    # Engines report it too.
     told = [each for each in report.problems if not any(why in each for why in refused.values())]
     return dataclasses.replace(report, problems=[*problems, *told])
 
@@ -174,7 +173,7 @@ def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> lis
 
 
 def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, Any]]:
-    """Returns the open snapshots."""
+    """Returns the open snapshots of a destination."""
     records = SnapshotRecords(config.destination_dir(name))
     try:
         found = [each for each in records.all() if each.is_open]
@@ -196,7 +195,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
 
 
 def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
-    """Returns the foreign keys that change rows of captured tables without row events; empty before the engine has recorded them."""
+    """Returns the foreign keys that change rows of captured tables without row events; none before the engine has recorded them."""
     try:
         cascades = read_cascades(config.destination_dir(name) / TABLES_FILE)
     except MetaError:
@@ -224,7 +223,7 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """Returns the captured tables without a key; empty before the engine has recorded them."""
+    """Returns the captured tables without a key; none before the engine has recorded them."""
     try:
         tables = read_tables(config.destination_dir(name) / TABLES_FILE)
     except MetaError:
@@ -248,11 +247,11 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
-    # in the future: the clock was set back after the last write
+    # A time in the future means that the clock was set back after the last write.
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:
-        engine = {}  # what it reported while this host read is no longer true
+        engine = {}  # What the engine reported while this host read is no longer true.
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:
@@ -290,7 +289,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 
 
 def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
-    """Like `read_destination`, for a group. `group`: as its engine reports it, else the members in conf/."""
+    """Returns one group's status like `read_destination`. `group`: as its engine reports it, or else the members in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
     group = engine_status(directory).get("group") or {"members": members}
@@ -298,7 +297,7 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
-    """Returns the ledger's record, the lease's holder, and why they are unknown if their store does not answer."""
+    """Returns the ledger's record, the lease's holder, and, if their store does not answer, why they are unknown."""
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
@@ -372,14 +371,16 @@ def _stopped_sentence(process: dict[str, Any]) -> str:
 
 
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
-    """Returns which table stopped, why, and the commands that resume it."""
+    """Returns a sentence about which table stopped and why, with the commands that resume it."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
     how = way_out(state, destination, table)
     return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
 def render(report: StatusReport, *, verbose: bool = False) -> Group:
-    """Returns tables for a person, problems first. `verbose`: each foreign key and each table without a key by name, instead of counts."""
+    """Returns tables for a person, problems first. `verbose`: names each foreign key and each table without a key, instead of their
+    numbers.
+    """
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:
         state = _process_state(process)
@@ -446,7 +447,7 @@ def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
 
 
 def well(report: StatusReport) -> Text:
-    """Returns the last line if there are no problems; it mentions tables that are older than the cursor."""
+    """Returns the last line if there are no problems. It mentions tables that are older than the cursor."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
     if report.warnings and not older:
         return Text(f"nothing is wrong; {len(report.warnings)} warning(s)", "yellow")
@@ -459,7 +460,7 @@ def well(report: StatusReport) -> Text:
 
 
 def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
-    """Returns how the lake treats foreign keys without row events, and tables without a key."""
+    """Returns lines about how the lake treats foreign keys without row events, and tables without a key."""
     keyless = [Text(keyless_sentence(one.name, one.keyless, verbose=verbose))] if one.keyless else []
     if verbose:
         return [
@@ -479,7 +480,7 @@ def _process_state(process: dict[str, Any]) -> Text:
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Returns a JSON object; empty if the text is none."""
+    """Parses a JSON object; empty if the text is not one."""
     try:
         record = json.loads(text)
     except ValueError:
@@ -488,7 +489,7 @@ def _record(text: str) -> dict[str, Any]:
 
 
 def place(position: Any) -> str:
-    """Returns a position's record as `file:offset@epoch`; empty for none."""
+    """Formats a position's record as `file:offset@epoch`; empty without a position."""
     if not isinstance(position, dict):
         return ""
     return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"

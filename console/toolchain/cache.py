@@ -1,7 +1,6 @@
-"""The directories of downloaded and unpacked files, and the lock with which several starts share them.
+"""Manages the directories of downloaded and unpacked files, and the lock with which several starts share them.
 
-Every part of the toolchain gets its directory here, so one variable, SLUICE_CACHE, moves all of them.
-"""
+Every part of the toolchain gets its directory here, so one variable, SLUICE_CACHE, moves all of them."""
 
 import contextlib
 import errno
@@ -23,17 +22,17 @@ class Cache:
 
     @property
     def jars(self) -> Path:
-        """Verified jars, by organisation, module and revision."""
+        """The verified jars, by organisation, module and revision."""
         return self.root / "jars"
 
     @property
     def incoming(self) -> Path:
-        """Partial downloads; only the holder of the lock writes here."""
+        """The partial downloads. Only the holder of the lock writes here."""
         return self.root / "incoming"
 
     @property
     def servers(self) -> Path:
-        """Unpacked database servers, one directory per version."""
+        """The unpacked database servers, one directory per version."""
         return self.root / "servers"
 
     @property
@@ -43,22 +42,22 @@ class Cache:
 
     @property
     def classes(self) -> Path:
-        """Archives of Spark's classes."""
+        """The archives of Spark's classes."""
         return self.root / "classes"
 
     @property
     def debian(self) -> Path:
-        """Debian packages unpacked without root: libraries and Java."""
+        """Debian packages that were unpacked without root: libraries and Java."""
         return self.root / "debian"
 
     @property
     def lock_file(self) -> Path:
-        """Locked with flock while anything in the cache changes."""
+        """The file that is locked with flock while anything in the cache changes."""
         return self.root / "cache.lock"
 
 
 def open_cache() -> Cache:
-    """Returns the cache that SLUICE_CACHE names, by default ~/.cache/sluice, and creates its root."""
+    """Returns the cache that SLUICE_CACHE names (by default ~/.cache/sluice), and creates its root."""
     root = Path(os.environ.get("SLUICE_CACHE") or Path.home() / ".cache" / "sluice").absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -71,7 +70,7 @@ def open_cache() -> Cache:
 
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Locks the cache exclusively. The lock file of a dead process does not block, because the kernel drops its flock."""
+    """Locks the cache exclusively. A dead process does not block, because the kernel drops its flock."""
     try:
         handle = cache.lock_file.open("a")
     except OSError as error:
@@ -87,7 +86,7 @@ def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> I
 
 
 def require_space(cache: Cache, needed_bytes: int) -> None:
-    """Raises SetupError before a download or an unpacking that would not fit."""
+    """Raises SetupError before a download or an unpacking for which there is no space."""
     free_bytes = shutil.disk_usage(cache.root).free
     if free_bytes < needed_bytes:
         raise disk_full(cache, needed_bytes)
@@ -104,7 +103,7 @@ def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupErro
 
 
 def disk_full(cache: Cache, needed_bytes: int) -> SetupError:
-    """Returns the error for a full disk of the cache, with the space that is needed."""
+    """Returns the error for a full disk, with the space that is needed."""
     return SetupError(
         f"The disk of {cache.root} is full: about {needed_bytes // 1_000_000 + 1} MB are needed;"
         " free some space there or set SLUICE_CACHE to a folder on another disk."

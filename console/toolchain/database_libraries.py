@@ -1,8 +1,7 @@
-"""Finds the shared libraries that a database server needs and this system lacks, and gets them. Called by unpack.
+"""Finds the shared libraries that a database server needs and this system lacks, and installs them. Called by unpack.
 
 MySQL 8.0.31 and 5.7.22 need libaio and libnuma, which a fresh system does not have. MariaDB needs only what a base system has, but a very
-small image may lack some of that too.
-"""
+small image may lack some of that too."""
 
 import os
 import re
@@ -13,7 +12,7 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-# Ubuntu 24.04 and Debian 13 renamed the packages of libraries whose 32-bit time type changed, to names with t64.
+# Ubuntu 24.04 and Debian 13 added t64 to the names of packages whose 32-bit time type changed.
 PACKAGES = {
     "libaio.so.1": ("libaio1t64", "libaio1"),
     "libnuma.so.1": ("libnuma1",),

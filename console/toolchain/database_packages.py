@@ -15,7 +15,7 @@ from sluice.console.toolchain.database_libraries import provide_libraries
 from sluice.console.toolchain.debian import unpacked_from_unstable
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-UNPACKED_BYTES_MAX = 450_000_000  # MariaDB with its symbols, before they are stripped
+UNPACKED_BYTES_MAX = 450_000_000  # The size of MariaDB with its symbols, before they are removed.
 COPY_BYTES = 1 << 20
 MYSQL_9_PACKAGE = "mysql-server-core"
 MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
@@ -35,7 +35,7 @@ class ServerHome:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether it is MariaDB, which creates a data directory differently and has a few other options."""
+        """Whether the server is MariaDB, which creates a data directory differently and has a few other options."""
         return self.version.startswith("mariadb")
 
     @property
@@ -65,8 +65,8 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """The environment of the program. With a `loader`, the libraries are passed to that, so that programs that the server starts do
-        not find them.
+        """The environment of the program. With a `loader`, the libraries are passed to it, so that programs that the server starts do not
+        find them.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
@@ -146,7 +146,7 @@ def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
 
 
 def _unpack_mariadb(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Extracts the server and its messages; the clients, libraries and engines in the archive are not used."""
+    """Extracts the server and its messages. The clients, libraries and engines in the archive are not used."""
     for name in archive.namelist():
         inside = name.partition("/linux/")[2]
         if inside == "bin/mariadbd" or (inside.startswith("share/") and not inside.endswith((".jar", ".so", "/"))):
@@ -163,6 +163,6 @@ def _copy(content: IO[bytes], folder: Path, inside: str) -> None:
 
 
 def _strip(program: Path) -> None:
-    """Removes the debugging symbols, 300 MB in MariaDB. This only saves space, so a system without strip keeps them."""
+    """Removes the debugging symbols, which take 300 MB in MariaDB. A system without strip keeps them, because this only saves space."""
     if shutil.which("strip"):
         subprocess.run(["strip", "--strip-debug", program], capture_output=True, check=False)

@@ -1,8 +1,8 @@
-"""Gets packages of Debian or Ubuntu: installed if the user is root, else unpacked into the cache. Called by java and others.
+"""Provides packages of Debian or Ubuntu: installs them for root, and unpacks them into the cache for other users. Called by java and
+others.
 
 `apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package anywhere. Debian unstable has newer servers than this
-release; a package from there is unpacked with all its dependencies, including the C library, and apt then works with a separate state.
-"""
+release; a package from there is unpacked with all its dependencies, including the C library, and apt then works with a separate state."""
 
 import os
 import platform
@@ -17,7 +17,8 @@ from sluice.console.toolchain.errors import CommandFailedError
 APT_SECONDS_MAX = 900
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UNSTABLE = "unstable"
-# Interpreters of scripts in the packages. They are not unpacked, because no program that Sluice starts runs such a script.
+# The interpreters of scripts in the packages. They are not unpacked, because no program that Sluice starts runs such a
+# script.
 NOT_UNPACKED = ("perl", "libperl")
 
 
@@ -60,8 +61,7 @@ def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> 
 
 
 def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
-    """Returns the directory of that name in the cache with all the packages in it. They are not installed, so none of their services
-    starts.
+    """Returns the cache's directory of that name, with all the packages in it. They are not installed, so none of their services starts.
 
     Dependencies outside `packages` must exist in the system.
     """
@@ -80,7 +80,8 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def unpacked_from_unstable(package: str, target: Path) -> None:
-    """Unpacks a package of Debian unstable with all of its dependencies into the directory. Uses and changes nothing of the system.
+    """Unpacks a package of Debian unstable with all its dependencies into the directory. It neither uses nor changes anything of the
+    system.
 
     The packages are downloaded from the mirror that the system's own apt uses. Raises CommandFailedError if there is no Debian, no apt or
     no such package.
@@ -113,7 +114,7 @@ def unpacked_from_unstable(package: str, target: Path) -> None:
 
 
 def _unstable_source() -> str:
-    """Returns the line of sources.list for Debian unstable on the mirror that serves this system's own release."""
+    """Returns the sources.list line for Debian unstable on the mirror of this system's own release."""
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
         raise CommandFailedError(f"this system is {release.get('ID')}, and the package is Debian's")
@@ -128,7 +129,7 @@ def _unstable_source() -> str:
 
 
 def _private_state(folder: Path) -> list[str]:
-    """Returns options that separate apt from the system's lists, sources and installed packages."""
+    """Returns options by which apt ignores the system's lists, sources and installed packages."""
     options = {
         "Dir::State": folder,
         "Dir::State::status": folder / "status",
@@ -138,13 +139,13 @@ def _private_state(folder: Path) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
-        **({"APT::Sandbox::User": "root"} if is_root() else {}),  # apt's own user cannot write to a home directory
+        **({"APT::Sandbox::User": "root"} if is_root() else {}),  # apt's own user cannot write to a home directory.
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
 def dependencies_lacking(package: str) -> list[str]:
-    """Returns the packages that an installation of a package would add. apt reports them without root rights."""
+    """Returns the packages that installing a package would add. apt reports them without root."""
     output = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
     installed = [line.split()[1] for line in output.splitlines() if line.startswith("Inst ")]
     return [name for name in installed if name != package]
@@ -154,7 +155,8 @@ def _install(package: str) -> None:
     try:
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
     except CommandFailedError:
-        _run(["apt-get", "update", "-q"])  # the lists in an image that is some months old name files that are gone
+        # The lists in an image that is some months old name files that no longer exist.
+        _run(["apt-get", "update", "-q"])
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
 
 

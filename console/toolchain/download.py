@@ -22,17 +22,17 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.java import Java, trust_options
 from sluice.console.toolchain.python_packages import pyspark_jar
 
-STALL_SECONDS_MAX = 90  # no byte for this time means that no server answers; Ivy itself would wait for many minutes
+STALL_SECONDS_MAX = 90  # If no byte arrives for this long, no server answers. Ivy itself would wait for many minutes.
 POLL_SECONDS = 0.1
 
 
 def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
-    """Makes sure that every artifact is in the cache with the right checksum. Downloads only what is missing."""
+    """Ensures that every artifact is in the cache with the right checksum. Downloads only what is missing."""
     missing = [artifact for artifact in artifacts if not _is_present(cache, artifact)]
     if not missing:
         return
     needed_bytes = sum(artifact.size_bytes for artifact in missing)
-    require_space(cache, 2 * needed_bytes)  # Ivy keeps one copy and delivers another
+    require_space(cache, 2 * needed_bytes)  # Ivy keeps one copy and delivers another.
     shutil.rmtree(cache.incoming, ignore_errors=True)
     try:
         _run_ivy(cache, java, missing, screen)
@@ -126,7 +126,7 @@ def ivy_module(artifacts: Sequence[Artifact]) -> str:
 
 
 def _classified(artifact: Artifact) -> str:
-    """Returns the element that selects one of several jars of a module."""
+    """Returns the element that selects one of several jars in a module."""
     if not artifact.classifier:
         return ""
     return f'<artifact name={quoteattr(artifact.module)} type="jar" m:classifier={quoteattr(artifact.classifier)}/>'
@@ -144,7 +144,7 @@ def proxy_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artifact], screen: Console) -> bool:
-    """Draws one bar per download until Ivy ends. Returns False if it stalled."""
+    """Draws one bar per download until Ivy ends. Returns False if the download stalled."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=screen) as progress:
         tasks = {a: progress.add_task(f"{a.module} {a.revision}", total=a.size_bytes) for a in missing}

@@ -1,4 +1,4 @@
-"""Errors of setting up the toolchain or starting a server. Raised here, shown by console.main."""
+"""Defines the errors of setting up the toolchain or starting a server. console.main shows them."""
 
 
 class SetupError(Exception):
@@ -14,4 +14,4 @@ class PortTakenError(ServerError):
 
 
 class CommandFailedError(SetupError):
-    """A program of the system (apt-get, dpkg-deb, strip) failed, and there is no other way."""
+    """A program of the system (apt-get, dpkg-deb, strip) failed, and there is no alternative."""

@@ -1,7 +1,6 @@
-"""Checks whether a gRPC server on 127.0.0.1 answers, without waiting: the request stays open while its caller does other things.
+"""Checks without waiting whether a gRPC server on 127.0.0.1 answers: a request stays open while its caller does other things.
 
-Used for the code server and for Spark. A blocking call would not notice that the server's process died, and would not react to Ctrl-C.
-"""
+Used for the code server and for Spark. A blocking call would not notice that the server's process died, and would not react to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ import grpc
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 
-QUESTION_SECONDS_MAX = 10.0  # an open request is given up after this, and sent again
+QUESTION_SECONDS_MAX = 10.0  # An open request is abandoned after this time and sent again.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-# without it the waits of an earlier channel also apply to this one
+# Without this option, the waits of an earlier channel also apply to this one.
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcProbe:
-    """A probe of the server on one port. `ask` sends a request over a channel, with a limit in seconds, and returns grpc's future."""
+    """Probes the server on one port. `ask`: sends a request over a channel, with a limit in seconds, and returns grpc's future."""
 
     def __init__(self, port: int, ask: Callable[[Any, float], Any]) -> None:
         self._port, self._ask = port, ask
@@ -43,7 +42,7 @@ class GrpcProbe:
         return code is grpc.StatusCode.OK
 
     def forget(self) -> None:
-        """Gives up an open request."""
+        """Abandons an open request."""
         if self._channel:
             self._channel.close()
         self._channel = self._question = None

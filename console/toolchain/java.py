@@ -1,4 +1,4 @@
-"""Finds a Java on which Spark 4.1 runs, or gets one. Called by setup, used by the downloader and the Spark server."""
+"""Finds a Java that can run Spark 4.1, or installs one. Called by setup; the downloader and the Spark server use it."""
 
 import contextlib
 import os
@@ -18,9 +18,10 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-JAVA_VERSION_MIN = 17  # the oldest that Spark 4 supports
+JAVA_VERSION_MIN = 17  # The oldest Java that Spark 4 supports.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-VECTOR_MODULE = "jdk.incubator.vector"  # Spark 4.1 names it in its Java options, so a stripped runtime fails
+# Spark 4.1 names this module in its Java options, so a reduced runtime without it fails.
+VECTOR_MODULE = "jdk.incubator.vector"
 SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 STORE_PASSWORD = "changeit"  # noqa: S105  Java wants one; public certificates are no secret
 BEGIN = b"-----BEGIN CERTIFICATE-----"
@@ -40,7 +41,7 @@ class Java:
 
 
 def provide_java(cache: Cache) -> Java:
-    """Returns the Java that the user has chosen, else one that is installed, else one from the distribution's package."""
+    """Returns the Java that the user has chosen, or else an installed one, or else one from the distribution's package."""
     chosen = _chosen()
     if chosen:
         return _require_usable(chosen)
@@ -59,7 +60,7 @@ def provide_java(cache: Cache) -> Java:
 
 
 def _chosen() -> Path | None:
-    """Returns the Java of JAVA_HOME, else of PATH. An unusable one is an error, because silently using another one would surprise."""
+    """Returns the Java of JAVA_HOME, or else of PATH. An unusable one is an error: silently using another one would surprise."""
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     if home:
@@ -92,7 +93,7 @@ def inspect_java(program: Path) -> Java | str:
 
 
 def parse_version(text: str) -> int | None:
-    """Reads the major version from the output of `java -version`; the old scheme wrote 8 as 1.8."""
+    """Parses the major version in the output of `java -version`. The old scheme wrote 8 as 1.8."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
@@ -117,8 +118,8 @@ def _needs_java(reason: str) -> SetupError:
 
 
 def trust_options(store: Path) -> list[str]:
-    """Writes a store of the authorities that the rest of the system trusts, and returns Java's options that name it; none if the system
-    has no list of authorities.
+    """Writes a store with the authorities that the system trusts, and returns Java's options that name it; none if the system has no list
+    of authorities.
 
     Java has a store of its own, which a Java that was unpacked without root lacks, and which never has a company's own authority.
     """
@@ -132,7 +133,7 @@ def trust_options(store: Path) -> list[str]:
 
 
 def _certificates(bundle: Path) -> Iterator[x509.Certificate]:
-    """Yields the authorities of a file. One that cannot be read is left out; one that violates the standard is kept without a warning."""
+    """Yields the authorities of a file. One that cannot be read is left out; one that violates the standard is used without a warning."""
     pieces = bundle.read_bytes().split(BEGIN)[1:] if bundle.is_file() else []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -31,14 +31,14 @@ from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
 ROOM = PACKAGE / "cdc_engine" / "binlog"
-BESIDE = PACKAGE / "cdc_engine" / "parser"  # it has some kernels too
+BESIDE = PACKAGE / "cdc_engine" / "parser"  # It contains some kernels too.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Compiles what is out of date. Returns whether anything was compiled; otherwise it only reads the sources. Raises SetupError.
+    """Compiles kernels that are out of date. Returns whether it compiled any; otherwise it only reads the sources. Raises SetupError.
 
     The caller holds the lock of the cache.
     """
@@ -47,7 +47,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     if made.get("room") == room and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
-    with contextlib.suppress(OSError):  # a read-only checkout: numba then keeps the code elsewhere
+    with contextlib.suppress(OSError):  # The checkout is read-only; numba then stores the code elsewhere.
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})
     for name, digest in sources.items():
@@ -62,7 +62,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
 
 
 def keep_kernels(cache: Cache) -> None:
-    """Keeps all code for other checkouts of this machine, including what tests compiled. The caller holds the lock of the cache."""
+    """Stores all code for other checkouts of this machine, including what tests compiled. The caller holds the lock of the cache."""
     shared = SharedKernels(cache)
     for name, digest in _sources().items():
         shared.keep(Path(name), digest)
@@ -70,7 +70,9 @@ def keep_kernels(cache: Cache) -> None:
 
 
 def _sources() -> dict[str, str]:
-    """Returns, by path of each file with kernels, a digest of it and of all our files that it imports: these determine its code."""
+    """Returns, for the path of each file with kernels, a digest of the file and of all our files that it imports. These determine its
+    code.
+    """
     files = [file for folder in (ROOM, BESIDE) for file in folder.rglob("*.py")]
     return {str(file): _digest(_imported(file)) for file in files if KERNEL.search(file.read_text("utf-8"))}
 
@@ -92,7 +94,7 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _imported(file: Path) -> set[Path]:
-    """Returns the file and all our files that may be part of its code: those that it imports, directly or not."""
+    """Returns the file and all our files that may be part of its code: those that it imports, directly or indirectly."""
     found, left = {file}, [file]
     while left:
         new = {path for path in _imports(left.pop()) if path not in found}
@@ -103,7 +105,7 @@ def _imported(file: Path) -> set[Path]:
 
 @functools.cache
 def _imports(file: Path) -> tuple[Path, ...]:
-    """Returns the files of the package that one imports by name, and others from which it has modules or constants. Classes are not part
+    """Returns the package's files that a file imports by name, and the others from which it has modules or constants. Classes are not part
     of the code.
     """
     named: list[str] = []
@@ -123,7 +125,7 @@ def _file_of(module: str) -> Path:
 
 
 def _processor() -> str:
-    """Returns Linux's name of the first processor: code compiled for one may not run on another."""
+    """Returns Linux's name of the first processor, because code that is compiled for one processor may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -132,7 +134,7 @@ def _processor() -> str:
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """Returns the note; empty if there is none, or it is not of this kind."""
+    """Returns the note; empty if there is none, or if it has another form."""
     try:
         record = json.loads(note.read_text())
     except (OSError, ValueError):
@@ -141,7 +143,7 @@ def _read(note: Path) -> dict[str, Any]:
 
 
 def _numba_files(folder: Path) -> Iterator[Path]:
-    """Yields numba's files next to the sources: .nbi, an index of one kernel, and .nbc, its code for one set of types."""
+    """Yields numba's files next to the sources: .nbi, the index of one kernel, and .nbc, its code for one set of types."""
     return (file for file in sorted(folder.rglob("__pycache__/*.nb?")) if file.suffix in {".nbi", ".nbc"})
 
 

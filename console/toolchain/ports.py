@@ -6,12 +6,12 @@ import socket
 from sluice.console.toolchain.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
-PORT_MIN, PORT_MAX = 15_000, 32_000  # Linux takes the ports of outgoing connections from 32768 on
+PORT_MIN, PORT_MAX = 15_000, 32_000  # Linux uses the ports from 32768 on for outgoing connections.
 ATTEMPTS = 50
 
 
 def free_port(ports: int = 1) -> int:
-    """Returns the first of so many consecutive ports on which nothing listens at this moment.
+    """Returns the first of so many consecutive ports on which nothing listens now.
 
     They are below the ports of outgoing connections where possible: such a connection could take a port before its server starts.
     """
@@ -26,7 +26,7 @@ def free_port(ports: int = 1) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on the port now; closing connections do not count."""
+    """Returns whether a server could listen on the port now. Closing connections do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

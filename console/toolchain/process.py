@@ -1,9 +1,8 @@
-"""Runs a child process that is never left behind. Used by the database servers, the Spark server and `stack`.
+"""Runs a child process that never outlives its parent unless it should. Used by the database servers, the Spark server and `stack`.
 
 Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. A leash (a shell that waits on
 a pipe) kills the child when that program dies, also by SIGKILL. The kernel's own parent-death signal is not used: it fires when the
-thread that started the child ends, not when the process does.
-"""
+thread that started the child ends, not when the process does."""
 
 import contextlib
 import multiprocessing
@@ -17,7 +16,8 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# A shell makes programs in the background ignore SIGINT. A child must not inherit that: Dagster handles SIGTERM as it handles SIGINT.
+# A shell makes programs in the background ignore SIGINT. A child must not inherit that, because Dagster handles SIGTERM
+# as it handles SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 
@@ -63,14 +63,14 @@ class ChildProcess:
 
     @property
     def ended(self) -> str:
-        """How the program ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """Returns how the program ended, as "exit code 1" or "signal 9"; empty while it runs."""
         code = self._process.poll()
         if code is None:
             return ""
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def stop(self, deadline_seconds: float = 30.0) -> None:
-        """Sends SIGTERM, and kills the program if it has not ended by the deadline."""
+        """Sends SIGTERM. Kills the program if it has not ended by the deadline."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_seconds)
@@ -86,14 +86,14 @@ class ChildProcess:
             self._leash = None
 
     def _signal(self, number: signal.Signals) -> None:
-        # a child that was not waited for keeps its id, so no other process can have the group
+        # A child that was not waited for keeps its id, so no other process can have the group.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
 
 def _leash(pid: int) -> "subprocess.Popen[bytes]":
-    """Starts the shell whose pipe closes when this process dies; it then kills the child's group."""
+    """Starts the shell that kills the child's group when this process dies, which closes the shell's pipe."""
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],
         stdin=subprocess.PIPE,
@@ -104,7 +104,7 @@ def _leash(pid: int) -> "subprocess.Popen[bytes]":
 
 
 def why_no_run_can_start() -> str:
-    """Returns why no run can start, or an empty text. A run is a process that shares semaphores with the code server."""
+    """Returns why no run can start; an empty text if one can. A run is a process that shares semaphores with the code server."""
     try:
         multiprocessing.Lock()
     except OSError as error:
@@ -122,7 +122,7 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 
 def _without_usage(lines: list[str]) -> list[str]:
-    """Returns the lines without a usage text at their end: spark-submit prints all its options after the one line with the error."""
+    """Returns the lines without a usage text at their end: spark-submit prints all its options after the line with the error."""
     end = len(lines)
     while end and (
         not lines[end - 1].strip()
@@ -135,9 +135,7 @@ def _without_usage(lines: list[str]) -> list[str]:
 
 
 def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_seconds: float) -> bool:
-    """Waits until what was started accepts connections on 127.0.0.1. Returns False if one of the processes ended, or none accepts by the
-    deadline.
-    """
+    """Waits until the processes accept connections on 127.0.0.1. Returns False if one of them ended, or none accepts by the deadline."""
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end and all(process.running for process in processes):
         if listens(port):

@@ -7,7 +7,7 @@ from sluice.console.toolchain.errors import SetupError
 
 
 def pyspark_home() -> Path:
-    """Returns the directory of the installed pyspark, which is also a complete SPARK_HOME."""
+    """Returns the directory of the installed pyspark, which is a complete SPARK_HOME."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise SetupError(
@@ -21,6 +21,6 @@ def pyspark_jar(name: str) -> Path:
     found = sorted((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(
-            f"pyspark carries no {name} jar; install pyspark again (in a checkout: delete .venv and start ./sluice)."
+            f"pyspark contains no {name} jar; install pyspark again (in a checkout: delete .venv and start ./sluice)."
         )
     return found[-1]

@@ -1,7 +1,6 @@
 """Sets up everything that Sluice needs on the machine: Java, jars, database servers, compiled kernels.
 
-Called by `sluice setup`, the demo and the tests.
-"""
+Called by `sluice setup`, the demo and the tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ def set_up(
     cache: Cache | None = None,
     screen: Console | None = None,
 ) -> Toolchain:
-    """Downloads and unpacks what is missing of the named servers and of the Delta jars; quick if nothing is missing.
+    """Downloads and unpacks what is missing of the named servers and of the Delta jars. It is quick if nothing is missing.
 
     `extras`: further jars for Spark, of EXTRAS. `kernels`: also compiles the engine's kernels that are out of date.
     """
@@ -61,7 +60,7 @@ def set_up(
 
 
 def lacking(extras: Sequence[str]) -> list[str]:
-    """Returns the names of the extras' jars that are not in the cache. Downloads and verifies nothing."""
+    """Returns the names of the extras' jars that are not in the cache. It downloads and verifies nothing."""
     cache = open_cache()
     return [each.module for each in load_artifacts(*extras) if not (cache.jars / each.file_name).exists()]
 

@@ -1,9 +1,8 @@
-"""Compiled kernels that all checkouts of a machine share, by what they were made from. `kernels` copies them from and to here.
+"""Shares compiled kernels between all checkouts of a machine, by what they were made from. `kernels` copies them to a checkout and back.
 
 The code that numba writes next to a source file depends on the file's content, the interpreter and the processor, and not on its path
 (its index contains a digest of the source), so it is valid for a copy of the file too. A directory contains all code of one source file:
-an index matches the code that it names only as they were written together.
-"""
+an index matches the code that it names only as they were written together."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-KEPT_MAX = 300  # directories, 0.3 MB each; an edit of a kernel makes one per file that contains its code
+KEPT_MAX = 300  # A directory takes 0.3 MB. An edit of a kernel makes one for each file that contains its code.
 INDEX, CODE = ".nbi", ".nbc"
 
 
 class SharedKernels:
-    """The shared code. Callers hold the lock of the cache (`cache.locked`). Files that cannot be written are left out: they can be made
-    again.
+    """The shared code. Callers hold the lock of the cache (`cache.locked`). Files that cannot be written are left out, because they can be
+    made again.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -37,12 +36,12 @@ class SharedKernels:
             os.utime(kept)
             folder = source.parent / "__pycache__"
             folder.mkdir(exist_ok=True)
-            # an index after the code that it names
+            # The index is copied after the code that it names.
             for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the code next to a source file, if that is more than was stored. Code that is written meanwhile is not stored."""
+        """Stores the code next to a source file, if it is more than what is stored. Code that is being written is not stored."""
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):
             return
@@ -68,7 +67,7 @@ class SharedKernels:
 
 
 def code_of(source: Path) -> list[Path]:
-    """Returns numba's files for the kernels of a source file: an index of each, and its code for each set of types."""
+    """Returns numba's files for the kernels of a source file: the index of each, and its code for each set of types."""
     found = source.parent.glob(f"__pycache__/{source.stem}.*.nb?")
     return sorted(file for file in found if file.suffix in {INDEX, CODE})
 

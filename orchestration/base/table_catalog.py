@@ -154,7 +154,7 @@ def delta_key(destination: str, name: str) -> dg.AssetKey:
 
 
 def default_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of `delta_key` before the translation of a user's code location."""
+    """Returns the key of `delta_key` before a user's code location translates it."""
     database, _, table = name.partition(".")
     short = database == destination and table != ENGINE
     return dg.AssetKey([destination, table] if short else [destination, database, table])
@@ -166,12 +166,12 @@ def source_key(destination: str, name: str) -> dg.AssetKey:
 
 
 def default_source_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of `source_key` before the translation of a user's code location."""
+    """Returns the key of `source_key` before a user's code location translates it."""
     return dg.AssetKey([SOURCE, *default_key(destination, name).path])
 
 
 def named(destination: str, name: str) -> TranslatedTable:
-    """Returns a "database.table" of a destination as translations read it."""
+    """Returns a "database.table" of a destination in the form that translations need."""
     database, _, table = name.partition(".")
     return TranslatedTable(destination, database, table)
 

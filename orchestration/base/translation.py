@@ -1,8 +1,7 @@
-"""Owns how a user's code location translates the assets of tables: their keys, groups, owners, tags, kinds and other attributes.
+"""Applies the translations of a user's code location to the assets of tables: their keys, groups, owners, tags, kinds and other attributes.
 
 Definitions translate specs, and whoever reports about a table asks for its key, so that events and definitions agree. A translation counts
-for the whole process: a run imports the user's definitions before it reports anything. Without one, the default keys count.
-"""
+for the whole process: a run imports the user's definitions before it reports anything. Without one, the default keys count."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 
 @dataclasses.dataclass(frozen=True)
 class TranslatedTable:
-    """The table that an asset stands for, as a translation reads it."""
+    """The table for which an asset stands, in the form that a translation needs."""
 
     destination: str
     database: str
@@ -32,7 +31,7 @@ Translation = Callable[[dg.AssetSpec, TranslatedTable], dg.AssetSpec]
 
 
 class Side(Enum):
-    """Which asset of a table: its Delta table, or the external asset of the table in the source."""
+    """Which of a table's assets: its Delta table, or the external asset of the table in the source."""
 
     LAKE = "lake"
     SOURCE = "source"
@@ -40,7 +39,7 @@ class Side(Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Translations:
-    """The translations of a code location; None: the assets stay as they are."""
+    """The translations of a code location. None: the assets are not changed."""
 
     lake: Translation | None = None
     source: Translation | None = None
@@ -50,7 +49,7 @@ class Translations:
 
 
 class _InUse:
-    """The translations of this process, and the keys that they gave."""
+    """The translations of this process, and the keys that they returned."""
 
     def __init__(self) -> None:
         self.translations = Translations()
@@ -61,12 +60,12 @@ _in_use = _InUse()
 
 
 def use_translations(translations: Translations) -> None:
-    """Makes these the translations of this process, before its definitions are built."""
+    """Sets the translations of this process. Call it before its definitions are built."""
     _in_use.translations, _in_use.keys = translations, {}
 
 
 def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.AssetKey:
-    """Returns the key of an asset of a table. Raises ConfigurationError if the translation fails."""
+    """Returns the translated key of a table's asset. Raises ConfigurationError if the translation fails."""
     translation = _in_use.translations.of(side)
     if translation is None:
         return default
@@ -76,7 +75,7 @@ def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.As
 
 
 def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Returns the translated spec of an asset whose key is the one of `shown_key`. Raises ConfigurationError.
+    """Returns the translated spec of an asset, whose key is the result of `shown_key`. Raises ConfigurationError.
 
     `spec`: with the default key. Runs know no more of a new table than its names, so the key must depend on nothing else.
     """
@@ -101,7 +100,7 @@ def _translated(translation: Translation, side: Side, table: TranslatedTable, sp
         return translation(spec, table)
     except SluiceError:
         raise
-    except Exception as error:  # of any kind: it is the user's function or template
+    except Exception as error:  # The error may be of any kind, because it is the user's function or template.
         why = f"{type(error).__name__}: {error}"
         raise ConfigurationError(
             f"the translation of the {side.value}'s asset of {table.name} of {table.destination} fails: {why}"

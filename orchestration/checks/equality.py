@@ -7,7 +7,8 @@ again, and a Delta table is with each batch: there, a difference that was found 
 The run's config bounds the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. The check takes
 no lock and its runs are not merges, so merges and comparisons run at the same time."""
 
-# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
+# runtime.
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal

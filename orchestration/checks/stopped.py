@@ -3,7 +3,7 @@
 When executed by hand in the UI, the checks read the files that the engine writes, and produce the same results. They never start an
 engine."""
 
-# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
 import contextlib
 import json

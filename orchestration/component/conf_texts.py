@@ -1,7 +1,6 @@
-"""Returns the texts of conf/ for a code location of the user: of a folder, or written inline in a component.
+"""Returns the texts of conf/ for a code location of the user, from a folder or from a component that has them inline.
 
-Inline settings are written to `.sluice/conf` of the project, where the engine's process and the console read them.
-"""
+Inline settings are written to `.sluice/conf` of the project, where the engine's process and the console read them."""
 
 from __future__ import annotations
 
@@ -15,8 +14,9 @@ from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, rea
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 
-INLINE_FOLDER = Path(".sluice") / "conf"  # below the project's root
-OWN_PROCESS = {"kind": "remote"}  # of the engine: Dagster replaces the processes of a code location at any time
+INLINE_FOLDER = Path(".sluice") / "conf"  # A folder below the project's root.
+# The engines have a process of their own, because Dagster replaces the processes of a code location at any time.
+OWN_PROCESS = {"kind": "remote"}
 
 
 def folder_texts(directory: Path) -> ConfFiles:
@@ -42,7 +42,7 @@ def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[
 
 
 def write_conf(texts: ConfFiles) -> None:
-    """Writes texts to their folder if they differ from it, and removes files of other destinations. Raises OSError."""
+    """Writes texts to their folder if they differ from its content, and removes files of other destinations. Raises OSError."""
     folder = texts.directory / "destinations"
     wanted = {texts.directory / MAIN: texts.main}
     wanted |= {folder / f"{name}.yaml": text for name, text in texts.destinations.items()}

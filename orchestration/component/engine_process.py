@@ -1,8 +1,8 @@
-"""Starts the engines and Spark as processes of their own, and calls them. `dagster dev` and `dg dev` need no other command then.
+"""Starts the engines and Spark as processes of their own, and calls them, so that `dagster dev` and `dg dev` need no other command.
 
 A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process outlives a reload of the code location and
-ends by itself when no tick has come for a while, so it does not stay after Dagster has ended. Ticks say that they come by touching a file.
-"""
+ends by itself when no tick has come for a while, so it does not stay after Dagster has ended. Ticks say that they
+come by touching a file."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 
 WANTED_FILE, LOCK_FILE = "engine-process.wanted", "engine-process.lock"
-SILENCE_SECONDS_MAX = 120.0  # daemons that restart, and ticks that wait for others, take less
-START_SECONDS_MAX = 300.0  # kernels are compiled, Spark starts and the source is read, on a busy machine
+SILENCE_SECONDS_MAX = 120.0  # A restart of the daemon takes less, and so do ticks that wait for others.
+START_SECONDS_MAX = 300.0  # In this time kernels are compiled, Spark starts and the source is read, on a busy machine.
 AGAIN_SECONDS = 30.0  # between two starts
 LOG_LINE_MAX = 300
 
 
 class StartingHost:
-    """Implements `ports.EngineHost`: calls the engines' process. `starts`: starts it if no process answers."""
+    """Implements `ports.EngineHost` with calls to the engines' process. `starts`: starts the process if none answers."""
 
     def __init__(self, remote: RemoteHost, config: SluiceConfig, texts: ConfFiles, *, starts: bool) -> None:
         self.remote = remote
@@ -40,7 +40,7 @@ class StartingHost:
         self._texts, self._written = texts, False
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine as `RemoteHost` does. Raises EngineStartingError while the process starts."""
+        """Returns the engine like `RemoteHost`. Raises EngineStartingError while the process starts."""
         if not self._written and self._texts.directory.parts[-2:] == INLINE_FOLDER.parts:
             write_conf(self._texts)
         self._written = True
@@ -49,7 +49,8 @@ class StartingHost:
         self._engines.want()
         try:
             return self.remote.get_or_start(destination)
-        except (EngineAwayError, ConfigurationError) as error:  # the latter if its token does not exist yet
+        # ConfigurationError means that its token does not exist yet.
+        except (EngineAwayError, ConfigurationError) as error:
             self._engines.start_after(error)
             raise
 
@@ -58,23 +59,23 @@ class StartingHost:
 
 
 class EngineProcess:
-    """The process that keeps the engines, as the code server starts it. Another code server may have started the one that runs."""
+    """The process that keeps the engines, which a code server starts. Another code server may have started the one that runs."""
 
     def __init__(self, data_dir: Path, texts: ConfFiles) -> None:
         self._data_dir, self._texts = data_dir, texts
         self.log = data_dir / "logs" / "engine-process.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._started = -START_SECONDS_MAX
-        self._lock = threading.Lock()  # ticks of several destinations
+        self._lock = threading.Lock()  # Ticks of several destinations may run at the same time.
 
     def want(self) -> None:
-        """Says that ticks come: without this the process ends."""
+        """Records that ticks arrive. Without them, the process ends."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         (self._data_dir / WANTED_FILE).touch()
 
     def start_after(self, error: SluiceError) -> None:
-        """Starts the process if none runs. Raises EngineStartingError with its log while it starts; returns if it runs but is not reached,
-        so that `error` is the reason.
+        """Starts the process if none runs. Raises EngineStartingError with the path of its log while it starts. Returns if it runs and is
+        not reached, which `error` then explains.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None
@@ -83,7 +84,7 @@ class EngineProcess:
                 raise EngineStartingError(
                     f"the process of the engines ended: {self._last_line()}; it is started again soon"
                 )
-            begins = self._process is not None and not ended  # it takes the lock soon
+            begins = self._process is not None and not ended  # It takes the lock soon.
             if not begins and not is_locked(self._data_dir / LOCK_FILE):
                 self._start()
             elif age > START_SECONDS_MAX and self._process is not None:
@@ -103,7 +104,8 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 cwd=self._texts.directory.parent,
                 env={**os.environ, "SLUICE_CONF": str(self._texts.directory)},
-                start_new_session=True,  # Ctrl-C in Dagster's terminal leaves it to end in order
+                # Ctrl-C in Dagster's terminal then does not reach it, so that it ends in order.
+                start_new_session=True,
             )
         self._started = time.monotonic()
 
@@ -116,7 +118,7 @@ class EngineProcess:
 
 
 def is_wanted(data_dir: Path, now: float | None = None) -> bool:
-    """Returns whether a tick has come lately. For the process of the engines."""
+    """Returns whether a tick has arrived recently. Called by the process of the engines."""
     try:
         touched = (data_dir / WANTED_FILE).stat().st_mtime
     except OSError:

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLE = "component"
-KEPT_MAX = 20  # written texts: one for each change of conf/ or of the tables
+KEPT_MAX = 20  # The number of written texts that are kept; each change of conf/ or of the tables makes one.
 
 
 class _Process:
-    """The installation of this process, and what it wrote down for its runs."""
+    """The installation of this process, and what the process wrote for its runs."""
 
     def __init__(self) -> None:
         self.directory: Path | None = None
@@ -56,7 +56,7 @@ def build_definitions(
     source_translation: Translation | None = None,
     starts_engine: bool = True,
 ) -> dg.Definitions:
-    """Returns Sluice's definitions for your own code location: `Definitions.merge` adds them to yours.
+    """Returns Sluice's definitions for your own code location. `Definitions.merge` adds them to yours.
 
     `conf_dir`: the folder with sluice.yaml; default SLUICE_CONF, or conf/ in the working folder. `translation`: changes the asset of a
     Delta table; it gets the `AssetSpec` and a `TranslatedTable`. `source_translation`: the same for the asset of a table in the source.
@@ -67,7 +67,7 @@ def build_definitions(
 
 
 def location_definitions(texts: ConfFiles, translations: Translations, *, starts_engine: bool) -> dg.Definitions:
-    """Returns the definitions of these texts of conf/. Raises ConfigurationError if another conf/ is in this code location already."""
+    """Returns the definitions for these texts of conf/. Raises ConfigurationError if this code location already has another conf/."""
     if _here.directory not in {None, texts.directory}:
         raise ConfigurationError(
             f"this code location has Sluice's settings in {_here.directory} already, so those in {texts.directory} are refused: put all "
@@ -93,7 +93,7 @@ def location_definitions(texts: ConfFiles, translations: Translations, *, starts
 
 
 def _in_use(texts: ConfFiles) -> InUse:
-    """Returns what a run's code server wrote down, in a run; otherwise reads the texts, and writes them down for runs."""
+    """In a run, returns the configuration that the run's code server wrote. Otherwise reads the texts, and writes them for runs."""
     written = os.environ.get(VARIABLE, "")
     kept = read_kept(Path(written)) if written and written != _here.wrote else None
     if kept is not None and kept[0].directory == texts.directory:
@@ -102,13 +102,15 @@ def _in_use(texts: ConfFiles) -> InUse:
     _discover(in_use.config)
     try:
         _write_down(in_use)
-    except OSError as error:  # as for `dg check` on a file system that is read-only
+    except OSError as error:  # `dg check` may run on a file system that is read-only.
         log.warning("runs read conf/ themselves, because %s cannot be written: %s", in_use.config.data_dir, error)
     return in_use
 
 
 def _write_down(in_use: InUse) -> None:
-    """Writes the texts and the lists of tables to files of their own content, for the runs of this process. Raises OSError."""
+    """Writes the texts and the lists of tables, for the runs of this process, to files that are named after their content. Raises
+    OSError.
+    """
     config, digest = in_use.config, hashlib.sha256(repr(in_use.texts).encode(errors="surrogateescape"))
     for name in sorted(config.destinations):
         digest.update(_digest_of_tables(config, name).encode())
@@ -129,8 +131,8 @@ def _write_down(in_use: InUse) -> None:
 
 
 def _discover(config: SluiceConfig) -> None:
-    """Reads the tables of sources whose tables are unknown yet: their assets exist at the first start. If a source does not answer, the
-    engine lists them later.
+    """Reads the tables of sources whose tables are not known yet, so that their assets exist at the first start. If a source does not
+    answer, the engine lists its tables later.
     """
     unknown = [name for name in config.destinations if not _digest_of_tables(config, name)]
     for name in unknown:

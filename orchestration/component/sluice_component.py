@@ -1,4 +1,4 @@
-"""Defines `SluiceComponent`, by which a project of `dg` has Sluice's assets in its own code location."""
+"""Defines `SluiceComponent`, with which a project of `dg` gets Sluice's assets in its own code location."""
 
 # no `from __future__ import annotations`: Dagster and pydantic read annotations when the class is made
 
@@ -83,7 +83,7 @@ class SluiceComponent(dg.Component, Resolvable):
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Returns the definitions. Raises ConfigurationError with all that is wrong in the settings."""
+        """Returns the definitions. Raises ConfigurationError with all mistakes in the settings."""
         root = Path(context.project_root)
         if bool(self.conf) == bool(self.destinations):
             raise ConfigurationError("SluiceComponent: set `conf` or `destinations`, one of them")

@@ -1,6 +1,6 @@
 """Defines the job that limits Dagster's storage, and its schedule. It resembles `run.maintain_jobs`, which maintains the Delta tables."""
 
-# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
 import dataclasses
 import time

@@ -1,8 +1,7 @@
-"""Sends the requests of a run on a host without the engine's files to the engine hosts: implements `ports.RunEngine`.
+"""Implements `ports.RunEngine` for a run on a host without the engine's files: sends its requests to the engine hosts.
 
 It makes the calls that ticks make, with their token and over TLS (`remote_host`), so a run needs conf/ and no file of another host.
-A run can take its batch. It cannot drain: its lock, by which ticks know that a run is attached, is of its own host.
-"""
+A run can take its batch. It cannot drain: its lock, by which ticks know that a run is attached, is of its own host."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RunElsewhere:
-    """The client of one run, used by one thread."""
+    """Calls the engine hosts for one run, from one thread."""
 
     def __init__(self, hosts: RemoteHost, destination: str) -> None:
         self._hosts, self._destination = hosts, destination

@@ -1,6 +1,7 @@
 """Defines the job that starts, stops, restarts or releases an engine from Dagster's launchpad, like `sluice instance`."""
 
-# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
+# runtime.
 
 import enum
 

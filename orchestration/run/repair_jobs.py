@@ -2,7 +2,8 @@
 
 Only people start it."""
 
-# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
+# runtime.
 
 from typing import Any
 

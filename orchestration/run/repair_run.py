@@ -280,7 +280,7 @@ class _RepairWork:
                 continue
             except (SluiceError, OSError):
                 raise
-            except Exception as error:  # of any kind: the other tables are repaired
+            except Exception as error:  # The error may be of any kind; the other tables are repaired.
                 log.exception("rows of %s could not be read", name)
                 self.refused[name] = _unexpected(error)
                 continue

@@ -2,7 +2,7 @@
 
 It runs in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published."""
 
-# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
 import contextlib
 import time

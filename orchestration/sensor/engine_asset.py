@@ -2,7 +2,7 @@
 
 An observable asset, because Dagster shows "Never materialized" for an external one however often it is observed."""
 
-# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+# There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
 import warnings
 from collections.abc import Iterator

@@ -51,7 +51,7 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
 
 
 def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]) -> None:
-    """Reads the commit back. Raises TableError if another one has replaced it, as a late commit by Spark in a store may."""
+    """Reads the commit back. Raises TableError if another commit has replaced it, as a late commit by Spark in a store may do."""
     there = _opened(path, storage_options)
     if any(there is None or there.transaction_version(each.app_id) != each.version for each in transactions):
         why = f"the Delta table {path} does not have what this run committed: another commit has replaced it; the batch is merged again"

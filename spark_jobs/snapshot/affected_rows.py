@@ -59,7 +59,7 @@ class AffectedRows:
             images = [(values, ours) for values, ours in images if ours[ORDER_KEY] > given.rows_key]
         else:
             keys = {self._key_of(values) for values in read} | {self._key_of(values) for values, _ in images}
-            self._count -= len(images)  # `_last` loads them again, with the other images of their keys
+            self._count -= len(images)  # `_last` loads them again, with the other images of their keys.
             images = self._last(keys)
             known = {self._key_of(values) for values, _ in images}
             read = [values for values in read if self._key_of(values) not in known]

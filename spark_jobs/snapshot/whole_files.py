@@ -202,7 +202,7 @@ class _Filling:
         return found
 
     def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> Iterator[Path]:
-        """Yields the file rewritten without these rows; nothing if no row is left."""
+        """Yields the file, rewritten without these rows; yields nothing if no row is left."""
         if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
             return
 

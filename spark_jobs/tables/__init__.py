@@ -1,1 +1,1 @@
-"""Delta tables: the state that their logs describe, their owners, and how they follow schema changes of the source."""
+"""Reads the state of Delta tables from their logs, creates and alters them, and follows schema changes of the source."""

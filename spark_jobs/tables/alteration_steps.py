@@ -1,10 +1,9 @@
-"""Runs the plan of `alterations` on a Delta table through one Spark session, in steps that a repeated merge can continue. `merge` calls it.
+"""Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls it.
 
 Delta alters a table in commits that carry no transaction. A plan that could not be made again from a half-altered table is therefore
 stored first in a property of the table, under the name of its statement and with the last completed stage. The next try finds it there:
 
-    BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
-"""
+    BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped"""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ BEGUN, MOVED, COPIED = "begun", "moved", "copied"
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
-    """Drops, moves, renames and widens columns. Returns the plan. Adding and copying columns is left to the caller, whose last commit
-    carries the statement's transaction.
+    """Drops, moves, renames and widens columns. Returns the plan. The caller adds and copies columns, and its last commit carries the
+    statement's transaction.
     """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
@@ -43,7 +42,7 @@ def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSeg
 
 
 def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
-    """Applies a statement on one shard to the shared table: widens columns, and records the columns that the shard no longer has.
+    """Applies a statement of one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
     Returns column → SQL expression for the column's value in the shard's existing rows. The caller applies it in the commit that ends the
     statement. Each step checks whether it is done already. Raises TableError for a statement that would change other shards.
@@ -64,7 +63,7 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
-    """Returns the columns that the source dropped, that the Delta table still has, and that the segment lacks."""
+    """Returns the columns that the source dropped and the Delta table still has, and which the segment lacks."""
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     if table.shard is not None:
         left = shards.left_columns(table.shard, table.snapshot.properties, segment)
@@ -79,7 +78,7 @@ def _made(table: DeltaTable, segment: SchemaSegment) -> AlterationPlan:
 
 
 def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | None:
-    """Returns the stage and the plan that an earlier try of this statement stored, or None."""
+    """Returns the stage and the plan that an earlier attempt of this statement stored, or None."""
     record = json.loads(table.snapshot.properties.get(PLAN_PROPERTY, "{}"))
     if record.get("name") != name:
         return None
@@ -87,7 +86,7 @@ def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | Non
 
 
 def _keep_plan(session: LakeSession, table: DeltaTable, stage: str, name: str, plan: AlterationPlan) -> None:
-    """Stores the stage of a plan, with the other table properties that it needs."""
+    """Stores the stage of a plan, with the other table properties that the plan needs."""
     snapshot = table.snapshot
     properties = alterations.table_properties(plan, snapshot.properties, snapshot.features)
     if plan.is_kept_in_table:

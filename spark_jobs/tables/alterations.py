@@ -1,12 +1,11 @@
-"""How a Delta table follows a statement that altered its source table: one plan per statement, and the SQL statements that execute it.
-Pure functions.
+"""Plans how a Delta table follows a statement that altered its source table, and generates the SQL statements that execute the plan. Pure
+functions.
 
 `alteration_steps` runs them. A plan is made once, from the table before the first step. Steps first remove names (`drops`, `moves`) and
 then give names. Two columns that swap their names, or a column that takes the name of a dropped one, therefore need no special case.
 
 Columns that are kept after the source dropped them are listed in a property of the table. A row that is written afterwards has NULL in
-them, however the stream is split into batches; a row that is not written keeps its last value.
-"""
+them, however the stream is split into batches; a row that is not written keeps its last value."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from sluice.spark_jobs.targets.casting import converted, widens
 KEPT_PROPERTY = "sluice.droppedColumns"
 PLAN_PROPERTY = "sluice.altering"
 MAPPING = {"delta.columnMapping.mode": "name"}
-WIDEN = "widen"  # plan: widen the column in place if Delta supports it
+WIDEN = "widen"  # A plan: the column is widened in place if Delta supports it.
 LOCAL_TIMES = {"delta.feature.timestampNtz": "supported"}
 WIDENING = {"delta.enableTypeWidening": "true"}
 
@@ -31,7 +30,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlterationPlan:
-    """The steps of an alteration, in the order of the fields. Names are those that the table has when the step runs.
+    """The steps of an alteration in the order of the fields. Names are those that the table has when the step is executed.
 
     `kept`: dropped columns that the table has afterwards. `moves` and `renames`: (name, new name). `widened`: (name, type). `copies`:
     (column, SQL expression over existing columns). `leftovers`: columns that are dropped once they are copied.
@@ -47,7 +46,7 @@ class AlterationPlan:
 
     @property
     def is_kept_in_table(self) -> bool:
-        """Whether the remaining steps cannot be derived from a table to which some of them were applied."""
+        """Whether the remaining steps cannot be derived from a table in which some of them were executed."""
         return bool(self.drops or self.moves or self.copies)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +54,7 @@ class AlterationPlan:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> AlterationPlan:
-        """Returns the plan of a record. Inverse of `to_json`."""
+        """Parses the plan in a record of `to_json`."""
         return cls(**{name: tuple(_tuples(each) for each in values) for name, values in record.items()})
 
 
@@ -65,15 +64,15 @@ def _tuples(value: Any) -> Any:
 
 @dataclasses.dataclass
 class _Origin:
-    """The existing column that a column of the altered table is made from. `plan`: how, if its type changes."""
+    """The existing column from which a column of the altered table is made. `plan`: how, if the type changes."""
 
     name: str
     plan: str = ""
 
 
 class _Names:
-    """The table's columns that the source has, followed through the alterations of one statement. Names are in lower case, except in the
-    plan.
+    """Tracks the names of the table's columns that the source has through the alterations of one statement. Names are in lower case, except
+    in the plan.
 
     The alterations are ordered by kind. Drops and renames use the names before the statement, so all renames happen at once; changes of
     type use the names after it.
@@ -112,8 +111,7 @@ class _Names:
 
 
 def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segment: SchemaSegment) -> AlterationPlan:
-    """Returns the plan for a table with `columns` (lower-case name → (name, Spark type)), of which `kept` were dropped by the source
-    before.
+    """Returns the plan for a table with `columns` (lower-case name → (name, Spark type)). `kept`: those that the source dropped before.
 
     Alterations of a column that the table does not have are left out: they were applied already, or the table was created again.
     """
@@ -179,11 +177,11 @@ class _Steps:
             return
         if name != origin.name or name in self.names.spelling:
             self.renames.append((self._away(origin.name), self.names.spelling[name]))
-        if wanted is not None and changes:  # widened in place, under the new name
+        if wanted is not None and changes:  # It is widened in place, under the new name.
             self.widened.append((wanted.name, wanted.type))
 
     def _replace(self, wanted: LakeColumn, origin: _Origin) -> None:
-        """Adds a column of the new type with the converted values of the old one. With plan `new_column` the new column is empty and the
+        """Adds a column of the new type with the converted values of the old one. With plan `new_column`, the new column is empty, and the
         old one is kept under another name.
         """
         if origin.plan == "new_column":
@@ -204,13 +202,15 @@ class _Steps:
 
 
 def removing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the first half: statements that drop or move columns. Steps that were done already are left out."""
+    """Returns the first half of the plan: statements that drop or move columns. Steps that were executed already are left out."""
     moves = [_rename(path, old, new) for old, new in plan.moves if old.lower() in there and new.lower() not in there]
     return [*(_drop(path, name) for name in plan.drops if name.lower() in there), *moves]
 
 
 def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the second half: statements that rename and widen columns. Adding columns and copying values are not among them."""
+    """Returns the second half of the plan: statements that rename and widen columns. Adding columns and copying values are not among
+    them.
+    """
     renames = [_rename(path, old, new) for old, new in plan.renames if old.lower() in there]
     table = sql_text.delta_path(path)
     alters = [
@@ -227,7 +227,7 @@ def closing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tupl
 
 
 def table_properties(plan: AlterationPlan, properties: Mapping[str, str], features: Collection[str]) -> dict[str, str]:
-    """Returns the properties that the plan needs and the table does not have. `features`: the table's protocol features."""
+    """Returns the properties that the plan needs and the table lacks. `features`: the table's protocol features."""
     wanted: dict[str, str] = {}
     if plan.drops or plan.moves or plan.renames:
         wanted |= MAPPING

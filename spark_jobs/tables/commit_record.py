@@ -1,9 +1,8 @@
-"""The record in each Delta commit of a table: which batch or snapshot the commit belongs to, from which position to which. Also reads the
-table's history from these records.
+"""Writes and reads the record in each Delta commit of a table: which batch or snapshot the commit belongs to, and from which position to
+which. Reads the table's history from these records.
 
 The record is in the commit itself (`userMetadata`), so it does not depend on Dagster's storage or any other file. `merge` and `publish`
-write it; `sluice history` and `sluice why` read it.
-"""
+write it; `sluice history` and `sluice why` read it."""
 
 from __future__ import annotations
 
@@ -16,15 +15,16 @@ from sluice.batch_manifest.values import ChangesSegment, Segment, StagedTable
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import Owner, our_record
 
-# Metrics of Delta and deltalake for rows inserted, updated and deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE).
+# The metrics of Delta and deltalake for rows inserted, updated and deleted, by operation (MERGE; WRITE and INSERT;
+# UPDATE; DELETE).
 METRICS = {
     "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
     "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
 }
-SNAPSHOT_KIND = "snapshot"  # kind of a snapshot's publication commit; batches have other kinds
-MAINTENANCE_KIND = "maintenance"  # rewrites files or removes unneeded ones; changes no row
-ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # commits of these kinds are not joined with others
+SNAPSHOT_KIND = "snapshot"  # The kind of a snapshot's publication. Batches have other kinds.
+MAINTENANCE_KIND = "maintenance"  # Such a commit rewrites files or removes unneeded ones, and changes no row.
+ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # Commits of these kinds are not joined with others.
 
 
 def maintenance_record(owner: Owner, run: str) -> str:
@@ -36,7 +36,7 @@ def maintenance_record(owner: Owner, run: str) -> str:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommittedInterval:
     """One commit of a table, or all commits of one batch or backfill. Versions: the table's before the first and after the last commit.
-    Times: microseconds since 1970 UTC. A commit that Sluice did not make has no `table`, and its positions are empty.
+    Times: microseconds since 1970 UTC. A commit that Sluice did not make has no `table` and no positions.
 
     - `start`, `end`: positions of the batch, as in the manifest.
     - `inserts`, `updates`, `deletes`: changes in the source; `rows_…`: what Delta changed after the changes of each key were folded.
@@ -76,17 +76,17 @@ class CommittedInterval:
 
     @property
     def ours(self) -> bool:
-        """Whether Sluice wrote it."""
+        """Whether Sluice wrote the commit."""
         return bool(self.table)
 
     @property
     def batch(self) -> tuple[str, int, int, str]:
-        """The identity that the commits of one delivery, or of one backfill or repair, have in common."""
+        """The identity that all commits of one delivery, backfill or repair share."""
         return self.ledger, self.epoch, self.delivery, self.backfill
 
     @property
     def streamed(self) -> bool:
-        """Whether it applied changes of the stream for the first time. Only such commits answer questions about a stream position."""
+        """Whether the commit applied changes of the stream for the first time. Only such commits answer queries for a stream position."""
         return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 
     def to_json(self) -> dict[str, Any]:
@@ -114,9 +114,8 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
-    """The record of a snapshot's publication commit. `start`, `end`: positions as in the manifest: where the reading began, and up to
-    where all changes are included. `label`: the order key of `end` in this table. `read_at_us`: when the rows were read, µs since 1970
-    UTC.
+    """The record of a snapshot's publication. `start`, `end`: positions as in the manifest: where the reading began, and up to where all
+    changes are included. `label`: the order key of `end` in this table. `read_at_us`: when the rows were read, in µs since 1970 UTC.
     """
 
     destination: str
@@ -157,7 +156,7 @@ def _backfill(batch: StagedBatch) -> dict[str, Any]:
 
 
 def _of(segment: Segment) -> dict[str, Any]:
-    """Returns the part of the stream that a segment covers, and its counts."""
+    """Returns the part of the stream that a segment covers, and the number of its changes."""
     if isinstance(segment, ChangesSegment):
         return {
             "kind": "changes",
@@ -179,7 +178,7 @@ def _of(segment: Segment) -> dict[str, Any]:
 
 
 def read_commit(commit: Mapping[str, Any]) -> CommittedInterval:
-    """Reads one entry of Delta's history (`DeltaTable.history`). For a commit without our record, returns only what Delta reports."""
+    """Parses one entry of Delta's history (`DeltaTable.history`). For a commit without our record, it returns only what Delta reports."""
     version = int(commit["version"])
     metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
     known: dict[str, Any] = {
@@ -200,7 +199,7 @@ def own_commit(commits: Iterable[Mapping[str, Any]], user_metadata: str) -> Mapp
 
 
 def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
-    """Returns whether a commit is of the same ledger and source table as this metadata, and contains all changes up to the same order
+    """Returns whether a commit belongs to the same ledger and source table as this metadata, and contains all changes up to the same order
     key.
     """
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
@@ -213,7 +212,7 @@ def _up_to(record: Mapping[str, Any]) -> int:
 
 
 def lost_commit(path: str, before: int) -> str:
-    """Returns the message for a commit of this run, made after version `before`, that is not in the log."""
+    """Returns the message for a commit of this run, made after version `before`, that is missing in the log."""
     return (
         f"the log of the Delta table {path} does not have what this run committed after version {before}, but another writer's commit, "
         "which can happen if several Spark servers write one lake in S3. Use one Spark server (see `sluice check`), and restart it, "
@@ -222,7 +221,9 @@ def lost_commit(path: str, before: int) -> str:
 
 
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the rows inserted, updated and deleted by a commit, under the names of `METRICS`, from Delta's metrics (numbers as text)."""
+    """Returns how many rows a commit inserted, updated and deleted, under the names of `METRICS`, from Delta's metrics (numbers as
+    text).
+    """
     return {name: first_count(metrics, keys) for name, keys in METRICS.items()}
 
 
@@ -232,8 +233,8 @@ def first_count(metrics: Mapping[str, Any], keys: Iterable[str]) -> int:
 
 
 def batches(commits: Iterable[CommittedInterval]) -> list[CommittedInterval]:
-    """Joins the commits of each batch into one interval. Publications, maintenance and commits that Sluice did not make stay separate.
-    Ordered by version.
+    """Joins the commits of each batch into one interval, in the order of the versions. Publications, maintenance, and commits that Sluice
+    did not make stay separate.
     """
     found: dict[Any, CommittedInterval] = {}
     for commit in sorted(commits, key=lambda each: each.version):

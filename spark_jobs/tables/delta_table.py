@@ -1,7 +1,6 @@
-"""The state of a Delta table from its log, and the statements that create it and add columns to it. `merge` calls it.
+"""Reads the state of a Delta table from its log, and generates the statements that create it and add columns to it. `merge` calls it.
 
-The log is read with deltalake, which takes milliseconds; through Spark every question would be a separate Spark job.
-"""
+The log is read with deltalake, which takes milliseconds; through Spark every question would be a separate Spark job."""
 
 from __future__ import annotations
 
@@ -36,24 +35,26 @@ DELETED_COLUMN = LakeColumn(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
-PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"  # metadata of a field in a table with column mapping: its name in files and statistics
+# The metadata of a field in a table with column mapping: its name in files and statistics.
+PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"
 VECTORS_FEATURE = "deletionVectors"
 # A table that was created without such a column must enable this feature to get one.
 LOCAL_TIMES_FEATURE = "timestampNtz"
 # Delta refuses these in a column name unless columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
-STATISTICS_COLUMNS = 32  # Delta's default number of leading columns with minimum and maximum in the log
-FILE_METRICS = {  # metrics of Delta and deltalake for files added and removed, by operation
+STATISTICS_COLUMNS = 32  # Delta's default number of leading columns with minimum and maximum in the log.
+FILE_METRICS = {  # The metrics of Delta and deltalake for files added and removed, by operation.
     "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
     "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
 }
 COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
-CHECKPOINT_COMMITS = 50  # a checkpoint is a separate Spark job, too expensive for every tenth of many small commits
+# A checkpoint is a Spark job of its own, which is too expensive for every tenth of many small commits.
+CHECKPOINT_COMMITS = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaSnapshot:
-    """A version of a table. `columns`: lower-case name → (name, Spark type), because Spark ignores the case of names.
+    """One version of a table. `columns`: lower-case name → (name, Spark type), because Spark ignores the case of names.
 
     `ruled`: columns with generated values or constraints. `physical`: lower-case name → the column's name in statistics, for tables with
     column mapping.
@@ -84,7 +85,7 @@ NO_TABLE = DeltaSnapshot(version=-1, columns={}, properties={}, applied_order_ke
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommitCounts:
-    """What one commit did, from Delta's metrics in it. `rows_copied`: unchanged rows that were rewritten.
+    """What one commit did, by Delta's metrics in it. `rows_copied`: unchanged rows that were rewritten.
 
     `files_scanned`, `files_pruned`: files of the table that a merge read, and files that it skipped by key statistics.
     """
@@ -109,7 +110,9 @@ class CommitCounts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reach:
-    """Files of a table that a merge may read. `rows` includes rows that deletion vectors delete, and excludes files without a row count."""
+    """The files of a table that a merge may read. `rows` includes rows that deletion vectors delete, and excludes files without a row
+    count.
+    """
 
     files: int = 0
     rows: int = 0
@@ -118,15 +121,15 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSize:
-    """The size of a table according to its log. `rows`: without rows that deletion vectors delete; None if the log does not contain it."""
+    """The size of a table by its log. `rows`: without rows that deletion vectors delete; None if the log does not contain it."""
 
     rows: int | None
     bytes: int
 
 
 class DeltaTable:
-    """One table of the lake, read through its log. `app_id`: the app ID of its transactions. `shard`: the shard that is meant, if the
-    table has several.
+    """One table of the lake, read through its log. `app_id`: that of its transactions. `shard`: the shard concerned, if the table has
+    several.
     """
 
     def __init__(
@@ -160,7 +163,8 @@ class DeltaTable:
         """
         if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
             return self.snapshot
-        found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1  # `low` is without it, `high` has it
+        # `low` does not have the transaction, `high` has it.
+        found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1
         while high - low > 1:
             version = max(high - step, 0) if low < 0 else (low + high) // 2
             there = self._at(version)
@@ -191,8 +195,8 @@ class DeltaTable:
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:
-        """Returns the table's state in the form that `table_owner` checks. `record`: the state that an earlier run left. `owner`: the
-        expected owner, as text.
+        """Returns the table's state in the form that `table_owner` checks. `record`: the state in which an earlier run left it. `owner`:
+        the expected owner, as text.
         """
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
         return FoundTable(
@@ -215,7 +219,7 @@ class DeltaTable:
 
     @property
     def row_count(self) -> int:
-        """The number of rows by the files' statistics, including rows that deletion vectors delete."""
+        """The number of rows by the files' statistics. It includes rows that deletion vectors delete."""
         if not self.snapshot.exists:
             return 0
         return int(pc.sum(self._files()["num_records"]).as_py() or 0)
@@ -233,11 +237,11 @@ class DeltaTable:
 
     @property
     def log(self) -> Any:
-        """deltalake's table, at the version of the snapshot."""
+        """deltalake's table at the version of the snapshot."""
         return self._log
 
     def reach(self, column: str, low: Any, high: Any) -> Reach:
-        """Returns the files that may have a value of `column` in [low, high], by their statistics; all files if there are no statistics."""
+        """Returns the files whose statistics allow a value of `column` in [low, high]; all files if there are no statistics."""
         if not self.snapshot.exists:
             return Reach()
         files = self._met(self._files(), self._in_files(column), low, high)
@@ -245,13 +249,13 @@ class DeltaTable:
         return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
 
     def scanned(self, column: str, low: Any, high: Any) -> CommitCounts:
-        """Returns how many files a merge of keys in these bounds will read and skip. Call it before the merge."""
+        """Returns how many files a merge of keys within these bounds will read and skip. Call it before the merge."""
         files = self._files()
         met: int = self._met(files, self._in_files(column), low, high).num_rows
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self) -> Any:
-        """Returns the files of the snapshot, read from the log once per version, because that takes about 50 µs per file. Raises
+        """Returns the files of the snapshot. They are read from the log once per version, because that takes about 50 µs per file. Raises
         TableError if the table does not exist.
         """
         if not self.snapshot.exists:
@@ -265,26 +269,26 @@ class DeltaTable:
         return files
 
     def _in_files(self, column: str) -> str:
-        """Returns the name of a column in statistics. It is the physical name: columns that were renamed keep theirs."""
+        """Returns the name of a column in statistics. It is the physical name, because renamed columns keep theirs."""
         return self.snapshot.physical.get(column.lower(), column)
 
     @staticmethod
     def _met(files: Any, column: str, low: Any, high: Any) -> Any:
-        """Returns the files that may have a value in [low, high]. `column`: the name in statistics."""
+        """Returns the files that may have a value in [low, high]. `column`: its name in statistics."""
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
-            # a bound of another type than the statistics is ignored
+            # A bound of another type than the statistics is ignored.
             with contextlib.suppress(pa.ArrowException, TypeError, ValueError, ArithmeticError):
                 bounds = (_as_bound(value, files[lowest].type) for value in (low, high))
                 return files.filter(_may_meet(files[lowest], files[highest], *bounds))
         return files
 
     def last_commit(self) -> CommitCounts:
-        """Returns the counts of the newest commit, by Spark or deltalake. Refresh first."""
+        """Returns the counts of the newest commit, by Spark or deltalake. Call `refresh` first."""
         return _counts(self._log.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
-        """Finds the commit with this metadata above the version `before` in the log, and returns its counts. Refresh first.
+        """Finds the commit with this metadata above the version `before` in the log, and returns its counts. Call `refresh` first.
 
         `app_id`, `version`: its transaction, if it has one. Returns empty counts if another attempt made the commit, or if a commit
         without a transaction had nothing to change. Raises TableError if neither is in the log: another commit replaced this one. That
@@ -295,7 +299,7 @@ class DeltaTable:
         if mine := own_commit(commits, user_metadata):
             return _counts(mine)
         done = self._log.transaction_version(app_id) if app_id and self.snapshot.exists else None
-        # Delta's summary of a version (.crc) may name a transaction that the commit itself does not contain
+        # Delta's summary of a version (.crc) may name a transaction that the commit itself does not contain.
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
             raise TableError(self.name, lost_commit(self.path, before), own=False)
@@ -339,7 +343,7 @@ def _has_rule(field: Any) -> bool:
 
 
 def _as_bound(value: Any, kind: Any) -> Any:
-    """Converts a value of a manifest so that it can be compared with statistics of this type: Arrow has no integer as large as BIGINT
+    """Converts a value of a manifest so that it can be compared with statistics of this type; Arrow has no integer as large as BIGINT
     UNSIGNED.
     """
     if pa.types.is_decimal(kind) and isinstance(value, int | str):
@@ -354,17 +358,14 @@ def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
 
 
 def wanted_columns(source: Iterable[LakeColumn], *, soft_deletes: bool) -> tuple[LakeColumn, ...]:
-    """Returns the columns of the Delta table: the source's, then Sluice's. Sluice's are last, so that statistics cover the source's
-    first.
-    """
+    """Returns the columns of the Delta table: the source's, then Sluice's, so that statistics cover the source's first."""
     return (*source, *METADATA_COLUMNS, *((DELETED_COLUMN,) if soft_deletes else ()))
 
 
 def schema_statements(
     table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
-    """Returns the statements that give a table the wanted columns and its owner; empty if it has them. Columns that the source dropped
-    stay.
+    """Returns the statements that give a table the wanted columns and its owner; none if it has them. Columns that the source dropped stay.
 
     Raises TableError if a column has another type, or if the source has a column with the name of a Sluice column.
     """
@@ -414,8 +415,8 @@ def new_properties(
 
 
 def _statistics_columns(wanted: tuple[LakeColumn, ...], key: tuple[str, ...]) -> int:
-    """Returns how many columns get statistics: at least up to the last key column, because no file can be skipped without key
-    statistics.
+    """Returns how many columns get statistics: at least all up to the last key column, because no file can be skipped without statistics of
+    the key.
     """
     places = [place for place, column in enumerate(wanted, start=1) if column.name in key]
     return max([STATISTICS_COLUMNS, *places])
@@ -451,10 +452,10 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[LakeCol
 
 
 def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...]) -> list[str]:
-    """Returns the statements that change the clustering. They run after columns are added, because a table may be clustered by a new
-    column.
+    """Returns the statements that change the clustering. They are executed after columns are added, because a table may be clustered by a
+    new column.
     """
-    layout.clause(table.name, target.layout, wanted)  # raises TableError for a missing column
+    layout.clause(table.name, target.layout, wanted)  # This raises TableError for a missing column.
     change = layout.cluster_change(target.layout, table.snapshot.properties)
     if change is None:
         return []

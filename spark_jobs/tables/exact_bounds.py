@@ -5,8 +5,7 @@ deltalake converts the bounds of a decimal to a float: it writes 922337203685477
 columns with more digits than a float holds get no bounds, and readers read their files.
 
 With Delta's column mapping the Parquet files have physical column names, and `writer_properties` uses these. Tables that were written
-earlier by logical names have rounded bounds in their logs: `rounded_files` finds the files, and `fix_bounds` has Spark rewrite them.
-"""
+earlier by logical names have rounded bounds in their logs: `rounded_files` finds the files, and `fix_bounds` has Spark rewrite them."""
 
 from __future__ import annotations
 
@@ -33,15 +32,15 @@ from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME
 
 logger = logging.getLogger(__name__)
 
-DIGITS_MAX = 15  # decimal digits that a float keeps
+DIGITS_MAX = 15  # The number of decimal digits that a float keeps.
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # deltalake's default
-# Property of a table with column mapping: its files were checked, and later files have correct bounds.
+# A property of a table with column mapping: its files were checked, and later files have correct bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
-# `created_by` of Parquet files by Spark and pyarrow; deltalake's is different.
+# The `created_by` of Parquet files by Spark and pyarrow; deltalake's is different.
 EXACT_WRITERS = ("parquet-mr", "parquet-cpp")
 FOOTERS_AT_ONCE = 8
 CLUSTERING = "clustering"
-# the order key may be after the columns with statistics
+# The order key may come after the columns with statistics.
 REWRITE_SETTINGS = {"spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled": "false"}
 
 
@@ -58,18 +57,19 @@ def writer_properties(schema: pa.Schema) -> Any:
     if not any(pa.types.is_nested(field.type) for field in doubtful):
         inexact = {_physical(field): nothing for field in doubtful}
         return WriterProperties(compression=COMPRESSION, column_properties=inexact)
-    # deltalake accepts no names of nested columns: write no bounds by default, and name the columns whose bounds are exact
+    # deltalake accepts no names of nested columns. So bounds are off by default, and the columns whose bounds are exact
+    # are named.
     exact = {_physical(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
 
 
 def without_mapping(schema: pa.Schema) -> pa.Schema:
-    """Returns the columns without the physical names of the table that they come from, for use in another table."""
+    """Returns the columns without the physical names of their own table, for use in another table."""
     return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Returns whether files of the table may have rounded bounds and were not checked yet. Reads no file and no list of files."""
+    """Returns whether files of the table may have rounded bounds and were not checked yet. It reads no file and no list of files."""
     properties = table.snapshot.properties
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
     return mapped and properties.get(EXACT_PROPERTY) != "true" and bool(_long_columns(_schema(table.log)))
@@ -107,7 +107,8 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
 def fix_bounds(
     session: LakeSession, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
 ) -> int:
-    """Has Spark rewrite a table that has files with rounded bounds, and marks it as checked. Returns the number of those files.
+    """Makes Spark rewrite a table that has files with rounded bounds, and marks the table as checked. Returns how many such files there
+    were.
 
     Each step is one Delta commit that changes no row, so readers see the table before or after it, and a run that was killed does the
     rest at its next try. The caller is the table's only writer. Raises TableError, or Spark's exceptions.
@@ -161,7 +162,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _long_columns(fields: Any, above: str = "") -> list[tuple[str, Any]]:
-    """Returns (physical path, type) of the long decimals that may have statistics; those in lists and maps have none."""
+    """Returns (physical path, type) of the long decimals that may have statistics. Those in lists and maps have none."""
     return list(_longs(fields, above))
 
 
@@ -175,18 +176,18 @@ def _longs(fields: Any, above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_long(kind: Any) -> bool:
-    """Returns whether a type is, or contains, a decimal with more digits than a float has."""
+    """Returns whether a type is or contains a decimal with more digits than a float has."""
     if pa.types.is_nested(kind):
         return any(_is_long(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_decimal(kind)) and kind.precision > DIGITS_MAX
 
 
 def _is_of_deltalake(table_path: str, file: str, storage_options: Mapping[str, str]) -> bool:
-    """Returns whether deltalake wrote a data file, by its footer, because the log may no longer contain the writer."""
+    """Returns whether deltalake wrote a data file. The file's footer says it; the log may no longer contain the writer."""
     try:
         footer = _footer(table_path, urllib.parse.unquote(file), storage_options)
     except FileNotFoundError:
-        footer = _footer(table_path, file, storage_options)  # a name that contains a percent sign
+        footer = _footer(table_path, file, storage_options)  # The name contains a percent sign.
     return not str(footer.created_by or "").startswith(EXACT_WRITERS)
 
 

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from sluice.batch_manifest.values import LakeColumn
 
-TEXT_CHARS_MAX = 32  # length to which Delta truncates bounds of strings
+TEXT_CHARS_MAX = 32  # Delta truncates bounds of strings to this length.
 LAST_CHARACTER = "\U0010ffff"
-# an upper bound for all strings: no string begins with so many noncharacters
+# An upper bound for all strings: no string begins with so many noncharacters.
 ANY_TEXT = '""', f'"{LAST_CHARACTER * TEXT_CHARS_MAX}"'
 MILLIS = 1000  # µs
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -63,8 +63,8 @@ def _object(values: dict[str, str]) -> str:
 
 
 def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | None]:
-    """Returns minimum and maximum as JSON; None if a bound cannot be stated."""
-    if not all(each.has_min_max for each in found):  # the footer has none for strings above 4 KiB
+    """Returns minimum and maximum as JSON; None if a bound is unknown."""
+    if not all(each.has_min_max for each in found):  # The footer has no bounds for strings above 4 KiB.
         return ANY_TEXT if type_name == "string" else (None, None)
     if type_name == "string":
         return _least_text(min(each.min for each in found)), _greatest_text(max(each.max for each in found))
@@ -81,7 +81,7 @@ def _number(type_name: str, raw: Any) -> Any:
         return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
     if type_name in FLOATS:
         value = struct.unpack(FLOATS[type_name], raw)[0] if isinstance(raw, bytes) else float(raw)
-        return value if value - value == 0 else None  # JSON has no infinities and no NaN
+        return value if value - value == 0 else None  # JSON has neither infinities nor NaN.
     return int(raw) if type_name in INTEGERS | {"boolean", "date", "timestamp", "timestamp_ntz"} else None
 
 
@@ -104,13 +104,13 @@ def _decimal(unscaled: int, scale: int) -> str:
 def _day(days: int) -> str | None:
     try:
         return f'"{dt.date.fromordinal(EPOCH_DAY + days).isoformat()}"'
-    except (ValueError, OverflowError):  # MySQL has a year 0
+    except (ValueError, OverflowError):  # MySQL has a year 0.
         return None
 
 
 def _instant(micros: int, *, up: bool, zone: str) -> str | None:
-    """Returns an instant rounded to milliseconds, as Delta writes it. Instants in the last millisecond of the year 9999, which many
-    tables use for "for ever", are not rounded up.
+    """Returns an instant rounded to milliseconds, as Delta writes it. Instants in the last millisecond of the year 9999, which many tables
+    use for "forever", are not rounded up.
     """
     try:
         at = EPOCH + dt.timedelta(microseconds=micros)
@@ -129,8 +129,8 @@ def _least_text(value: str) -> str:
 
 
 def _greatest_text(value: str) -> str | None:
-    """Returns an upper bound for strings. A truncated string gets the highest character appended, so that it is above all that was
-    truncated.
+    """Returns an upper bound for strings. A truncated string gets the highest character appended, so that it is above everything with this
+    beginning.
     """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)

@@ -2,8 +2,7 @@
 
 A table that gets no changes could otherwise be restored, replaced or deleted unnoticed until its next change. Called by
 `orchestration.sensor.lake_watch`; the rules are those of a merge (`table_owner`). A running merge and a user's own OPTIMIZE or VACUUM do
-not count as changes.
-"""
+not count as changes."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from sluice.spark_jobs.durable_lake import LOG, local_table
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
-Stamp = tuple[int, int, int]  # of a commit's file: inode, modification time in ns, bytes
+Stamp = tuple[int, int, int]  # The facts of a commit's file: inode, modification time in ns, bytes.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """A table at the last look. `stamp`: of its newest commit; None if that is not a local file."""
+    """A table at the last look. `stamp`: that of its newest commit; None if that is not a local file."""
 
     path: str
     record: TableRecord
@@ -33,14 +32,14 @@ class _Seen:
 
 
 class LakeLook:
-    """Looks at the tables of one destination and remembers what it saw of each. Not thread-safe."""
+    """Looks at the tables of one destination, and remembers what it saw of each. Not thread-safe."""
 
     def __init__(self, storage_options: Mapping[str, str]) -> None:
         self._storage_options = dict(storage_options)
         self._seen: dict[str, _Seen] = {}
 
     def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
-        """Returns what another writer did to the table since `record`, as a sentence with what to do, or an empty string.
+        """Returns a sentence about what another writer did to the table since `record`, with what to do; an empty string if nothing.
 
         Raises TableError if the table's log cannot be read.
         """

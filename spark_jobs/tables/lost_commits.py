@@ -1,8 +1,7 @@
-"""Returns which commits of runs a Delta table no longer has after another writer restored or overwrote it. Pure.
+"""Finds which commits of runs a Delta table no longer has, because another writer restored or overwrote it. Pure.
 
 `sluice lake accept` shows them. Delta's log tells them: a RESTORE names the version to which it returned, and each commit of a run has a
-record of its part of the stream (`commit_record`).
-"""
+record of its part of the stream (`commit_record`)."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedIn
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LostCommits:
-    """`commits`: of runs, the oldest first. `by`: the newest commit of another writer that removed some; None if nothing was removed.
+    """The commits that were lost. `commits`: those of runs, oldest first. `by`: the newest commit of another writer that removed some; None
+    if nothing was removed.
 
     `all_doubtful`: that commit does not say what it kept, so any row that runs merged may be missing.
     """
@@ -27,7 +27,7 @@ class LostCommits:
 
 
 def lost_commits(owner: Owner, record: TableRecord, version: int, history: Iterable[Mapping[str, Any]]) -> LostCommits:
-    """Returns the commits that a run had left in the table and that its current version does not have.
+    """Returns the commits that a run had left in the table and that its current version lacks.
 
     `record`: the table as the last run left it, which has everything. `version`: the current one. `history`: Delta's, in any order. The
     walk begins at the current version, and continues at its target from each RESTORE.
@@ -49,7 +49,7 @@ def lost_commits(owner: Owner, record: TableRecord, version: int, history: Itera
 
 
 def newest_merged(owner: Owner, history: Iterable[Mapping[str, Any]]) -> CommittedInterval | None:
-    """Returns the newest commit of the owner's runs in Delta's history; None if the log tells none."""
+    """Returns the newest commit of the owner's runs in Delta's history; None if the log does not show one."""
     found = _sorted(each for commit in history if (each := _merged(owner, commit)) is not None)
     return found[-1] if found else None
 

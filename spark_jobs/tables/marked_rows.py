@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
 
-COMMITS_MAX = 60  # commits that are read at most; a checkpoint is due sooner
+COMMITS_MAX = 60  # At most so many commits are read; a checkpoint comes sooner.
 VECTOR = b'"deletionVector"'
 COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"
 
 
 def marked_rows(path: str, version: int) -> int | None:
-    """Returns the number at a version of the table; None if its log is not on this machine or does not contain it."""
+    """Returns the number for a version of the table; None if its log is not on this machine or does not contain it."""
     table = local_table(path)
     return None if table is None else _marked(table / LOG, version)
 
@@ -36,12 +36,14 @@ def _marked(log: Path, version: int) -> int | None:
                 return base + later
             later += _change(log / f"{each:020d}.json")
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
-        return None  # cleaned up meanwhile, or in an unknown format
+        return None  # The file was cleaned up meanwhile, or has an unknown format.
     return None
 
 
 def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
-    """Returns the number for the whole table from one version's files, or None if they do not contain it; 0 before the first version."""
+    """Returns the number for the whole table from the files of one version; None if they do not contain it, and 0 before the first
+    version.
+    """
     if version < 0:
         return 0
     summary = log / f"{version:020d}{SUMMARY}"
@@ -59,7 +61,7 @@ def _last_checkpoint(log: Path) -> int:
 
 
 def _in_checkpoint(file: Path) -> int:
-    """Sums the single column that counts deleted rows. A checkpoint without deletion vectors may lack the column."""
+    """Sums the column that counts deleted rows. A checkpoint without deletion vectors may lack this column."""
     with pq.ParquetFile(file) as read:
         leaves = (read.schema.column(number).path for number in range(len(read.schema)))
         if COUNT_IN_CHECKPOINT not in leaves:
@@ -69,7 +71,7 @@ def _in_checkpoint(file: Path) -> int:
 
 
 def _change(commit: Path) -> int:
-    """Returns by how many deleted rows a commit increased the number."""
+    """Returns by how much a commit increased the number of deleted rows."""
     told, found = commit.read_bytes(), 0
     for line in told.splitlines() if VECTOR in told else ():
         action = json.loads(line)

@@ -1,10 +1,9 @@
-"""Creates a Delta table as Spark would, but writes the first commit directly. Only on file systems of this machine.
+"""Creates a Delta table as Spark would, but writes the first commit directly. It works only on file systems of this machine.
 
 `small.merge` creates empty tables, `snapshot.whole_files` tables that already have their rows.
 
 Spark's CREATE TABLE takes most of a second, and deltalake's enables a feature that some readers do not know (`variantType`). A first
-commit consists of a protocol, a schema and properties; their format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
-"""
+commit consists of a protocol, a schema and properties; their format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ from sluice.spark_jobs.durable_lake import LOG, local_folder, sync
 from sluice.spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
-LEGACY_FEATURES = ["appendOnly", "invariants"]  # the features of writer version 2, by name
+LEGACY_FEATURES = ["appendOnly", "invariants"]  # The features of writer version 2, by name.
 FIRST_COMMIT = f"{0:020d}.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What the first commit contains in addition to the table itself. `actions`: Delta's; `metrics`: as Spark counts them."""
+    """What the first commit contains besides the table itself. `actions`: in Delta's form. `metrics`: as Spark counts them."""
 
     operation: str = "CREATE TABLE"
     actions: tuple[Mapping[str, Any], ...] = ()
@@ -51,7 +50,7 @@ def make_table(
     check: Callable[[], None],
     aside: str = "",
 ) -> bool:
-    """Creates the whole table or nothing. Returns False if the path exists already or is not on this machine. Raises OSError, or the
+    """Creates the whole table or nothing. Returns False if the path already exists or is not on this machine. Raises OSError, or the
     exceptions of `fill`.
 
     `check`: checks the fence immediately before the table becomes visible; if it raises, nothing is left. `fill`: writes files into the
@@ -63,7 +62,7 @@ def make_table(
     if place is None:
         return False
     place.parent.mkdir(parents=True, exist_ok=True)
-    # a partial table at the final path would make Spark's CREATE TABLE fail
+    # A partial table at the final path would make Spark's CREATE TABLE fail.
     made = place.with_name(aside or f".{place.name}.{uuid.uuid4().hex}")
     shutil.rmtree(made, ignore_errors=True)
     try:
@@ -71,11 +70,11 @@ def make_table(
         contents = fill(made)
         commit = made / LOG / FIRST_COMMIT
         commit.write_text(_commit(columns, properties, contents), encoding="utf-8")
-        if contents.actions:  # rows that nobody writes again need a complete commit
+        if contents.actions:  # Rows that nobody writes again need a complete commit.
             for each in (commit, commit.parent, made):
                 sync(each)
         check()
-        made.rename(place)  # fails if a folder exists that is not empty
+        made.rename(place)  # This fails if a folder exists that is not empty.
     except OSError:
         if place.exists():
             return False

@@ -30,8 +30,8 @@ from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-RENAMED_AT = "sluice.renamedAt"  # property: the order key at which a table took over another table's rows
-# Properties that Sluice or Delta manages. A table keeps all others.
+RENAMED_AT = "sluice.renamedAt"  # A property: the order key at which a table took over another table's rows.
+# The properties that Sluice or Delta manages. A table keeps all others.
 NOT_CARRIED = (
     *("sluice.", "delta.columnMapping.", "delta.constraints.", "delta.feature.", "delta.inCommitTimestamp"),
     *("delta.rowTracking", "delta.enableRowTracking", "delta.coordinatedCommits"),
@@ -39,14 +39,14 @@ NOT_CARRIED = (
 
 
 def nowhere(_name: str) -> TableTarget | None:
-    """Returns None. For a merge that knows no table but its own."""
+    """Returns None, for a merge that knows no other table."""
     return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The table that was renamed: its Delta table immediately before the statement, and its present number of rows, for the choice of a
-    plan.
+    """A table before its rename: its Delta table immediately before the statement, and its current number of rows, which the choice of a
+    plan needs.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """Finds the lake tables under the former names of renamed tables. `writer`: the writer of the table that is merged."""
+    """Finds the lake's tables under the former names of renamed tables. `writer`: that of the table being merged."""
 
     batch: StagedBatch
     writer: LakeWriter
@@ -98,7 +98,7 @@ class Origins:
 
 
 def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, origin: Origin, owner: Owner) -> str:
-    """Returns the statement that makes the table a copy of the origin; empty if the lake has no such table. The table's other properties
+    """Returns the statement that makes the table a copy of the origin; empty if the lake has no such table. Other properties of the table
     stay.
 
     Raises TableError if the origin cannot get the columns that the table needs.
@@ -154,5 +154,5 @@ def carried_properties(snapshot: DeltaSnapshot) -> dict[str, str]:
 
 
 def is_mapped(snapshot: DeltaSnapshot) -> bool:
-    """Returns whether the table's columns are mapped by name, which cannot be undone."""
+    """Returns whether the table's columns are mapped by name; that cannot be undone."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"

@@ -10,7 +10,7 @@ import re
 INTEGERS = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
 FRACTIONS = {"float", "double"}
 MOMENTS = {"date", "timestamp", "timestamp_ntz"}
-# Digits before the point that a decimal needs so that Delta widens the integer type to it.
+# The digits before the point that a decimal needs so that Delta widens the integer type to it.
 INTEGER_DIGITS_MIN = {
     "tinyint": 10,
     "smallint": 10,
@@ -38,8 +38,8 @@ def widens(old: str, new: str) -> bool:
 
 
 def converted(expression: str, old: str, new: str) -> str:
-    """Returns the SQL expression of a value of type `old` as type `new`, NULL if it cannot be converted. Fractions are rounded half away
-    from zero, as MySQL does.
+    """Returns the SQL expression that converts a value of type `old` to type `new`; NULL if that is impossible. Fractions are rounded half
+    away from zero, as in MySQL.
     """
     if new in INTEGERS and (old in FRACTIONS or _decimal(old)):
         expression = f"round({expression})"

@@ -1,7 +1,7 @@
-"""The configured layout of a Delta table: partitions, clustering, change data feed. Returns clauses and properties as text. Pure functions.
+"""Defines the configured layout of a Delta table: partitions, clustering, change data feed. Returns clauses and properties as text. Pure
+functions.
 
-`delta_table` uses it for existing tables, `renamed_table` and `snapshot.publish` for tables that are created again.
-"""
+`delta_table` uses it for existing tables, `renamed_table` and `snapshot.publish` for tables that are created again."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.errors import TableError
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
-CLUSTERING = "clustering"  # the name of Delta's feature
+CLUSTERING = "clustering"  # The name of Delta's feature.
 CLUSTERED = (
     "conf/ has partition_by for it, and Delta cannot partition a clustered table: remove partition_by from conf/, or move "
     "the table's folder away and re-snapshot it with `sluice snapshot start`"
 )
-CLUSTER_PROPERTY = "sluice.clusterBy"  # the clustering that was set last; Delta stores it where clients do not read it
+# The clustering that was set last. Delta itself stores it where clients do not read it.
+CLUSTER_PROPERTY = "sluice.clusterBy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The configured layout of one table. Either `partition_by` or `cluster_by` is empty."""
+    """The configured layout of one table. `partition_by` or `cluster_by` is empty."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -72,15 +73,15 @@ def properties(layout: Layout) -> dict[str, str]:
 
 
 def changed_properties(layout: Layout, there: Mapping[str, str]) -> dict[str, str]:
-    """Returns the properties that a table with the properties `there` lacks. A change data feed is enabled but never disabled, because
-    its readers would see a gap.
+    """Returns the properties that a table with the properties `there` lacks. A change data feed is enabled and never disabled, because its
+    readers would see a gap.
     """
     return {FEED_PROPERTY: "true"} if layout.change_feed and there.get(FEED_PROPERTY) != "true" else {}
 
 
 def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
-    """Returns the clause of ALTER TABLE that clusters a table as configured, and the property that records it; None if the table is
-    clustered so already.
+    """Returns the clause of ALTER TABLE that clusters a table as configured, and the property that records it; None if the table is already
+    clustered like this.
     """
     if json.dumps(layout.cluster_by) == there.get(CLUSTER_PROPERTY, "[]"):
         return None
@@ -89,7 +90,7 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
 
 
 def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
-    """Raises TableError if the table is partitioned differently from conf/. Without a setting in conf/, any partitioning is accepted."""
+    """Raises TableError if the table's partitions differ from conf/. Without a setting in conf/, any partitions are accepted."""
     configured = [part.lower() for part in layout.partition_by]
     if (configured and configured != [part.lower() for part in there]) or (layout.cluster_by and there):
         is_by, ours = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"

@@ -1,4 +1,4 @@
-"""The input of a merge per table, and the report of a table whose changes are buffered."""
+"""Defines the input of a merge per table, and the report of a table whose changes are buffered."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TableTarget:
     clash: str = ""
 
     def refuse_clash(self, name: str, then: str = "sluice schema resume") -> None:
-        """Raises TableError before a table of "database.table" is created at, or inside, the path of another table. `then`: the command
-        that goes on once the path is another one.
+        """Raises TableError before a table of "database.table" is created at the path of another table or inside it. `then`: the command
+        that continues once the path is changed.
         """
         if self.clash:
             raise TableError(name, f"{self.clash}; then `{then}`", for_good=True)
@@ -54,12 +54,12 @@ class TableTarget:
 
     @property
     def kept(self) -> str:
-        """The path of the table that has the most data: current-state table, else history, else change log."""
+        """The path of the table with the most data: current-state table, or else history, or else change log."""
         return self.path if self.mirror else self.history or self.change_log
 
 
 def report_of_buffered(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
-    """Returns the report of a table whose changes are buffered. The lake has nothing new: no commit, no version."""
+    """Returns the report of a table whose changes are buffered. The lake gets nothing new: no commit, no version."""
     changes = staged.changes
     whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
     times = [each.commit_time_us for each in whole]

@@ -1,9 +1,9 @@
-"""Shards: source tables that share a Delta table, whose rows a column tells apart. Pure functions; used by merges and publications.
+"""Handles shards: source tables that share a Delta table, in which a column distinguishes their rows. Pure functions; used by merges and
+publications.
 
 Statements that empty or replace a table are restricted to the rows of the shard. Each shard has an owner of its own, in a table property
 named after the shard. A table has either shards or one owner. For shards of several destinations, a property also contains where the
-table's lock is kept.
-"""
+table's lock is kept."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
-LOCKS_PROPERTY = "sluice.shardLocks"  # where writers of the table take its lock
+LOCKS_PROPERTY = "sluice.shardLocks"  # The place where writers of the table take its lock.
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-# Kind of alteration → plans that do not change other shards.
+# Each kind of alteration, and its plans that do not change other shards.
 FOLLOWED = {
     AlterationKind.ADD: ("apply",),
     AlterationKind.DROP: ("keep",),
@@ -54,7 +54,7 @@ class Shard:
 
     @property
     def dropped_property(self) -> str:
-        """The table property that lists the columns that were dropped in this shard at any time."""
+        """The table property that lists the columns that were ever dropped in this shard."""
         return f"sluice.droppedColumns:{self.name}"
 
 
@@ -107,7 +107,7 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
 
 
 def _same_runs(one: Owner, other: Owner) -> bool:
-    """Returns whether one run at a time writes for both owners: writing runs of one destination share its run lock."""
+    """Returns whether both owners have the same single writing run: runs of one destination share its run lock."""
     return (one.destination, one.ledger_id) == (other.destination, other.ledger_id)
 
 
@@ -136,18 +136,18 @@ def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
 
 
 def dropped(shard: Shard, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the columns that were dropped in the shard at any time, in lower case."""
+    """Returns the columns that were ever dropped in the shard, in lower case."""
     return tuple(json.loads(properties.get(shard.dropped_property, "[]")))
 
 
 def dropped_after(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[str, ...]:
-    """Returns the dropped columns after a statement. A column stays in the list if it is added again; `left_columns` excludes it."""
+    """Returns the dropped columns after a statement. A column that is added again stays in the list; `left_columns` excludes it."""
     gone = [each.column.lower() for each in segment.alterations if each.kind is AlterationKind.DROP]
     return tuple(dict.fromkeys([*dropped(shard, properties), *gone]))
 
 
 def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSegment) -> tuple[str, ...]:
-    """Returns the columns that the shard no longer has and other shards may have. A row of the shard that is written gets NULL there."""
+    """Returns the columns that the shard no longer has and other shards may have. A written row of the shard gets NULL in them."""
     staged = {column.name.lower() for column in segment.columns}
     return tuple(name for name in dropped(shard, properties) if name not in staged)
 
@@ -160,8 +160,8 @@ def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegme
 
 
 def refuse_alterations(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for an alteration that one shard must not make to columns that all shards share. With a valid conf/ no such
-    alteration gets here.
+    """Raises TableError for an alteration that one shard must not make to columns that all shards share. With a valid conf/, this does not
+    happen.
     """
     if segment.renamed_from:
         why = (
@@ -190,5 +190,5 @@ def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tup
 
 
 def holds(shard: Shard | None, wide: str, narrow: str) -> bool:
-    """Returns whether a column of the table can hold the values of a shard whose type is still narrower."""
+    """Returns whether a column of the table can store the values of a shard whose type is still narrower."""
     return shard is not None and widens(narrow, wide)

@@ -1,8 +1,7 @@
-"""Chooses how a table's share of a batch is merged: by Spark's MERGE, or by `deltalake` in a task. Pure functions; used by `small.merge`.
+"""Chooses how a table's part of a batch is merged: by Spark's MERGE, or by `deltalake` in a task. Pure functions; used by `small.merge`.
 
 A MERGE by Spark costs most of a second of CPU however few rows it has. `deltalake` costs hundredths of a second, but reads and writes
-whole files in one task and does not support every feature of Delta. So `deltalake` merges small and plain tables, and Spark the rest.
-"""
+whole files in one task and does not support every feature of Delta. So `deltalake` merges small and plain tables, and Spark the rest."""
 
 from __future__ import annotations
 
@@ -15,12 +14,13 @@ from sluice.batch_manifest.table_report import Way
 from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 SmallSetting = Literal["auto", "spark", "small"]
-ROWS_MAX = 100_000  # rows of the changes and of the files that they may match, which one task reads and rewrites
-BYTES_MAX = 64 << 20  # bytes of both, on disk
+ROWS_MAX = 100_000  # The rows of the changes and of the files that they may match, which one task reads and rewrites.
+BYTES_MAX = 64 << 20  # The bytes of both on disk.
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
-PLAIN_WRITER, FEATURED_WRITER = 2, 7  # protocol versions: without features outside FEATURES; with features by name
+# The protocol versions: one for tables without features outside FEATURES, one with features by name.
+PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
-UNSAFE_KEYS = frozenset({"float", "double"})  # for Spark, zeros of both signs are the same key
+UNSAFE_KEYS = frozenset({"float", "double"})  # For Spark, zeros of both signs are the same key.
 ASKED = "conf/ says so"
 PLAIN_TYPES = frozenset(
     {
@@ -51,8 +51,8 @@ class MergeChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeFacts:
-    """The facts that determine the choice. `rows`, `bytes`: of the changes and of the files that they may match. `alters`: whether
-    statements must run before the rows are merged.
+    """The facts that decide the choice. `rows`, `bytes`: those of the changes and of the files that they may match. `alters`: whether
+    statements must be executed before the rows are merged.
 
     `makes`: whether the task can create a missing table. `mapping`: mode of Delta's column mapping. `rounded`: whether files may have
     bounds that deltalake rounded. `columns`: of the table, (name, Spark SQL type). `ruled`: columns with a constraint or a generated
@@ -89,7 +89,7 @@ def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
 
 
 def _obstacles(facts: MergeFacts) -> Iterator[str]:
-    """Yields why `deltalake` cannot merge the table; the first reason is reported."""
+    """Yields why `deltalake` cannot merge the table. The first reason is reported."""
     if not facts.exists and not facts.makes:
         yield (
             "the table is new, and conf/ defines its layout, or Spark has settings of its own for new tables, "

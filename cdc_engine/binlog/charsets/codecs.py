@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from sluice.cdc_engine.binlog.charsets.tables import BEYOND_PYTHON, ONE_BYTE
 
-# charset → Python's nearest codec, and the characters that the server decodes differently
+# Charset → Python's nearest codec, and the characters that the server decodes differently.
 CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "ascii": ("ascii", {}),
     "big5": ("big5", {}),
@@ -62,7 +62,7 @@ CODEC_PREFIX = "mysql_"
 # in a statement.
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
-# a run of one-byte characters, or one multi-byte character
+# This matches a run of one-byte characters, or one multi-byte character.
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
     **dict.fromkeys(

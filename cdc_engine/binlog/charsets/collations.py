@@ -27,7 +27,7 @@ class Charset:
 
 BINARY = Charset("binary", 1, "")
 
-# charset → bytes per character, ids of its collations (first and last of each run)
+# Charset → bytes per character, and the ids of its collations (first and last of each run).
 _COLLATIONS: dict[str, tuple[int, Ranges]] = {
     "armscii8": (1, ((32, 32), (64, 64), (1056, 1056), (1088, 1088))),
     "ascii": (1, ((11, 11), (65, 65), (1035, 1035), (1089, 1089))),
@@ -103,7 +103,7 @@ _COLLATIONS: dict[str, tuple[int, Ranges]] = {
     ),
 }
 
-_ALIASES = {"utf8": "utf8mb3"}  # the name that MySQL 5.7 and MariaDB print
+_ALIASES = {"utf8": "utf8mb3"}  # MySQL 5.7 and MariaDB print this name.
 
 CHARSETS: dict[str, Charset] = {
     name: BINARY if name == "binary" else Charset(name, bytes_max, codec_of(name))

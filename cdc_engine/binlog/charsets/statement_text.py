@@ -19,7 +19,7 @@ _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
 # The bytes of such a character in utf8mb4. A utf8mb3 client gets one question mark for each byte.
 _BYTES_BEYOND_BMP = 4
-WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # charset → minimum bytes of a character
+WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # Charset → the least number of bytes of a character.
 _BMP_CHARSETS = {"utf8mb3", "ucs2"}
 # In these one-byte charsets a no-break space separates words; in others it is part of a name.
 BLANK_NO_BREAK_SPACE = frozenset(
@@ -27,7 +27,7 @@ BLANK_NO_BREAK_SPACE = frozenset(
 ) | {"cp866", "cp852", "keybcs2"}
 
 
-_RAW = "\udfff"  # prefix of a literal that gives bytes as numbers: 0xE9, x'E9', b'11101001'
+_RAW = "\udfff"  # The prefix of a literal that gives bytes as numbers: 0xE9, x'E9', b'11101001'.
 
 
 def raw_literal(raw: bytes) -> str:
@@ -88,7 +88,7 @@ class Literals:
         if has_no_character(text):
             raise LiteralUnknownError(f"it has bytes that are not valid in {self.client or 'utf8mb4'}")
         text = in_charset(text, self.connection)
-        # a binary column stores the text's bytes in the connection's charset
+        # A binary column stores the text's bytes in the connection's charset.
         return raw_in(as_bytes(text, self.connection), charset) if charset == "binary" else in_charset(text, charset)
 
 

@@ -20,7 +20,7 @@ UTF8_BYTES_A_BYTE = 3  # The worst case: one byte of sjis can become a character
 # codec → bytes per unit, little-endian
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
 NOT_TOLD = -1  # in the tables
-THIRD = 0x8F  # first of three bytes
+THIRD = 0x8F  # The first byte of a character of three bytes.
 FIRST_TRAIL = 0x30
 SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
 NO_TABLE = np.empty(0, np.int32)

@@ -27,11 +27,13 @@ from sluice.cdc_engine.binlog.compiled import compiled
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int64s
 
-NO_DATE = np.iinfo(np.int64).min  # what the kernels write for an invalid date
-MICROS_OF_FRACTION = (1, 10_000, 100, 1)  # by bytes of the fraction: hundredths, ten-thousandths, millionths
+NO_DATE = np.iinfo(np.int64).min  # The kernels write this for an invalid date.
+# The microseconds of one unit, by the number of bytes of the fraction: hundredths, ten-thousandths, millionths.
+MICROS_OF_FRACTION = (1, 10_000, 100, 1)
 # The number has forty bits; the highest one is set if the value is not negative.
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
-DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39  # forty bits, the highest set for values that are not negative
+# The number has forty bits; the highest one is set if the value is not negative.
+DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39
 
 
 def fraction_bytes(digits: int) -> int:

@@ -24,7 +24,7 @@ from sluice.cdc_engine.binlog.documents.print_documents import DONE, print_docum
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s
 
-SPARE_BYTES = 1 << 10  # a number requests more space than it uses
+SPARE_BYTES = 1 << 10  # A number requests more space than it uses.
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 
 

@@ -26,7 +26,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 COMMA = ord(",")
-HIDDEN_CHARACTER = "\ufffe"  # replaces a character that a server does not show in a label; no text contains it
+HIDDEN_CHARACTER = "\ufffe"  # This replaces a character that a server does not show in a label. No text contains it.
 
 
 @column_type(TypeCode.ENUM)

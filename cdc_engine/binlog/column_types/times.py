@@ -27,7 +27,7 @@ from sluice.cdc_engine.binlog.compiled import compiled
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
-OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # by digits of the fraction
+OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # The bytes of a value, by the number of fraction digits.
 TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second above the greatest time
 # The hours have ten bits, so even an invalid value has at most four digits.
 TEXT_BYTES_MAX = len("-838:59:59.000000") + 1

@@ -27,9 +27,9 @@ from sluice.cdc_engine.binlog.column_types.entry import (
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-ARROW_BYTES_MAX = (1 << 31) - 1  # offsets of an Arrow string are 32 bits
+ARROW_BYTES_MAX = (1 << 31) - 1  # The offsets of an Arrow string have 32 bits.
 ASCII = np.arange(0x80, dtype=np.int32)
-UNDEFINED = 0xFFFF  # marks a byte that the charset does not define
+UNDEFINED = 0xFFFF  # This marks a byte that the charset does not define.
 
 
 def is_text(charset: str) -> bool:

@@ -37,7 +37,7 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 LEFT = statuses.LEFT
 DOLLAR = ord("$")
-LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)  # bytes that follow a length byte of 0xFB to 0xFF
+LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)  # How many bytes follow a length byte of 0xFB to 0xFF.
 
 
 @kernel

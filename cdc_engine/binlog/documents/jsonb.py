@@ -27,7 +27,7 @@ LITERALS = {0: "null", 1: "true", 2: "false"}
 NUMBERS = {INT16: "<h", UINT16: "<H", INT32: "<i", UINT32: "<I", INT64: "<q", UINT64: "<Q"}
 INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
-DEPTH_MAX = 101  # a document nests at most 100 levels
+DEPTH_MAX = 101  # A document nests at most 100 levels.
 # The most bytes of text that a byte of a document can become. More text means that entries share values.
 TEXT_FACTOR, TEXT_SPARE = 8, 64
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"

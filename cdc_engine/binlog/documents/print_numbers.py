@@ -16,7 +16,7 @@ from sluice.cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes
 
-NUMBER_ROOM = 300  # bytes; a decimal may claim 255 digits
+NUMBER_ROOM = 300  # The bytes of a printed number; a decimal may claim 255 digits.
 FIXED_DIGITS_MAX = 15  # A double is printed without an exponent if its point is within this many digits.
 MOMENT_BYTES = 8
 MINUS, POINT, ZERO, QUOTE, HYPHEN, COLON, SPACE, EXPONENT = (ord(sign) for sign in '-.0"-: e')

@@ -30,7 +30,7 @@ CUT_OFF, ENDLESS, KIND_UNKNOWN, ROOM = statuses.CUT_OFF, statuses.ENDLESS, statu
 LITERAL_UNKNOWN = statuses.LITERAL
 ESCAPED_BYTES_MAX = len(r"\u0000")  # for one byte
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
-LENGTH_SHIFT_MAX = 28  # a length has 7 bits per byte, in at most five bytes
+LENGTH_SHIFT_MAX = 28  # A length has 7 bits per byte, in at most five bytes.
 NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)  # by kind
 # Shifting left and then right extends the sign.
 SIGN_SHIFT = np.array([0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64)

@@ -87,8 +87,8 @@ def _digits(value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
-    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length, eventType (not if `kind` is 0),
-    the row count and GTIDs.
+    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length, eventType (only if `kind` is not
+    0), the row count and GTIDs.
     """
     file, rows = headers.file.shape[0], headers.row_counts[entry]
     own = 2 + 1 + varint_size(file) + file + field_size(headers.offsets[entry]) + field_size(headers.servers[entry])
@@ -271,7 +271,7 @@ def put_frames(
 
 @kernel
 def put_queries(out: Bytes, texts: Pieces, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s) -> Integer:
-    """Writes an entry QUERY for each SQL text. Returns the bytes written."""
+    """Writes a QUERY entry for each SQL text. Returns the bytes written."""
     at = np.int64(0)
     for index in range(entry_starts.shape[0]):
         entry_starts[index] = at
@@ -291,6 +291,6 @@ def put_queries(out: Bytes, texts: Pieces, headers: EntryHeaders, entry_starts: 
 
 @kernel
 def gather_texts(source: Bytes, begins: Int64s, starts: Int64s, out: Bytes) -> None:
-    """Writes text n of `source` from starts[n] to starts[n + 1] of `out`."""
+    """Copies text n of `source` to starts[n] : starts[n + 1] of `out`."""
     for index in range(begins.shape[0]):
         put_bytes(out, starts[index], source, begins[index], starts[index + 1] - starts[index])

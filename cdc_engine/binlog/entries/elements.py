@@ -61,8 +61,8 @@ def elements(
     queries: bool = False,
     frames: bool = True,
 ) -> tuple[Int8s, Int64s, State]:
-    """Returns (BEGIN, ROWS, END or QUERY; index of the transaction, event or rows query) for row events and transaction
-    ends [first, last), and the state after them.
+    """Lists the elements of row events and transaction ends [first, last). Returns (BEGIN, ROWS, END or QUERY; index of the transaction,
+    event or rows query), and the state after them.
 
     `kept`: bool, one per row event of the block. `queries`: whether rows queries are shown. `frames`: whether every transaction's
     beginning and end is; otherwise one every few seconds of the source's clock.

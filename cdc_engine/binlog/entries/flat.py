@@ -52,7 +52,7 @@ class FlatTable:
     def messages(
         self, shown: ShownRows, units: Units, batch_id: int, now_ms: int, marks: GtidMarks = NO_MARKS
     ) -> FlatMessages:
-        """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts. `marks`: of the transactions of all rows."""
+        """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts. `marks`: the GTIDs of the rows' transactions."""
         begins = units.messages
         first = begins[:-1]
         kinds, events = units.kind[first], units.event[first]

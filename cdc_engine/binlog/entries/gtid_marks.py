@@ -1,9 +1,8 @@
-"""Writes what entries and flat messages contain of the GTIDs of their transactions: Canal's props curtGtid, curtGtidSn and curtGtidLct, and
-the executed set with the transaction in it. Used by `messages` and the broker senders.
+"""Writes the GTIDs of transactions for entries and flat messages: Canal's props curtGtid, curtGtidSn and curtGtidLct, and the executed set
+with the transaction in it. Used by `messages` and the broker senders.
 
 A set is a constant text around one number for as long as a source's numbers follow each other. So the interpreter takes one step for each
-such run of transactions, and a kernel writes the number into the text.
-"""
+such run of transactions, and a kernel writes the number into the text."""
 # ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ from sluice.cdc_engine.binlog.entries.protobuf import put_bytes, put_varint, var
 from sluice.cdc_engine.contracts import NO_GTID, Block, Bytes, Int64s
 from sluice.cdc_engine.gtid import SetText, gtid_name, is_mariadb, parse_executed
 
-PROPS, FIELD, TEXT = range(3)  # the pieces of a transaction: Pairs, key and length of the field gtid, its text
+# The pieces of a transaction: its props (Pairs), key and length of the field gtid, and that field's text.
+PROPS, FIELD, TEXT = range(3)
 PIECES = 3
-# Each a Pair up to the length of its value.
+# Each of these is a Pair before the length of its value.
 CURRENT = np.frombuffer(b"\x0a\x08curtGtid\x12", np.uint8)
 SEQUENCE = np.frombuffer(b"\x0a\x0acurtGtidSn\x12", np.uint8)
 COMMITTED = np.frombuffer(b"\x0a\x0bcurtGtidLct\x12", np.uint8)
-# The pieces of a template: the set before and after the number, the GTID before its number.
+# The pieces of a template: the set before and after the number, and the GTID before its number.
 BEFORE, AFTER, SOURCE = range(3)
 
 
 class MarkedTransactions(NamedTuple):
-    """`templates`: the index of each transaction's template, -1: it has no GTID."""
+    """The transactions to write. `templates`: the index of each one's template; -1: it has no GTID."""
 
     templates: Int64s
     numbers: Int64s
@@ -41,13 +41,17 @@ class MarkedTransactions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GtidMarks:
-    """The pieces of some transactions of a block, by ascending index; `Block.transaction_count` is the open transaction."""
+    """The pieces of some transactions of a block, by ascending index. The index `Block.transaction_count` stands for the open
+    transaction.
+    """
 
     transactions: Int64s
     pieces: Pieces
 
     def indices(self, transactions: Int64s) -> Int64s:
-        """Returns the index among the marks of each of these transactions, which must have one; -1 for all if there are no marks."""
+        """Returns the index among the marks of each of these transactions, which must have one. Returns -1 for all if there are no
+        marks.
+        """
         if not len(self.transactions):
             return np.full(len(transactions), -1, np.int64)
         return np.searchsorted(self.transactions, transactions).astype(np.int64)
@@ -70,7 +74,7 @@ def transactions_of(block: Block, events: Int64s) -> Int64s:
 
 
 def name_of(block: Block, transaction: int) -> str:
-    """Returns a transaction's GTID; empty if it has none, or as long as the executed set is unknown."""
+    """Returns a transaction's GTID; empty if it has none, or while the executed set is unknown."""
     source, number = block.open_gtid
     if transaction < block.transaction_count:
         source, number = int(block.transaction_source[transaction]), int(block.transaction_number[transaction])
@@ -78,7 +82,7 @@ def name_of(block: Block, transaction: int) -> str:
 
 
 def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
-    """Returns the marks of these transactions (ascending, without repetition)."""
+    """Returns the marks of these transactions, given in ascending order without repetition."""
     if not len(wanted):
         return NO_MARKS
     open_source, open_number = block.open_gtid if len(block.open_frame) else NO_GTID
@@ -105,7 +109,7 @@ def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
 def _runs(
     block: Block, source: Int64s, number: Int64s, first: int, last: int
 ) -> tuple[Int64s, list[tuple[SetText, str]]]:
-    """Returns where each run of the transactions [first, last) begins, and of each the text of its sets and of its GTIDs."""
+    """Returns where each run of the transactions [first, last) begins, and for each run the texts of its sets and of its GTIDs."""
     sources, start = block.gtid_sources, block.start_gtid_set
     begins, texts = list[int](), list[tuple[SetText, str]]()
     if not (source[:last] >= 0).any():
@@ -140,7 +144,9 @@ def pieces_of(texts: list[str]) -> Pieces:
 def put_marks(
     out: Bytes, writes: bool, marked: MarkedTransactions, firsts: Int64s, templates: Pieces, starts: Int64s
 ) -> None:
-    """Writes the pieces of all transactions. `starts`: of each piece, and the end of the last. `out` is written only with `writes`."""
+    """Writes the pieces of all transactions into `out`, only if `writes` is set. Records in `starts` where each piece begins, and the end
+    of the last one.
+    """
     at = np.int64(0)
     for index in range(marked.templates.shape[0]):
         template = marked.templates[index]
@@ -169,7 +175,7 @@ def put_marks(
 
 @kernel
 def put_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, size: Integer) -> Integer:
-    """Writes a Pair in the field props up to its value of `size` bytes, fewer than 100."""
+    """Writes a Pair in the field props, up to its value, which has `size` bytes (fewer than 100)."""
     if writes:
         out[at], out[at + 1] = 0x62, key.shape[0] + 1 + size
         put_bytes(out, at + 2, key, 0, key.shape[0])

@@ -56,9 +56,9 @@ class Pieces(NamedTuple):
 
 
 class EntryHeaders(NamedTuple):
-    """What the headers of entries contain. `names`: the fields schemaName and tableName; the arrays have one value per entry, times in
-    milliseconds. `row_counts` 0: no row count. `gtids`: as in `gtid_marks.GtidMarks`; `marks`: the index of each entry's transaction
-    there, -1: none.
+    """What the headers of entries contain. `names`: the fields schemaName and tableName. The arrays have one value per entry; times are in
+    milliseconds. `row_counts` 0: no row count. `gtids`: as in `gtid_marks.GtidMarks`. `marks`: the index of each entry's transaction there;
+    -1: none.
     """
 
     file: Bytes
@@ -93,8 +93,8 @@ class MessageParts(NamedTuple):
 
 
 class FlatUnits(NamedTuple):
-    """The rows of flat messages. `begins`: where each message begins among the units. `kinds`, `images`: of each unit, its kind and first
-    image. `shown`, `ms`: of each message, the image that defines columns and types, and its time. `gtids`, `marks`: as in `EntryHeaders`.
+    """The rows of flat messages, as units. `begins`: the first unit of each message. `kinds`, `images`: each unit's kind and first image.
+    `shown`, `ms`: each message's time, and the image that defines its columns and types. `gtids`, `marks`: as in `EntryHeaders`.
     """
 
     begins: Int64s

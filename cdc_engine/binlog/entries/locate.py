@@ -1,9 +1,8 @@
-"""Images of row events and facts of their events, as arrays from which entries are made. The kernel finds every value
-of every row image as the binlog has it: nothing is filled in, and no image is omitted.
+"""Locates the images of row events and the facts of their events, as arrays from which entries are made. The kernel finds every value of
+every row image as the binlog has it: it fills in nothing and omits no image.
 
 Unlike `rows.locate`, which serves the lake: an update always yields both of its images, and a column that an image
-omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT. Used by `rows` and `shown_rules`.
-"""
+omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT. Used by `rows` and `shown_rules`."""
 # ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ BEFORE, AFTER = 0, 1  # sides of an image
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EventFacts:
-    """What the headers of entries contain for row events, one value per event; times in milliseconds.
-    `transactions`: the index of each one's transaction in the block.
+    """The facts of row events that the headers of their entries contain, one value per event. Times are in milliseconds. `transactions`:
+    the index of each event's transaction in the block.
     """
 
     kinds: Int8s

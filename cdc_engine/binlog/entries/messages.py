@@ -93,7 +93,7 @@ class EntryMaker:
         return out.tobytes()
 
     def marks(self, part: EntryPart) -> GtidMarks:
-        """Returns the GTIDs of a part's transactions, if entries are to have them. Those of a statement are the block's only ones."""
+        """Returns the GTIDs of a part's transactions, if entries must have them. A statement's block has one transaction."""
         if not self._display.gtids:
             return NO_MARKS
         if part.statement is not None:
@@ -101,8 +101,8 @@ class EntryMaker:
         return marks_of(part.block, np.unique(_transactions(part)))
 
     def _made(self, part: EntryPart, file: Bytes, rows: Any, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-        """Yields the entries of transactions' beginnings and ends, of rows queries, then those of each table's row events,
-        with their indices in the part.
+        """Yields the entries of transactions' beginnings and ends, then those of SQL texts, then those of each table's row events. Each
+        comes with its index in the part.
         """
         queries = part.kinds == QUERY
         framing = np.flatnonzero(~(rows | queries))
@@ -144,12 +144,12 @@ class EntryMaker:
         return bytes_field(1, header) + number_field(2, EntryType.ROWDATA) + bytes_field(3, change)
 
     def _statement_gtids(self, block: Block) -> bytes:
-        """Returns the fields props and gtid of a statement's header."""
+        """Returns the fields props and gtid in the header of a statement's entry."""
         return marks_of(block, np.zeros(1, np.int64)).pieces.data.tobytes() if self._display.gtids else b""
 
 
 def _transactions(part: EntryPart) -> Int64s:
-    """Returns the transaction of each entry; that of the one that is open at the block's end is its `transaction_count`."""
+    """Returns the transaction of each entry. For the transaction that is open at the block's end it is the block's `transaction_count`."""
     found = np.where(part.indices == OPEN_HERE, part.block.transaction_count, part.indices)
     rows, queries = part.kinds == ROWS, part.kinds == QUERY
     found[rows] = transactions_of(part.block, part.indices[rows])
@@ -158,8 +158,8 @@ def _transactions(part: EntryPart) -> Int64s:
 
 
 def _query_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-    """Yields the entries of SQL texts, by the table that they name: that of the statement's first row event. MariaDB's name none, as in
-    Canal.
+    """Yields the entries of SQL texts by the table that they name, which is that of the statement's first row event. MariaDB's name no
+    table, as in Canal.
     """
     block, buffer = part.block, part.block.buffer
     offsets = block.query_offset[part.indices[places]]
@@ -171,7 +171,7 @@ def _query_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMark
         own = places[named == table]
         queries, at = part.indices[own], offsets[named == table]
         name = bytes_field(9, block.tables[table].table.encode()) if table >= 0 else b""
-        begins = at + HEADER_BYTES + (table >= 0)  # MySQL's text is after one byte
+        begins = at + HEADER_BYTES + (table >= 0)  # MySQL's text follows one byte.
         texts = rows_query_texts(buffer, begins, at + block.query_length[queries])
         headers = EntryHeaders(
             file,
@@ -194,7 +194,7 @@ def _query_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMark
 
 
 def rows_query_texts(buffer: Bytes, begins: Int64s, ends: Int64s) -> Pieces:
-    """Returns SQL texts as UTF-8. Bytes that are not UTF-8 (a client with another charset) become U+FFFD, as in Canal."""
+    """Returns SQL texts as UTF-8. Bytes that are not UTF-8 (of a client with another charset) become U+FFFD, as in Canal."""
     starts = np.zeros(len(begins) + 1, np.int64)
     np.cumsum(ends - begins, out=starts[1:])
     data = np.empty(max(1, int(starts[-1])), np.uint8)

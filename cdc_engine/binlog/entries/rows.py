@@ -167,7 +167,7 @@ class TableEntries:
         return ShownRows(facts, own + first, images.side, images.event, *_together(texts, images))
 
     def written(self, shown: ShownRows, file: Bytes, row_counts: Int64s, marks: GtidMarks = NO_MARKS) -> Entries:
-        """Returns an entry for each of `facts`. Its header contains `row_counts`. `marks`: of the transactions of all rows."""
+        """Returns an entry for each of `facts`. Its header contains `row_counts`. `marks`: the GTIDs of the rows' transactions."""
         facts, images, shape = shown.facts, shown.images, shown.sizes.shape
         measured = MeasuredImages(
             np.zeros(shape, np.int8), np.empty(shape, np.int32), np.empty(len(shown.event), np.int64)

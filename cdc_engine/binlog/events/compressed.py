@@ -131,7 +131,7 @@ PLAIN_TYPE = {
     **dict(zip(types.MARIADB_ROWS_COMPRESSED, (types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS), strict=True)),
 }
 QUERY_HEADER_BYTES = 13
-IS_COMPRESSED, METHOD, LENGTH_BYTES = 0x80, 0x70, 0x07  # bits of a compressed part's first byte
+IS_COMPRESSED, METHOD, LENGTH_BYTES = 0x80, 0x70, 0x07  # The bits of a compressed part's first byte.
 ZLIB = 0x00
 
 

@@ -61,7 +61,7 @@ _SIZES = {
     _MARIADB_MICROSECONDS: 3,
     129: 8,  # MariaDB's transaction id
 }
-_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # code → bytes after the text
+_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # The code of a variable → how many bytes follow its text.
 _MANY_DATABASES = 254  # The server writes this count if more databases changed than it lists.
 # MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends. These are the flags of the phase, and
 # the number of bytes that follow those of an end.
@@ -144,7 +144,7 @@ class _NoConnection:
 def _parse(event_class: Any, event: bytes, body: bytes) -> Any:
     try:
         return event_class(_Packet(event, body), len(body), {}, _NoConnection)
-    except Exception as error:  # the library raises errors of any type
+    except Exception as error:  # The library raises errors of any type.
         raise BinlogFormatError(f"a {event_class.__name__} cannot be read: {error}") from error
 
 

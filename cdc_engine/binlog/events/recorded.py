@@ -80,5 +80,5 @@ class MemoryPrepared:
 
     def _writer(self) -> bytearray:
         if self._open is None:
-            raise BinlogFormatError("an XA transaction continues that did not begin")
+            raise BinlogFormatError("an XA transaction that did not begin continues")
         return self._open

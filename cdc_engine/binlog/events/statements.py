@@ -12,16 +12,16 @@ import re
 class StatementKind(enum.Enum):
     BEGIN = "begin"
     COMMIT = "commit"
-    ROLLBACK = "rollback"  #: ends the transaction and undoes its row events on transactional tables
+    ROLLBACK = "rollback"  #: It ends the transaction and undoes its row events on transactional tables.
     SAVEPOINT = "savepoint"
-    ROLLBACK_TO = "rollback to"  #: undoes what came after the savepoint
+    ROLLBACK_TO = "rollback to"  #: It undoes what came after the savepoint.
     RELEASE = "release"
     XA_START = "xa start"
     XA_END = "xa end"
     XA_COMMIT = "xa commit"
     XA_ROLLBACK = "xa rollback"
     ROW_CHANGE = "row change"  #: INSERT, UPDATE, … as a statement; SELECT if a function in it changed rows
-    DEFINITION = "definition"  #: everything else: the schema history decides whether it matters
+    DEFINITION = "definition"  #: Everything else; the schema history decides whether it matters.
 
 
 _COMMENT = re.compile(r"\s+|--\s[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!).*?\*/|/\*M?!\d*|;", re.DOTALL)

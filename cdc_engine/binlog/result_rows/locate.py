@@ -24,7 +24,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 MORE, FULL, DONE, ERROR, WRONG = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 4
-GOES_ON = 0xFFFFFF  # length of a packet that continues in the next
+GOES_ON = 0xFFFFFF  # The length of a packet that continues in the next one.
 ROW, END, REFUSED = 0x00, 0xFE, 0xFF
 END_BYTES_MAX = 8
 NULL_BITS_FIRST = 2

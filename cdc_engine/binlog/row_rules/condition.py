@@ -123,7 +123,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
         return pa.scalar(float(literal), of)
     if pa.types.is_boolean(of) and literal in (0, 1):
         return pa.scalar(bool(literal), of)
-    # an int64 needs 19 digits before the point; a decimal with a large scale has fewer
+    # An int64 needs 19 digits before the point; a decimal with a large scale has fewer.
     if pa.types.is_decimal(of):
         return pa.scalar(decimal.Decimal(literal))
     if pa.types.is_integer(of):

@@ -22,7 +22,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 Literal: TypeAlias = str | int | decimal.Decimal
 CHARACTERS_MAX = 10_000
-DEPTH_MAX = 50  # nesting of brackets and NOTs
+DEPTH_MAX = 50  # The most levels of nested brackets and NOTs.
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))|(?P<quoted>`[^`]+`|"[^"]+")
     |(?P<word>[^\W\d][\w$]*)|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))""",

@@ -28,7 +28,7 @@ def of_now(operation: Int8s, buffer: Bytes, starts: Int64s, *, keyed: bool) -> M
     """Returns which images are current. Changes `operation` in place: an update that ends a row becomes a delete.
 
     `starts`: offset of each image's ROW END in the buffer; negative if the image omits it, which means that it did not
-    change. In a table without a key the preimage precedes such an update and removes the row.
+    change. In a table without a key the before image precedes such an update and removes the row.
     """
     there = starts >= 0
     found = buffer[np.where(there, starts, 0)[:, None] + np.arange(END_BYTES)]

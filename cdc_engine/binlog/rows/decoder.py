@@ -109,10 +109,10 @@ class ValueLocations:
 class RowDecoder:
     """Decodes the row events of one table version. `kept` (int32, ascending): indices of the wanted columns; None: all.
 
-    With a key in `version.key`, a preimage becomes a row only if a key column's bytes changed; without one it always
+    With a key in `version.key`, a before image becomes a row only if a key column's bytes changed; without one it always
     does. Raises TableStoppedError with TYPE_UNSUPPORTED if a wanted column's type cannot be decoded, and with
     SCHEMA_MISMATCH if a key column is not a wanted column. `nulls_in_key`: the key does not identify rows (columns that
-    a foreign key references), so it may be NULL. `every_preimage`: keep preimages even if the key is unchanged, unless
+    a foreign key references), so it may be NULL. `every_preimage`: keep before images even if the key is unchanged, unless
     an update changes no wanted column.
 
     `columns`, `types`, `schema`, `key`: of the decoded rows, after the policy's rules, with the shard column.

@@ -45,7 +45,7 @@ class ImageColumns(NamedTuple):
 
 
 class ChunkMemory(NamedTuple):
-    """Memory for the located rows of one chunk. `values`: columns by rows; `before`: scratch memory for one preimage.
+    """Memory for the located rows of one chunk. `values`: columns by rows; `before`: scratch memory for one before image.
 
     `operation`, `image_event`: one entry per row. `differences` (4 by at least the number of columns): see `locate_diffs`.
     """

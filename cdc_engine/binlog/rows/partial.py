@@ -2,7 +2,7 @@
 Called by `rows`.
 
 An INSERT describes a whole row: a column that its image omits has its constant default, which is filled in. A column
-that an update, a delete or a preimage omits stays as it is in the lake. Batches with such rows have the columns of
+that an update, a delete or a before image omits stays as it is in the lake. Batches with such rows have the columns of
 `partial_schema` after the table's own."""
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def partial_schema(schema: pa.Schema) -> pa.Schema:
     """Returns `schema` (Sluice's three columns, then the table's) with the columns for partial images appended:
 
     `_sluice_present_<g>` (int64): bit b says that column 63 * g + b of the table is present. `_sluice_moved` (bool): an
-    update that changed the key and lacks columns; the preimage precedes it.
+    update that changed the key and lacks columns; the before image precedes it.
     """
     groups = -(-(len(schema) - 3) // GROUP_COLUMNS)
     ours = [pa.field(f"{PRESENT}{group}", pa.int64(), False) for group in range(groups)]

@@ -44,7 +44,7 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        self._query: Bytes = self._buffer  # the rows query that is CARRIED
+        self._query: Bytes = self._buffer  # The SQL text that is marked as CARRIED, because its buffer was replaced.
 
     @property
     def file(self) -> str:
@@ -159,14 +159,14 @@ class BlockMaker:
         )
 
     def _bytes_of(self, events: Int64s, queries: Int64s) -> tuple[int, Bytes]:
-        """Returns what to subtract from the offsets of events, and the bytes of a block. Sets the offsets in `queries` to those there."""
+        """Returns what must be subtracted from the offsets of events, and the bytes of a block. Adapts the offsets in `queries`."""
         if not events.size:
             return 0, self._buffer[:0]
         begin, end = int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])
         offsets = queries[at.QUERY_OFFSET]
         if not len(offsets):
             return begin, self._buffer[begin:end]
-        carried = offsets == at.CARRIED  # the first at most
+        carried = offsets == at.CARRIED  # At most the first one is carried.
         if not carried[0]:
             begin = min(begin, int(offsets[0]))
         buffer = self._buffer[begin:end]

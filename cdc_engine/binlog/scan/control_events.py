@@ -27,10 +27,11 @@ from sluice.cdc_engine.position import Position
 HARMLESS = frozenset(
     {
         *(types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION),
-        *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),  # the file of a LOAD DATA in statement format
+        # These events carry the file of a LOAD DATA in statement format.
+        *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),
     }
 )
-MARIADB_PREPARED_XA = 0x40  # flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START
+MARIADB_PREPARED_XA = 0x40  # A flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START.
 ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
     *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS, types.PARTIAL_UPDATE_ROWS),
@@ -46,7 +47,7 @@ REFUSED = {
 }
 # Rows keep this distance from the end of a statement in the same transaction: two units of the order key.
 DEFINITION_BYTES = 32
-GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
+GTID_LIST_COUNT_BITS = 28  # The upper four bits of the count are flags.
 
 
 class ControlEvents:

@@ -18,8 +18,8 @@ from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
 
 PACKET_HEADER_BYTES = 4
-ROOM_BYTES_MIN = 64 * 1024  # with less free space than this, the next read uses a new buffer
-EVENT_AT = PACKET_HEADER_BYTES + 1  # after packet header and status byte
+ROOM_BYTES_MIN = 64 * 1024  # With less free space than this, the next read uses a new buffer.
+EVENT_AT = PACKET_HEADER_BYTES + 1  # An event begins after the packet header and the status byte.
 
 
 class LargeEvent:

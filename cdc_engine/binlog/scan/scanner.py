@@ -43,8 +43,8 @@ SENTENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class StreamForm:
-    """`packets`: False for events without packets, as in a file. `rows_queries`: whether blocks have the SQL text of statements that change
-    rows, if the server logs it.
+    """The form of a stream. `packets`: False for events without packets, as in a file. `rows_queries`: whether blocks contain the SQL text
+    of statements that change rows, if the server logs it.
     """
 
     packets: bool = True

@@ -38,7 +38,7 @@ PACKET_HEADER_BYTES = 4
 # The kernel's state: buffer offset, file offset, missing bytes of the current packet, whether its event continues in
 # the next packet.
 AT, PLACE, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
-NEVER = 1 << 62  # an offset that no file reaches
+NEVER = 1 << 62  # No file reaches this offset.
 
 
 class FileBeginning:

@@ -24,9 +24,9 @@ CONTIGUOUS: Final = 5  # 1: every event of the file is sent, a gap is an error
 CHECKSUM: Final = 6  # bytes of checksum an event: 0 or 4
 OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: events without packets
 OPEN: Final = 8  # 1: inside a transaction
-OPEN_ROWS: Final = 9  # row events kept since it began
+OPEN_ROWS: Final = 9  # row events since the transaction began
 GENERATION: Final = 10  # A number that grows with every transaction. A table map is valid only in its own transaction.
-TIME_US: Final = 11  # commit time in the transaction's GTID event, 0: none
+TIME_US: Final = 11  # commit time in the transaction's GTID event; 0: it has none
 SOURCE: Final = 12  # index of the transaction's GTID source, -1 without GTID
 NUMBER: Final = 13  # the transaction's GTID number
 EVENT_COUNT: Final = 14  # entries in `events`
@@ -39,9 +39,9 @@ DROPPED: Final = 20  # counter: row events of tables that are not captured
 CHECKSUMS: Final = 21  # counter: events whose CRC32 was verified
 BEGAN: Final = 22  # file offset of the current event
 INNER_END: Final = 23  # file offset of the end of the compressed event that is being scanned; 0: none
-INNER_BEGIN: Final = 24  # file offset of its beginning
-INNER_SIZE: Final = 25  # bytes of the events inside it, decompressed
-INNER_DONE: Final = 26  # bytes of them that were scanned
+INNER_BEGIN: Final = 24  # file offset of that compressed event's beginning
+INNER_SIZE: Final = 25  # decompressed bytes of the events inside it
+INNER_DONE: Final = 26  # how many of these bytes were scanned
 ELSEWHERE: Final = 27  # 1: what `events` refers to is in another buffer than the received bytes
 HELD: Final = 28  # 1: in an XA transaction, whose table maps and row events are left to Python
 # file offset that identifies the current transaction, which is the end of its first event; 0: none yet
@@ -57,11 +57,12 @@ BEGIN_THREAD: Final = 39
 # the logical clock in the transaction's GTID event, -1: it has none
 COMMITTED: Final = 40
 SEQUENCE: Final = 41
-# rows queries (the SQL text of a statement, before its table maps)
-QUERIES: Final = 42  # 1: they are noted
+# how many rows queries there are (the SQL text of a statement, before its table maps)
+QUERIES: Final = 42  # 1: rows queries are recorded
 QUERY_COUNT: Final = 43  # entries in `queries`
-QUERY_AT: Final = 44  # the one of the statement whose first row event has not come yet; NO_QUERY, or CARRIED: BlockMaker has its bytes
-QUERY_LENGTH: Final = 45  # its length without checksum
+# rows query of the statement whose first row event has not come yet; NO_QUERY, or CARRIED: BlockMaker has its bytes
+QUERY_AT: Final = 44
+QUERY_LENGTH: Final = 45  # its length without the checksum
 QUERY_POSITION: Final = 46  # its file offset
 STATE_SIZE: Final = 47
 NO_QUERY: Final = -1
@@ -86,9 +87,10 @@ TABLE_ROWS: Final = 5
 
 # A read buffer of 4 MiB has fewer row events and transactions. If one has more, the block ends.
 ENTRIES_MAX: Final = 1 << 17
-SOURCES_MAX: Final = 1 << 12  # servers in one GTID set; more stop the stream with a message
+SOURCES_MAX: Final = 1 << 12  # The most servers in one GTID set. If there are more, the stream stops with a message.
 SLOTS_FIRST: Final = 1 << 10
-TABLES_MAX: Final = 1 << 16  # table ids kept; a server with a small table cache keeps assigning new ids
+# The most table ids that are remembered. A server with a small table cache keeps assigning new ids.
+TABLES_MAX: Final = 1 << 16
 POOL_BYTES_FIRST: Final = 1 << 18
 POOL_BYTES_MAX: Final = 1 << 25
 
@@ -98,23 +100,23 @@ class ScanStatus(enum.IntEnum):
     integers.
     """
 
-    GO_ON = 0  #: the event was taken (never returned)
-    INCOMPLETE = 1  #: the received bytes end inside a packet
-    LARGE = 2  #: a packet of 0xFFFFFF bytes: its event continues in the next one
+    GO_ON = 0  #: The event was taken. This is never returned.
+    INCOMPLETE = 1  #: The received bytes end inside a packet.
+    LARGE = 2  #: The packet has 0xFFFFFF bytes: its event continues in the next one.
     FULL = 3  #: `events` or `ends` is full
-    HAND_OVER = 4  #: the current event is left to Python
-    NOT_AN_EVENT = 5  #: a packet that is an error, an end of stream or empty
+    HAND_OVER = 4  #: Python must handle the current event.
+    NOT_AN_EVENT = 5  #: The packet is an error, an end of stream, or empty.
     BAD_LENGTH = 6
     BAD_CHECKSUM = 7
-    BAD_POSITION = 8  #: the event's end does not match the stream's position
-    BAD_BODY = 9  #: an event too short for its type
-    NO_TABLE_MAP = 10  #: a row event whose table was not described in its transaction
-    OUTSIDE = 11  #: a table map or row event outside any transaction
-    UNFINISHED = 12  #: a transaction begins while another, with rows, is open
+    BAD_POSITION = 8  #: The event's end does not match the stream's position.
+    BAD_BODY = 9  #: The event is too short for its type.
+    NO_TABLE_MAP = 10  #: The table of a row event was not described in the event's transaction.
+    OUTSIDE = 11  #: A table map or a row event is outside any transaction.
+    UNFINISHED = 12  #: A transaction begins while another one with rows is open.
     SOURCES_FULL = 13
-    SWITCH = 14  #: a row event follows while entries of another buffer are not in a block yet; it was not taken
-    INNER_LENGTH = 15  #: an event in a compressed one exceeds the size that is stated there
-    INNER_GOES_ON = 16  #: an event in a compressed transaction after the transaction's end
+    SWITCH = 14  #: A row event follows while no block has the entries of another buffer yet. The event was not taken.
+    INNER_LENGTH = 15  #: An event in a compressed event exceeds the size that the latter states.
+    INNER_GOES_ON = 16  #: An event follows the end of the transaction in a compressed transaction.
 
 
 @dataclasses.dataclass

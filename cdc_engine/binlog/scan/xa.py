@@ -34,7 +34,7 @@ class XaTransactions:
         self._captured = captured
         self._prepared = prepared
         self._unpack = unpack
-        self._table_ids: set[int] = set()  # captured tables of the transaction that is being recorded
+        self._table_ids: set[int] = set()  # The captured tables of the transaction that is being recorded.
 
     def start(self) -> None:
         """Starts a recording. From here on the kernel leaves table maps and row events to Python."""
@@ -82,7 +82,7 @@ class XaTransactions:
         content = self._prepared.commit(name, self._maker.position().order_key)
         if content is None:
             raise UnknownEventError(
-                f"the XA transaction {name} is committed, which was prepared before the stream began: its rows were never "
+                f"the XA transaction {name} is committed and was prepared before the stream began: its rows were never "
                 "read; re-snapshot the captured tables, or set the position after it if it did not change them",
                 self._maker.file,
                 int(self._state[at.BEGAN]),

@@ -35,7 +35,7 @@ from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordsInMemory
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, is_of_users
 
-TEXT_CHARS_MAX = 80  # maximum length of a statement in a message
+TEXT_CHARS_MAX = 80  # The longest text of a statement in a message.
 
 
 class IntervalSchemas:

@@ -28,7 +28,7 @@ from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
-OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # bytes read ahead of a consumer
+OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # How many bytes are read ahead of a consumer.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

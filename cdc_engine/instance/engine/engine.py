@@ -273,7 +273,7 @@ class Engine:
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the outstanding batch, or else the next one as soon as it is staged; None if none is ready within the timeout.
+        """Returns the batch in flight, or else the next one when it is staged; None if none is ready within the timeout.
 
         `appendable`: the end of the next batch need not be fixed until its run takes it.
         """
@@ -422,7 +422,8 @@ class Engine:
         while not self._stopping.wait(STATUS_SECONDS):
             try:
                 self._lease.check()
-                self._opened().meta.require_own()  # otherwise it would hold the lease and write nothing, for ever
+                # Otherwise the engine would hold the lease and write nothing, forever.
+                self._opened().meta.require_own()
                 self._revive()
                 if self._serving is not None:
                     self._serving.again()

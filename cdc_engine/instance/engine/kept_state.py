@@ -99,7 +99,7 @@ def never_read_again(
     try:
         begin = min(places, key=_order_key)
         return min(positions_to_keep(meta, begin, directory, groups), key=_order_key)
-    except MetaError:  # the ledger of a group does not answer
+    except MetaError:  # The ledger of a group does not answer.
         return None
 
 

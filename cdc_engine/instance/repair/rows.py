@@ -73,7 +73,7 @@ class SourceRows:
                 rows += _read(reader, name, number, files[-1])
                 high = reader.end()
         if high is None:
-            raise ActRefusedError(f"{name}: the repair names no key of it")
+            raise ActRefusedError(f"{name}: the repair contains no key of this table")
         return RowsRead(
             name=name,
             key=tuple(spelled[column.lower()] for column in table.key),

@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NewStartDependencies:
-    """The dependencies of a new start. `seed`: starts the schema history with the schemas of a snapshot at a position."""
+    """The dependencies of a new start. `seed`: starts the schema history with the schemas of a position."""
 
     config: DestinationConfig
     directory: Path

@@ -22,9 +22,10 @@ Shape = Mapping[str, str]  # Setting → its value in conf/, unless that is the 
 class ShapeEffect(enum.StrEnum):
     """The effect of a changed setting on rows that are already in the lake."""
 
-    SHAPES_ROWS = "shapes rows"  #: in `shape_of`; the table is re-snapshotted
-    RULES = "rules"  #: the same, by the digests of `filter_change`
-    PLACE = "place"  #: selects the Delta table: the last run's record stops it, TABLE_MISSING or TABLE_OWNED
+    SHAPES_ROWS = "shapes rows"  #: The setting is part of `shape_of`. After a change the table is re-snapshotted.
+    RULES = "rules"  #: The same, but `filter_change` compares digests of the rules.
+    #: It selects the Delta table. By the last run's record the table stops in TABLE_MISSING or TABLE_OWNED.
+    PLACE = "place"
     NONE = "none"
 
 

@@ -211,7 +211,7 @@ def _threads_running(connect: Callable[[], RowReader]) -> int:
 
 
 class _Cached(Generic[T]):
-    """A parsed content, parsed again only after it was replaced. Many tables are checked in one call."""
+    """Caches the parsed form of some content, which is parsed again only after it was replaced. One call checks many tables."""
 
     def __init__(self, stamp: Callable[[], object], read: Callable[[], T]) -> None:
         """`stamp`: returns another value after the content was replaced."""

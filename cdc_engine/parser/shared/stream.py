@@ -83,7 +83,7 @@ class SharedStream:
             facts = read_facts(connection)
             if facts.server_uuid != self._begin.server_uuid:
                 raise SourceConnectionError(
-                    f"another server answers at {self._source.address} than before, {facts.server_uuid}; "
+                    f"{self._source.address} is now another server, {facts.server_uuid}; "
                     "each destination connects by itself"
                 )
             self.mariadb, self.checksum = connection.mariadb, connection.prepare_dump()

@@ -46,8 +46,8 @@ def begin_dump(
     to_end: bool = False,
     rows_queries: bool = False,
 ) -> tuple[Scanner, PacketFramer]:
-    """Registers as a replica and requests the stream; with `to_end` only up to the server's current end. Received bytes go into the
-    framer. `rows_queries`: with the SQL text of statements that change rows.
+    """Registers as a replica and requests the stream; with `to_end` only up to the server's current end. Received bytes go into the framer.
+    `rows_queries`: includes the SQL text of statements that change rows.
     """
     checksum = connection.prepare_dump()
     contiguous = not start.by_gtid and not connection.mariadb

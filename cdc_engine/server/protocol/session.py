@@ -51,7 +51,7 @@ class Served(Protocol):
     def unsubscribe(self, client_id: int) -> None: ...
     def service(self, client_id: int) -> SessionConsumer: ...
     def messages(self, content: Any) -> bytes:
-        """Returns a delivery, encoded as the fields 2 of Messages."""
+        """Encodes a delivery as the fields 2 of Messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

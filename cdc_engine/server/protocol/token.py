@@ -33,4 +33,4 @@ def knows_password(token: bytes, seed: bytes, password_hash: str) -> bool:
 
 
 def _sha1(data: bytes) -> bytes:
-    return hashlib.sha1(data, usedforsecurity=False).digest()  # the protocol requires SHA-1
+    return hashlib.sha1(data, usedforsecurity=False).digest()  # The protocol requires SHA-1.

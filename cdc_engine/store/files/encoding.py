@@ -38,7 +38,7 @@ ARRAYS: Mapping[str, npt.DTypeLike] = {
     "open_frame": FRAME,
     **QUERY_ARRAYS,
 }
-# Fields of a frame before the logical clock was added, in blocks whose record has no "frame_fields".
+# The fields of a frame before the logical clock was added. Blocks whose record has no "frame_fields" have these.
 FIRST_FRAME_FIELDS = 9
 FRAMES = [name for name, dtype in ARRAYS.items() if dtype is FRAME]
 ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
@@ -130,7 +130,7 @@ def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names)
 
 
 def _whole_frames(frames: Frames) -> Frames:
-    """Returns frames with all fields of FRAME: -1 where an earlier version wrote none."""
+    """Returns frames with all fields of FRAME. Fields that an earlier version did not write are -1."""
     if frames.dtype == FRAME:
         return frames
     whole = np.full(len(frames), -1, np.int64).astype(FRAME)

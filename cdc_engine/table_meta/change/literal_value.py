@@ -208,7 +208,7 @@ def _label(column: LiteralColumn, text: str) -> int:
         return labels.index(text)
     alike = [number for number, label in enumerate(labels) if label.isascii() and label.lower() == text.lower()]
     if len(alike) != 1:
-        raise InitialValueUnknownError("its DEFAULT is none of its labels")
+        raise InitialValueUnknownError("its DEFAULT is not one of its labels")
     return alike[0]
 
 

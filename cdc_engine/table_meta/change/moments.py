@@ -146,7 +146,7 @@ def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
     try:
         return dt.datetime(*there.date) + dt.timedelta(seconds=there.seconds, microseconds=there.micros + later_us)  # noqa: DTZ001
     except (ValueError, OverflowError) as error:
-        raise NoMomentError("it is a date that no calendar has") from error
+        raise NoMomentError("it is a date that does not exist") from error
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:

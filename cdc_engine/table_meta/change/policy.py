@@ -24,7 +24,7 @@ from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 HOLD, STOP = "hold", "stop"
 TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"
 
-Policy = Mapping[str, str]  # kind of change → setting
+Policy = Mapping[str, str]  # Kind of change → setting.
 # Kind of change → setting → what the lake does. The first setting is the default of an approval.
 PLANS: Mapping[str, Mapping[str, str]] = {
     "add": {"apply": "the column is added"},

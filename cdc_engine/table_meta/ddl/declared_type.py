@@ -17,7 +17,7 @@ from sluice.cdc_engine.table_meta.ddl.default_value import bytes_of
 from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
 MYSQL, MARIADB = "mysql", "mariadb"
-OLD_UUID = "uuid /* old */"  # as in MariaDB's information_schema
+OLD_UUID = "uuid /* old */"  # The name in MariaDB's information_schema.
 
 # Spelling → canonical base. The longest matching sequence of words is the type's name.
 _NAMES = {

@@ -1,1 +1,1 @@
-"""Private MySQL and MariaDB servers: started with a data directory of their own, and ended."""
+"""Starts and ends private MySQL and MariaDB servers, each with a data directory of its own."""

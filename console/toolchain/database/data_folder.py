@@ -1,8 +1,8 @@
-"""Data directories of private servers: created once, kept next to the unpacked server, and copied from there. Called by `server`.
+"""Creates the data directories of private servers: the first one is kept next to the unpacked server, and others are copied from it. Called
+by `server`.
 
 MySQL needs five seconds and more to create one; a copy needs less than one. A run of the tests starts about thirty servers. A kept
-directory is removed with the server's own directory when another revision is unpacked.
-"""
+directory is removed with the server's own directory when another revision is unpacked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from sluice.console.toolchain.database.options import Options, merged_options
 from sluice.console.toolchain.database_packages import ServerHome
 from sluice.console.toolchain.errors import ServerError
 
-# Options that are fixed, or cost the server a conversion, once the data directory exists. All others belong to the start.
+# These options are fixed once the data directory exists, or changing them costs the server a conversion. All others are
+# set at a start.
 AT_BIRTH = {
     "character_set_server",
     "collation_server",
@@ -28,14 +29,14 @@ AT_BIRTH = {
     "innodb_undo_tablespaces",
     "lower_case_table_names",
 }
-IDENTITY = "auto.cnf"  # MySQL's server_uuid: each server creates its own
+IDENTITY = "auto.cnf"  # MySQL's server_uuid; each server creates its own.
 
 Make = Callable[[Path, Mapping[str, str | int]], None]
 
 
 def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: Make) -> None:
-    """Creates an empty data directory at `folder`, which must not exist. `changes`: a server's own options. `make`: initialises one at a
-    path.
+    """Creates an empty data directory at `folder`, which must not exist. `changes`: a server's own options. `make`: initialises a data
+    directory at a path.
 
     If the cache cannot be written to, or is full, the directory is created directly at `folder`.
     """
@@ -52,7 +53,7 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
 
 
 def _options(version: str, changes: Options) -> dict[str, str | int]:
-    """Returns the options of the version, with those changes that matter when a data directory is created. Leaves out the binlog, which
+    """Returns the options of the version, with those changes that matter when a data directory is created. It leaves out the binlog, which
     begins with the first start.
     """
     born = merged_options(version, {key: value for key, value in changes.items() if key in AT_BIRTH})
@@ -60,7 +61,7 @@ def _options(version: str, changes: Options) -> dict[str, str | int]:
 
 
 def _keep(kept: Path, options: Mapping[str, str | int], make: Make) -> None:
-    """Creates the directory to keep. It gets its name when it is complete, and only one of several concurrent starts creates it."""
+    """Creates the directory that is kept. It gets its name when it is complete; one of several concurrent starts creates it."""
     with locked(open_cache()):
         if kept.exists():
             return

@@ -1,10 +1,10 @@
-"""The options with which a private database server starts: a source of row changes, small and quick. Used by `server`."""
+"""Defines the options of a private database server: it is a source of row changes, small and quick. Used by `server`."""
 
 from collections.abc import Mapping
 
 Options = Mapping[str, str | int | None]
 
-# The options that capture needs. binlog_row_metadata stays at the server's default, as on real servers.
+# The options that capturing needs. binlog_row_metadata keeps the server's default, as on real servers.
 _SOURCE: dict[str, str | int] = {
     "server_id": 1,
     "log_bin": "binlog",
@@ -12,7 +12,7 @@ _SOURCE: dict[str, str | int] = {
     "binlog_row_image": "FULL",
 }
 
-# A private server may lose its last second in a power failure; it must not wait for the disk.
+# A private server may lose its last second in a power failure, and must not wait for the disk.
 _SMALL: dict[str, str | int] = {
     "bind_address": "127.0.0.1",
     "innodb_flush_log_at_trx_commit": 2,

@@ -24,7 +24,7 @@ from sluice.console.toolchain.setup import set_up
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
 INITIALISE_SECONDS_MAX = 180.0
-SOCKET_PATH_CHARS_MAX = 100  # the kernel's limit is 107
+SOCKET_PATH_CHARS_MAX = 100  # The kernel's limit is 107.
 PORT_ATTEMPTS_MAX = 5
 MARIADB_SCRIPTS = (
     "*_system_tables.sql",
@@ -47,7 +47,7 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describes a server; nothing runs before `start`. For an option of None the server's own default applies."""
+        """Describes a server; `start` starts it. An option of None gets the server's own default."""
         self.version = version
         self.folder = datadir.absolute()
         self.options = dict(options or {})
@@ -59,7 +59,7 @@ class DatabaseServer:
 
     @property
     def home(self) -> ServerHome:
-        """The unpacked server; downloaded if it is missing."""
+        """The unpacked server. It is downloaded if it is missing."""
         if self._home is None:
             self._home = set_up([self.version], delta=False).servers[self.version]
         return self._home
@@ -76,7 +76,7 @@ class DatabaseServer:
 
     @property
     def socket(self) -> Path:
-        """The server's Unix socket; in the system's directory for temporary files if its own path is too long."""
+        """The server's Unix socket. It is in the system's directory for temporary files if its own path is too long."""
         inside = self.folder / "mysql.sock"
         if len(str(inside)) <= SOCKET_PATH_CHARS_MAX:
             return inside
@@ -90,7 +90,7 @@ class DatabaseServer:
 
     @property
     def port(self) -> int:
-        """The port on which it listens; the same after a restart."""
+        """The port on which the server listens. It stays the same after a restart."""
         if self._port is None:
             self._port = free_port()
         return self._port
@@ -121,7 +121,7 @@ class DatabaseServer:
             except PortTakenError:
                 if self._wanted_port is not None:
                     raise
-                self._port = None  # another process was quicker; use another free port
+                self._port = None  # Another process was quicker; another free port is used.
             else:
                 return self
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
@@ -202,7 +202,7 @@ class DatabaseServer:
 
     def _command(self, data_folder: Path, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        temporary = self.folder / "tmp"  # in a shared directory a starting server would delete other servers' files
+        temporary = self.folder / "tmp"  # In a shared directory, a starting server would delete files of other servers.
         temporary.mkdir(exist_ok=True)
         folders = {**self.home.folders, "datadir": str(data_folder), "tmpdir": str(temporary)}
         return [*self.home.command, "--no-defaults", *user, *option_arguments({**folders, **options})]
@@ -226,13 +226,13 @@ class DatabaseServer:
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
-        """Returns the statements of mariadb-install-db, with a root without a password instead of one that is tied to a system user."""
+        """Returns the statements of mariadb-install-db, with a root that has no password instead of one that belongs to a system user."""
         share = self.home.folder / "share"
         files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
         head = b"CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
         return head + b"\n".join(file.read_bytes() for file in files)
 
     def _forget_socket(self) -> None:
-        """Removes the files of a killed server: its lock contains a process id that may be another process's by now."""
+        """Removes the files of a killed server. Its lock contains a process id, which another process may have by now."""
         for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
             file.unlink(missing_ok=True)

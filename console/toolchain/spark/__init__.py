@@ -1,1 +1,1 @@
-"""The Spark Connect server that Sluice starts, and its warm-up."""
+"""Starts Sluice's Spark Connect server, and warms it up."""

@@ -1,8 +1,8 @@
-"""The SPARK_HOME from which servers and clusters start: pyspark's own, as hard links in the cache. Used by both and by the class archive.
+"""Makes the SPARK_HOME from which servers and clusters start: pyspark's files as hard links in the cache. Both use it, and the class
+archive.
 
 Java ties an archive of classes to the paths of the jars. The paths in an environment differ between checkouts, those in the cache do not,
-so all checkouts share one archive. Hard links take no space, and remain when their environment is deleted.
-"""
+so all checkouts share one archive. Hard links take no space, and remain when their environment is deleted."""
 
 import contextlib
 import hashlib
@@ -17,18 +17,19 @@ from sluice.console.toolchain.python_packages import pyspark_home
 
 # The parts that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")
-# A directory from which nothing was started for this time is removed when another is created; a running Spark reads its own.
+# A directory from which nothing was started for this long is removed when another is created. A running Spark reads its
+# own.
 UNUSED_SECONDS_MAX = 30 * 86_400.0
 
 
 def spark_home(cache: Cache) -> Path:
-    """Returns the directory, one per set of files; created if it is missing."""
+    """Returns the directory, one per set of files, and creates it if it is missing."""
     own = pyspark_home()
     home = cache.spark / _name(own)
     if not home.exists():
         _link(own, home)
         _remove_unused(home.parent)
-    # In a cache of several users only its owner may set the time.
+    # In a cache of several users, only the owner may set the time.
     with contextlib.suppress(PermissionError):
         os.utime(home)
     return home
@@ -41,7 +42,7 @@ def _name(own: Path) -> str:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Creates the directory completely or not at all: another start may do the same at this moment."""
+    """Creates the directory completely or not at all, because another start may do the same now."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
         made = Path(folder) / home.name

@@ -1,9 +1,8 @@
-"""Starts, warms and ends a Spark server once, so that all later ones find its classes in an archive. Called by `sluice setup` and before
+"""Starts, warms up and ends a Spark server once, so that all later ones find its classes in an archive. Called by `sluice setup` and before
 the tests.
 
 It costs as much as two starts, and saves each later one half of its processor time and its first merges a fifth. If it does not work,
-Spark starts as without it.
-"""
+Spark starts as without it."""
 
 import os
 import subprocess
@@ -18,7 +17,7 @@ from sluice.console.toolchain.spark.class_archive import can_archive, class_arch
 from sluice.console.toolchain.spark.server import ClassRecording, SparkConnectServer
 
 WARM_SECONDS_MAX = 300.0
-END_SECONDS_MAX = 300.0  # the classes are written when the server ends
+END_SECONDS_MAX = 300.0  # The classes are written when the server ends.
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:

@@ -38,7 +38,7 @@ FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_
 
 @dataclasses.dataclass(frozen=True)
 class ClassRecording:
-    """Has a server write its loaded classes to a file when it ends, with this Java."""
+    """Requests that a server with this Java writes its loaded classes to a file when it ends."""
 
     java: Java
     file: Path
@@ -46,7 +46,7 @@ class ClassRecording:
 
 @dataclasses.dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server: a properties file, and `more` settings, which have precedence."""
+    """The settings of a server: a properties file, and `more` settings, which take precedence."""
 
     file: Path = SETTINGS_FILE
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -70,7 +70,7 @@ class SparkConnectServer:
         die_with_parent: bool = True,
         recording: ClassRecording | None = None,
     ) -> None:
-        """Describes a server; nothing runs before `start`. `jars` None: the cached ones of Delta and of the `extras`."""
+        """Describes a server; `start` starts it. `jars` None: the cached ones of Delta and of the `extras`."""
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
@@ -88,7 +88,7 @@ class SparkConnectServer:
 
     @property
     def port(self) -> int:
-        """The port on which it listens; the same after a restart."""
+        """The port on which it listens. It stays the same after a restart."""
         if self._port is None:
             self._port = free_port()
         return self._port
@@ -116,7 +116,7 @@ class SparkConnectServer:
         return self._process is not None and self._process.running
 
     def start(self) -> "SparkConnectServer":
-        """Starts, and returns when a session has answered."""
+        """Starts the server. Returns when a session has answered."""
         if self.running:
             return self
         try:
@@ -134,7 +134,7 @@ class SparkConnectServer:
         return self
 
     def begin(self) -> None:
-        """Starts the process without waiting; the caller waits until it `answers`."""
+        """Starts the process without waiting. The caller waits until it `answers`."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._probe.forget()
@@ -160,7 +160,7 @@ class SparkConnectServer:
 
     @property
     def ended(self) -> str:
-        """How the process ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """Returns how the process ended, as "exit code 1" or "signal 9"; empty while it runs."""
         return self._process.ended if self._process else "never started"
 
     def answers(self) -> bool:
@@ -240,8 +240,8 @@ class SparkConnectServer:
             self._java = self._java or toolchain.java
 
     def tell(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """Adds settings and environment for the next start. Credentials belong into the environment: settings are visible in its command
-        line, its UI and its log.
+        """Adds settings and environment for the next start. Credentials belong into the environment, because settings are visible in the
+        command line, the UI and the log.
         """
         self._settings |= settings
         self._secrets |= environment
@@ -249,7 +249,7 @@ class SparkConnectServer:
     def _environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
-        python = {"PYSPARK_PYTHON": sys.executable}  # tasks that merge small tables need our packages
+        python = {"PYSPARK_PYTHON": sys.executable}  # The tasks that merge small tables need our packages.
         return {
             **own,
             **self._secrets,
@@ -267,7 +267,7 @@ class SparkConnectServer:
 
 
 def _ask_spark(channel: Any, seconds_max: float) -> Any:
-    """Creates a session and requests Spark's version: once it answers, Delta's extensions are loaded."""
+    """Creates a session and asks for Spark's version. When it answers, Delta's extensions are loaded."""
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
 
     request = base_pb2.AnalyzePlanRequest(

@@ -1,9 +1,8 @@
-"""Writes, merges and deletes one tiny Delta table over a Spark Connect session, and runs a job of small tables without one. A program
-that `console.stack.parts` runs.
+"""Writes, merges and deletes one tiny Delta table over a Spark Connect session, and runs a job of small tables without one.
+`console.stack.parts` runs it as a program.
 
 The first MERGE of a fresh server takes half a minute for loading and compiling; this spends it before anyone waits. It is a separate
-process because Spark's client waits for minutes for a server that died, and only a process can be ended meanwhile.
-"""
+process because Spark's client waits for minutes for a server that died, and only a process can be ended meanwhile."""
 
 import shutil
 import sys
@@ -18,7 +17,7 @@ MERGES = 2
 
 
 def warm_up(url: str, folder: Path) -> None:
-    """Runs the statements of a batch on twenty rows under `folder`."""
+    """Runs the statements of a batch on twenty rows in `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     session = SparkSession.builder.remote(url).create()
     try:
@@ -26,7 +25,8 @@ def warm_up(url: str, folder: Path) -> None:
     finally:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    why_no_small_tables(SparkSettings(remote=url))  # the check of conf/ uses the result; here it starts a Python worker
+    # The check of conf/ uses the result; here the call starts a Python worker.
+    why_no_small_tables(SparkSettings(remote=url))
 
 
 def _merge_tiny_table(session: SparkSession, folder: Path) -> None:

@@ -2,7 +2,8 @@
 Dagster's backfill page. Only people start them. `run` does the work.
 """
 
-# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
+# runtime.
 
 import dataclasses
 import datetime as dt

@@ -102,7 +102,7 @@ def register_tables(config: SluiceConfig, destination: str, *, whole: bool = Fal
     if not todo.register and not todo.unregister and all(known.failed.get(name) for name in todo.clashes):
         if not known.error or not (again or whole):
             return known
-        known = dataclasses.replace(known, error="", tried_at=time.time())  # of an attempt that left nothing to do
+        known = dataclasses.replace(known, error="", tried_at=time.time())  # The attempt left nothing to do.
         write_registered(directory, known)
         return known
     settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)  # That file is for merges.

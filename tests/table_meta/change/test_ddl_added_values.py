@@ -57,7 +57,7 @@ def test_ddl_an_added_column_has_the_value_of_its_session(definition: str, value
         ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US), "not known (the statement names none)"),
         ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="Nowhere/Else"), "Nowhere/Else"),
         ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="SYSTEM, CET"), "SYSTEM, CET"),
-        ("timestamp DEFAULT '2020-02-31 00:00:00'", SESSION, "no calendar has"),
+        ("timestamp DEFAULT '2020-02-31 00:00:00'", SESSION, "does not exist"),
         ("datetime DEFAULT '2020-03-29 02:30:00.5'", SESSION, "more digits of a second than its column"),
         ("time(1) DEFAULT '10:11:12.55'", SESSION, "more digits of a second than its column"),
         ("date DEFAULT '20200101'", SESSION, "not a date of the form"),

@@ -84,7 +84,7 @@ class GroupEngine:
 
     @property
     def holds_lease(self) -> bool:
-        """Always True: it takes the lease again by itself, where its members are."""
+        """Always True: a group takes its lease again by itself when its members run here."""
         return True
 
     @property

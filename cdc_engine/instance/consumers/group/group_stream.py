@@ -190,7 +190,7 @@ class GroupStream:
                 break
             name, stream, whole = turn.member, self._streams[turn.member], ahead[turn.member]
             readable = stream.readable(whole.first(turn.count))
-            count = readable or turn.count  # what cannot be read comes alone, and stops the consumer
+            count = readable or turn.count  # Rows that cannot be read are handed out alone, which stops the consumer.
             pieces = whole.first(count)
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))

@@ -125,7 +125,7 @@ class MemberStream:
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
-            self.close()  # nobody needs its own stream any more
+            self.close()  # Nobody needs the consumer's own stream any more.
             return View(Ahead((), place, NOTHING), trouble=error)
         try:
             feed = self._feed(here)

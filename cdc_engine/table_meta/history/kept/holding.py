@@ -22,8 +22,8 @@ FROM_ITS_PLACE_ON = frozenset(
 
 
 def holds_at(record: HistoryRecord, place: Position) -> bool:
-    """Returns whether a reader that has everything up to a position has passed the record. Raises ValueError if an executed set cannot
-    be read.
+    """Returns whether a reader that has everything up to a position has passed the record. Raises ValueError if an executed set cannot be
+    parsed.
     """
     at = record.position
     if at.counts_as(place) or not (at.gtid_set and place.gtid_set):
