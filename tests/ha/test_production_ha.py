@@ -91,7 +91,8 @@ def test_ha_two_engine_hosts_with_one_dagster_whatever_is_killed(production: Pro
         os.kill(production.pid_of(run), signal.SIGKILL)
         production.stand_still(active)
         assert production.wait_until_ended(run).status is S.FAILURE
-        production.wait_until_merged("a run was killed and an engine host stood still")
+        file, offset = production.cursor()
+        production.wait_until_merged("a run was killed and an engine host stood still", (file, offset + 1))
         successor = production.active()
         assert successor != active
         production.go_on(active)
