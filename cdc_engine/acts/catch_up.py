@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.destination_files import lease_holder, read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
-from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.gtid import has_executed, parse_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
@@ -37,15 +37,16 @@ STOPPED_SECONDS_MIN = 30.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatchUpEnd:
-    """The end of the source's binlog that the lake must reach. `server_uuid`: the id of the server that reported it; empty if it has
-    none.
+    """The position in the source's binlog that the lake must reach: its end, or that of a time or GTID set (without a file).
+
+    `server_uuid`: the id of the server that reported it; empty if it has none.
     """
 
     end: SourceEnd
     server_uuid: str = ""
 
     def __str__(self) -> str:
-        return f"{self.end.file}:{self.end.offset}"
+        return f"{self.end.file}:{self.end.offset}" if self.end.file else self.end.executed
 
     def is_reached(self, cursor: Position) -> bool:
         """Returns whether a cursor has everything up to this end. GTID sets decide if both have one. Otherwise files and offsets decide;
@@ -121,6 +122,21 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
     """Returns the current end of a source's binlog."""
     end = SourceEnd(file=facts.file, offset=facts.offset, executed=facts.executed if facts.gtid_enabled else "")
     return CatchUpEnd(end=end, server_uuid=facts.server_uuid)
+
+
+def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
+    """Returns the end at which a GTID set is executed; None if the text is none of the source's kind. Raises ActRefusedError if the source
+    has no GTIDs.
+    """
+    try:
+        found = str(parse_executed(gtids, mariadb=facts.mariadb))
+    except ValueError:
+        return None
+    if not found:
+        return None
+    if not facts.gtid_enabled:
+        raise ActRefusedError(f"{gtids} cannot be waited for, because the source has no GTIDs; name a time")
+    return CatchUpEnd(end=SourceEnd(file="", offset=0, executed=found), server_uuid=facts.server_uuid)
 
 
 def read_progress(directory: Path, since: float) -> Progress:

@@ -17,15 +17,20 @@ from sluice.cdc_engine.acts.catch_up import (
     CatchUpEnd,
     Waiting,
     end_of,
+    gtid_end,
     reached_sentence,
     read_progress,
     wait_until_caught_up,
 )
-from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.instance.backfill.reading import binlog_files
 from sluice.cdc_engine.instance.sources import source_facts
 from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.keeping.served import ONLY
+from sluice.cdc_engine.parser.positions.time_search import choice_at
+from sluice.cdc_engine.snapshot.record import SourceEnd
+from sluice.cdc_engine.time_text import time_us
 from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
@@ -56,15 +61,22 @@ class CaughtUp:
 
 
 def catch_up(
-    config: SluiceConfig, conf: Path, names: Sequence[str], *, seconds_max: float, say: Callable[[str], None]
+    config: SluiceConfig,
+    conf: Path,
+    names: Sequence[str],
+    *,
+    seconds_max: float,
+    say: Callable[[str], None],
+    until: str = "",
 ) -> list[CaughtUp]:
     """Waits until each destination has everything that its source had when this was called. If nothing runs, starts what is needed and
     stops it again.
 
-    `names`: destinations, all if empty. `seconds_max`: for all of them, 0 for no limit. Raises SluiceError, SetupError.
+    `names`: destinations, all if empty. `seconds_max`: for all of them, 0 for no limit. `until`: as in `wanted_end`. Raises SluiceError,
+    SetupError.
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
-    ends = {name: end_of(source_facts(config.destinations[name])) for name in chosen}
+    ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}
     for name in chosen:
         if (order := orders.stopped(config.destination_dir(name))) is not None:
             raise SetupError(f"{order.by} stopped {name} at {order.when()}; `sluice instance start {name}` starts it.")
@@ -94,6 +106,24 @@ def catch_up(
             )
             say(found[-1].sentence)
         return found
+
+
+def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> CatchUpEnd:
+    """Returns what the lake must reach: the source's current end, or with `until` a GTID set, or the first change at a time or later.
+
+    Raises SetupError for a time that has not come yet, ConfigurationError, PositionLostError, SourceConnectionError, ActRefusedError.
+    """
+    facts = source_facts(destination)
+    if not until:
+        return end_of(facts)
+    if (by_gtids := gtid_end(facts, until)) is not None:
+        return by_gtids
+    wanted_us = time_us(until, now_us)
+    if wanted_us > now_us:
+        raise SetupError(f"--until {until} has not come yet: start `sluice catch-up` at that time, without --until.")
+    found = choice_at(binlog_files(destination), wanted_us)
+    end = SourceEnd(file=found.file, offset=found.offset, executed=found.executed)
+    return CatchUpEnd(end=end, server_uuid=facts.server_uuid)
 
 
 @contextlib.contextmanager

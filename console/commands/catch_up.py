@@ -17,6 +17,14 @@ def catch_up(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Give up after this time; 0: no limit.")
     ] = 0.0,
+    until: Annotated[
+        str,
+        typer.Option(
+            "--until",
+            metavar="TIME|GTID",
+            help="Exit once the lake has everything before this time (ISO with a zone, or -10m), or these GTIDs. It may have more.",
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Merge everything up to the source's current end, then exit. If nothing runs, starts what is needed and stops it again, for cron
@@ -30,7 +38,7 @@ def catch_up(
         (errors if as_json else screen).print(sentence, markup=False, highlight=False, soft_wrap=True)
 
     with signals.heard():
-        found = act(config_now(), conf_dir(), destinations or (), seconds_max=timeout, say=say)
+        found = act(config_now(), conf_dir(), destinations or (), seconds_max=timeout, say=say, until=until)
     if as_json:
         screen.print_json(json.dumps({"destinations": [each.to_json() for each in found]}))
     raise typer.Exit(1 if any(each.stopped for each in found) else 0)
