@@ -17,6 +17,7 @@ from sluice.orchestration.checks.stopped import destination_checks
 from sluice.orchestration.retention.jobs import prune_job, prune_schedule
 from sluice.orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
 from sluice.orchestration.run.catch_up_job import catch_up_job
+from sluice.orchestration.run.decisions.job import decide_job
 from sluice.orchestration.run.instance_jobs import instance_job
 from sluice.orchestration.run.maintain_jobs import maintain_job, maintain_schedules
 from sluice.orchestration.run.repair_jobs import repair_job
@@ -144,5 +145,6 @@ def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     if not config.destinations:  # The jobs below need at least one destination.
         return dg.Definitions()
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
-    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config)]
+    deciding = (instance_job(config), decide_job(config))
+    jobs = [backfill_job(config, ports), repair_job(config, ports), *deciding, catch_up_job(config)]
     return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs))

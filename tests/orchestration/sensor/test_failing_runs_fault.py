@@ -145,5 +145,5 @@ def test_a_look_is_taken_every_few_seconds(shop: Shop, monkeypatch: pytest.Monke
 def test_every_job_of_a_destination_is_a_kind(shop: Shop) -> None:
     """A job that is added must be told of too, or be named here with the reason."""
     jobs = {each.name for each in shop.defs.resolve_all_job_defs()} - {"__ASSET_JOB"}
-    others = {JOB, "operate_engine", "catch_up"}  # counted by batch; the others report to whoever starts them
+    others = {JOB, "operate_engine", "decide", "catch_up"}  # counted by batch; the others report to whoever starts them
     assert jobs - others == {kind.job for kind in run_kinds(shop.config, "shop")}

@@ -1,0 +1,1 @@
+"""What an operator decides in Dagster's UI."""

@@ -1,0 +1,123 @@
+"""Defines the job by which an operator approves a schema change, resumes a table or forgets a consumer from Dagster's launchpad, like
+`sluice schema` and `sluice consumer`.
+"""
+
+# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
+
+import enum
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+from pydantic import Field
+
+from sluice.cdc_engine.acts import consumer, stopped_table
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ActRefusedError, SluiceError
+from sluice.cdc_engine.states import OF_THE_LAKE
+from sluice.orchestration.base.one_destination import one_destination, with_destination
+from sluice.orchestration.run.merge_run import failure
+
+JOB = "decide"
+REASON_TAG = "sluice/reason"
+
+
+class Act(enum.Enum):
+    """What is decided."""
+
+    show = "show"
+    approve = "approve"
+    resume = "resume"
+    forget = "forget"
+
+
+class Decision(dg.Config):
+    """What the launchpad asks for."""
+
+    act: Act = Field(
+        default=Act.show,
+        description=(
+            "show: changes nothing; the run shows the pending schema changes with what each plan does. approve: a pending schema change, "
+            "with one of its plans. resume: a stopped table. forget: a consumer with its cursor."
+        ),
+    )
+    destination: str = ""  # `with_destination` accepts only names from conf/
+    table: str = Field(default="", description="DATABASE.TABLE, for approve and resume.")
+    statement: str = Field(
+        default="",
+        description="For approve: the statement that you have seen, so that another one is refused. Empty: the pending one.",
+    )
+    plan: str = Field(default="apply", description="For approve: one of the plans that show lists.")
+    consumer: int = Field(default=0, description="For forget: the consumer's number.")
+    reason: str = Field(default="", description=f"Why, for whoever reads it later: the run's tag {REASON_TAG}.")
+
+
+def decide_job(settings: SluiceConfig) -> dg.JobDefinition:
+    """Returns the job. The running engine executes what was decided within seconds."""
+    names = {*settings.destinations, *settings.groups}
+    asked = with_destination(Decision, names)
+
+    @dg.op(name="act_on_decision", config_schema=asked.to_config_schema().as_field())
+    def decide(context: dg.OpExecutionContext) -> None:
+        decision = asked(**context.op_config)
+        try:
+            name = one_destination(decision.destination, names)
+            if decision.act is not Act.show and not decision.reason.strip():
+                raise ActRefusedError("`reason` is empty: write why this is decided")
+            told = ACTS[decision.act](settings.destination_dir(name), decision)
+        except SluiceError as error:
+            raise failure(error) from None
+        if decision.reason:
+            context.instance.add_run_tags(context.run_id, {REASON_TAG: decision.reason})
+        context.add_output_metadata({"told": dg.MetadataValue.md(told)})
+
+    @dg.job(
+        name=JOB,
+        executor_def=dg.in_process_executor,
+        description="Shows the schema changes that wait for approval, approves one, resumes a stopped table or forgets a consumer.",
+    )
+    def job() -> None:
+        decide()
+
+    return job
+
+
+def _show(directory: Path, _: Decision) -> str:
+    pending = stopped_table.pending_changes(directory)
+    parts = [f"**{each.stop.database}.{each.stop.table}**\n\n{each.stop.reason}" for each in pending]
+    return "\n\n".join(parts) or "no change waits for review"
+
+
+def _approve(directory: Path, decision: Decision) -> str:
+    seen = {f"{each.stop.database}.{each.stop.table}": each.record for each in stopped_table.pending_changes(directory)}
+    pending = seen.get(decision.table)
+    if decision.statement and pending is not None and pending.statement != decision.statement:
+        raise ActRefusedError(
+            f"another statement waits for review: `{pending.statement}`; look at its plans with `act: show`"
+        )
+    record = stopped_table.approve(directory, decision.table, decision.plan)
+    return f"{decision.table}: approved `{record.statement}` as {decision.plan}; the table continues from there"
+
+
+def _resume(directory: Path, decision: Decision) -> str:
+    stop = stopped_table.stop_of(directory, decision.table)
+    if stop.state in OF_THE_LAKE:
+        raise ActRefusedError(
+            f"{decision.table} stopped because of its Delta table ({stop.state}): `sluice schema resume {directory.name} "
+            f"{decision.table}` looks at that table first; Materialize of its asset re-snapshots it"
+        )
+    stopped_table.resume(directory, decision.table)
+    return f"{decision.table}: continues from its stop at {stop.position} ({stop.state})"
+
+
+def _forget(directory: Path, decision: Decision) -> str:
+    consumer.forget(directory, decision.consumer)
+    return f"consumer {decision.consumer} of {directory.name} is forgotten with its cursor"
+
+
+ACTS: dict[Act, Callable[[Path, Decision], str]] = {
+    Act.show: _show,
+    Act.approve: _approve,
+    Act.resume: _resume,
+    Act.forget: _forget,
+}
