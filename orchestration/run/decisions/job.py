@@ -11,7 +11,6 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
-from sluice.cdc_engine.acts import consumer, stopped_table
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ActRefusedError, SluiceError
 from sluice.cdc_engine.states import OF_THE_LAKE
@@ -83,12 +82,16 @@ def decide_job(settings: SluiceConfig) -> dg.JobDefinition:
 
 
 def _show(directory: Path, _: Decision) -> str:
+    from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
+
     pending = stopped_table.pending_changes(directory)
     parts = [f"**{each.stop.database}.{each.stop.table}**\n\n{each.stop.reason}" for each in pending]
     return "\n\n".join(parts) or "no change waits for review"
 
 
 def _approve(directory: Path, decision: Decision) -> str:
+    from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
+
     seen = {f"{each.stop.database}.{each.stop.table}": each.record for each in stopped_table.pending_changes(directory)}
     pending = seen.get(decision.table)
     if decision.statement and pending is not None and pending.statement != decision.statement:
@@ -100,6 +103,8 @@ def _approve(directory: Path, decision: Decision) -> str:
 
 
 def _resume(directory: Path, decision: Decision) -> str:
+    from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
+
     stop = stopped_table.stop_of(directory, decision.table)
     if stop.state in OF_THE_LAKE:
         raise ActRefusedError(
@@ -111,6 +116,8 @@ def _resume(directory: Path, decision: Decision) -> str:
 
 
 def _forget(directory: Path, decision: Decision) -> str:
+    from sluice.cdc_engine.acts import consumer  # noqa: PLC0415  only runs import the kernels
+
     consumer.forget(directory, decision.consumer)
     return f"consumer {decision.consumer} of {directory.name} is forgotten with its cursor"
 
