@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,15 +14,19 @@ from rich.table import Table
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.backfill.plan import Plan, make_plan
 from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from sluice.cdc_engine.time_text import time_us
+from sluice.console.lake.history import captured_table, history_of
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
 from sluice.orchestration.run.backfill.run import Done, run_backfill
 from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
 MIB = 1 << 20
 
@@ -33,6 +37,42 @@ def asked(from_word: str, to_word: str, tables: str) -> RequestedInterval:
     names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
     return RequestedInterval(
         from_us=time_us(from_word, now_us), to_us=time_us(to_word, now_us) if to_word else None, tables=names
+    )
+
+
+def asked_by_run(config: SluiceConfig, destination: str, run: str, tables: str) -> RequestedInterval:
+    """Returns the interval that a Dagster run merged, from the logs of the tables. Raises ConfigurationError, SetupError."""
+    require_destination(config, destination)
+    named = asked("-1s", "", tables).tables
+    names = named or tuple(each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE))
+    histories = dict[str, list[CommittedInterval]]()
+    for name in names:
+        try:
+            histories[name] = history_of(captured_table(config, name, destination))
+        except SetupError:  # nothing was merged into the table yet
+            if named:
+                raise
+    return interval_of_run(histories, run)
+
+
+def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> RequestedInterval:
+    """Returns the interval of the changes that a run merged, and the tables into which it merged them. Pure. Raises ConfigurationError if
+    no log has the run.
+    """
+    merged = {
+        name: found
+        for name, history in histories.items()
+        if (found := [each for each in history if each.streamed and each.run == run and each.first_commit_time_us])
+    }
+    if not merged:
+        raise ConfigurationError(
+            f"no log of these tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the runs"
+        )
+    every = [each for found in merged.values() for each in found]
+    return RequestedInterval(
+        from_us=min(each.first_commit_time_us for each in every),
+        to_us=max(each.last_commit_time_us for each in every) + 1,
+        tables=tuple(sorted(merged)),
     )
 
 

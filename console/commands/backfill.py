@@ -17,9 +17,12 @@ def backfill(  # noqa: PLR0917  one argument an option
         typer.Option(
             "--from", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
         ),
-    ],
+    ] = "",
     to_word: Annotated[
         str, typer.Option("--to", metavar="TIME", help="Only changes before this time. Default: now.")
+    ] = "",
+    run: Annotated[
+        str, typer.Option("--run", metavar="ID", help="Instead of times: the changes that this Dagster run merged.")
     ] = "",
     tables: Annotated[
         str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
@@ -40,7 +43,10 @@ def backfill(  # noqa: PLR0917  one argument an option
     """Apply the changes of an interval of the past again, while the stream continues. Exit code 1 if a table is refused."""
     from sluice.console.acts import backfill as act  # noqa: PLC0415
 
-    config, wanted = config_now(), act.asked(from_word, to_word, tables)
+    if bool(from_word) == bool(run) or (run and to_word):
+        raise typer.BadParameter("name --from TIME, or --run ID without --to.")
+    config = config_now()
+    wanted = act.asked_by_run(config, destination, run, tables) if run else act.asked(from_word, to_word, tables)
     if only_plan:
         made = act.plan(config, destination, wanted)
         shown, refused = made.to_json(), made.problems

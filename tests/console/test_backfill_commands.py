@@ -13,6 +13,7 @@ from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.backfill.plan import BackfillTablePlan, Plan
 from sluice.console.acts import backfill
 from sluice.console.main import app
+from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
 READY = BackfillTablePlan(name="shop.orders", refused="", changes=12, reaches_back=True)
 REFUSED = BackfillTablePlan(
@@ -90,3 +91,38 @@ def test_words_of_a_backfill_that_cannot_be_understood_are_refused(
     answer = CliRunner().invoke(app, ["backfill", *arguments])
     assert isinstance(answer.exception, error), answer.output
     assert not isinstance(answer.exception, ActRefusedError)
+
+
+def merged(run: str, first_us: int, last_us: int, **more: object) -> CommittedInterval:
+    made = CommittedInterval(
+        version_before=1, version=2, operation="MERGE", committed_at_us=9, table="shop.orders", run=run
+    )
+    changed = {"start": {"file": "b.000001"}, "end": {"file": "b.000001"}, **more}
+    return dataclasses.replace(made, first_commit_time_us=first_us, last_commit_time_us=last_us, **changed)  # type: ignore[arg-type]
+
+
+@pytest.mark.seeds
+def test_a_run_is_the_interval_of_all_its_batches_in_the_tables_that_it_merged() -> None:
+    histories = {
+        "shop.orders": [merged("one", 50, 60), merged("two", 30, 40), merged("two", 20, 30)],
+        "shop.customers": [merged("two", 25, 45)],
+        "shop.other": [merged("one", 1, 2)],
+    }
+    found = backfill.interval_of_run(histories, "two")
+    assert (found.from_us, found.to_us, found.tables) == (20, 46, ("shop.customers", "shop.orders"))
+    with pytest.raises(ConfigurationError, match="no log of these tables has a batch of the run 'three'"):
+        backfill.interval_of_run(histories, "three")
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("words", [[], ["--run", "x", "--from", "-1h"], ["--run", "x", "--to", "-1h"]])
+def test_an_interval_is_named_by_times_or_by_a_run(words: list[str]) -> None:
+    answer = CliRunner().invoke(app, ["backfill", "shop", *words])
+    assert answer.exit_code == 2
+
+
+@pytest.mark.seeds
+def test_a_run_of_a_destination_without_merged_tables_is_refused() -> None:
+    answer = CliRunner().invoke(app, ["backfill", "shop", "--run", "x"])
+    assert isinstance(answer.exception, ConfigurationError)
+    assert "no log of these tables has a batch of the run" in str(answer.exception)
