@@ -104,7 +104,7 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 cwd=self._texts.directory.parent,
                 env={**os.environ, "SLUICE_CONF": str(self._texts.directory)},
-                # Ctrl-C in Dagster's terminal then does not reach it, so that it ends in order.
+                # Ctrl-C in Dagster's terminal must not reach this process, which ends in order when no tick wants it.
                 start_new_session=True,
             )
         self._started = time.monotonic()

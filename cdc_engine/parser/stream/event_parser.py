@@ -227,7 +227,7 @@ class EventParser:
             if not self._attempts.tried_again(error):
                 raise
             self._tell(RECONNECTING, str(error))
-            self._stopping.wait(self._attempts.wait_seconds(random.random()))  # noqa: S311  spreads engines, no secret
+            self._stopping.wait(self._attempts.wait_seconds(random.random()))  # noqa: S311  spreads attempts, protects nothing
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[SourceConnection]:
