@@ -49,6 +49,8 @@ class PlayedHistory:
     def follows_objects(self, position: Position) -> bool:  # noqa: ARG002  nothing changes rows without row events
         return True
 
+    knows_objects = follows_objects
+
     def seed(self, snapshot: Any, position: Position) -> None:  # noqa: ARG002  no table of it ever changes
         record = HistoryRecord(kind=RecordKind.SERVER, position=position)
         self._repository.replace([record])

@@ -110,14 +110,18 @@ INSERT = "INSERT INTO items VALUES (1)"
             "DELETE FROM elsewhere.w",
             {"bins"},
         ),
-        (("CREATE VIEW v AS SELECT id FROM bins", "DROP VIEW IF EXISTS u, v"), "DELETE FROM v", set()),
+        (
+            ("CREATE VIEW elsewhere.v AS SELECT id FROM bins", "DROP VIEW IF EXISTS u, elsewhere.v"),
+            "DELETE FROM elsewhere.v",
+            set(),
+        ),
         (("CREATE VIEW v AS SELECT 1", "ALTER VIEW v AS SELECT id FROM bins"), "DELETE FROM v", {"bins"}),
         # a view that is only read may call a function that writes
         (("CREATE VIEW v AS SELECT f(1) AS a",), "INSERT INTO items SELECT a FROM v", ALL),
         (("CREATE VIEW v AS SELECT f(1) AS a",), "CREATE TABLE skip_that SELECT a FROM v", ALL),
         (("CREATE VIEW v AS SELECT id FROM bins",), "INSERT INTO items SELECT id FROM v", {"items"}),
         (("CREATE TRIGGER t AFTER INSERT ON",), INSERT, ALL),  # what it is about cannot be read
-        ((), "INSERT INTO temporary_one VALUES (1)", set()),
+        ((), "INSERT INTO elsewhere.temporary_one VALUES (1)", set()),
         ((), "CREATE TABLE skip_that SELECT f(1)", ALL),
         ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),
     ],
@@ -137,7 +141,7 @@ def test_the_stop_names_the_trigger_fidelity(history: TableHistory) -> None:
 def test_triggers_that_were_there_before_count_and_survive_a_restart_fidelity(tmp_path: Path) -> None:
     begun(tmp_path, StoredObjects(objects=(trigger("items", "insert", "into", "bins"),)))
     again = TableHistory(tmp_path / "schema.jsonl", lambda base, _: base in CAPTURED)
-    assert again.follows_objects(at(1))
+    assert again.knows_objects(at(1))
     assert changed_by(again, INSERT) == {"items", "bins"}
 
 
@@ -159,7 +163,7 @@ def test_compaction_keeps_a_trigger_of_a_tables_name_fidelity(tmp_path: Path) ->
 
 def test_objects_that_are_not_all_known_stop_every_table_fidelity(tmp_path: Path) -> None:
     made = begun(tmp_path, StoredObjects(complete=False))
-    assert not made.follows_objects(at(1))
+    assert not made.knows_objects(at(1))
     assert stopped(made.apply("INSERT INTO mysql.rds_heartbeat2 VALUES (1)", "shop", at(2))) == set()
     assert changed_by(made, INSERT) == ALL
 
@@ -167,7 +171,7 @@ def test_objects_that_are_not_all_known_stop_every_table_fidelity(tmp_path: Path
 def test_a_history_that_follows_none_gets_them_later_fidelity(tmp_path: Path) -> None:
     made = begun(tmp_path, None)
     made.apply("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW DELETE FROM bins", "shop", at(2))
-    assert not made.follows_objects(at(3))
+    assert not made.knows_objects(at(3))
     made.note_objects(StoredObjects(objects=(trigger("items", "bins"),)), at(3))
     assert changed_by(made, INSERT) == {"items", "bins"}
 
@@ -178,4 +182,4 @@ def test_a_new_seed_forgets_what_the_server_has_no_more_fidelity(tmp_path: Path)
     made.seed(SchemaSnapshot(FACTS, (), TABLES, stored_objects=StoredObjects(objects=(view,))), at(3))
     assert changed_by(made, INSERT) == {"items"}
     made.seed(SchemaSnapshot(FACTS, (), TABLES), at(100))
-    assert not made.follows_objects(at(100))
+    assert not made.knows_objects(at(100))

@@ -21,6 +21,7 @@ from sluice.cdc_engine.table_meta.ddl.reader import leading_words, read_statemen
 from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
+    Query,
     SetDatabase,
     Statement,
     StatementRowChange,
@@ -152,12 +153,25 @@ def _touched(
     names = concerned(statement, known, full_name, default_database)
     if isinstance(statement, StatementRowChange):
         about = {lowered(default_database), *statement.words}
-        names += [name for name in known.table_names() if statement.calls or lowered(name[0]) in about]
+        names += [name for name in known.table_names() if lowered(name[0]) in about]
         names += [full_name(name) for name in statement.names]
+    if _calls(statement):
+        names += known.table_names()
     database = dropped_database(statement)
     if database is not None:
         names += [name for name in known.table_names() if lowered(name[0]) == lowered(database)]
     return list(dict.fromkeys(names))
+
+
+def _calls(statement: Statement) -> bool:
+    """Returns whether a statement calls a routine, which may write any table."""
+    match statement:
+        case StatementRowChange() | Query():
+            return statement.calls
+        case CreateTable():
+            return statement.select_calls
+        case _:
+            return False
 
 
 def _changes_nothing(statement: Statement) -> bool:
@@ -168,7 +182,7 @@ def _changes_nothing(statement: Statement) -> bool:
         case SetDatabase():
             return dropped_database(statement) is None
         case CreateTable():
-            return not statement.replaces and not statement.union
+            return not statement.replaces and not statement.union and not statement.select_calls
         case AlterTable():
             parts = (statement.items, statement.rows_lost, statement.others, statement.union, statement.engine)
             return not any(parts) and statement.renames_to is None

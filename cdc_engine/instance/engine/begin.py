@@ -94,7 +94,7 @@ def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Posit
 
     If the source does not answer, the history stays as it is, and the parser refuses MIXED (`StreamRules.follows_mixed`).
     """
-    if history.follows_objects(begin):
+    if history.knows_objects(begin):
         return
     try:
         connection = SourceConnection(source_of(config))

@@ -71,6 +71,9 @@ class StoredObjects:
     objects: tuple[StoredObject, ...] = ()
     complete: bool = True
 
+    def views(self) -> frozenset[TableKey]:
+        return frozenset(each.table for each in self.objects if each.what != TRIGGER)
+
     def reached(
         self, changed: Iterable[TableKey], mentioned: Collection[str], tables: Collection[TableKey]
     ) -> ObjectReach:

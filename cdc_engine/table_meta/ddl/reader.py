@@ -16,7 +16,7 @@ from sluice.cdc_engine.table_meta.ddl.create_table import read_create_table
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.lexer import Notation, Token, TokenCursor, TokenKind, UnreadableError, tokens
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
-from sluice.cdc_engine.table_meta.ddl.routine_call import calls_routine
+from sluice.cdc_engine.table_meta.ddl.routine_call import CallRules, calls_routine
 from sluice.cdc_engine.table_meta.ddl.row_change import changed_tables
 from sluice.cdc_engine.table_meta.ddl.statement import (
     OF_SESSION,
@@ -29,6 +29,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
     DropKey,
     DropTables,
     Nothing,
+    Query,
     RenameTables,
     SetDatabase,
     Statement,
@@ -49,8 +50,8 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class FormReading:
-    """The input of a form's parser: the form's keywords, and the cursor behind them. `strict`: the session refused invalid values.
-    `ignore_space`: blanks may precede the parenthesis of every function.
+    """The input of a form's parser: the cursor after the form's keywords, and the keywords. `strict`: the session refused invalid
+    values. `calls`: how a call of a routine is recognized.
     """
 
     cursor: TokenCursor
@@ -58,7 +59,7 @@ class FormReading:
     flavour: str
     words: frozenset[str]
     strict: bool
-    ignore_space: bool = False
+    calls: CallRules
 
 
 Reader = Callable[[FormReading], Statement]
@@ -95,8 +96,10 @@ def _read_statement(statement: str, flavour: str, sql_mode: int, literals: Liter
     found = _tokens_under(statement, flavour, sql_mode, literals.client)
     while found and found[-1] == Token(TokenKind.SIGN, ";"):
         found.pop()
-    strict, ignore_space = bool(sql_mode & STRICT), bool(sql_mode & IGNORE_SPACE)
-    read = _read_form(FormReading(TokenCursor(found, literals), "", flavour, words_of(found), strict, ignore_space))
+    calls = CallRules(flavour=flavour, ignore_space=bool(sql_mode & IGNORE_SPACE), oracle=bool(sql_mode & ORACLE))
+    read = _read_form(
+        FormReading(TokenCursor(found, literals), "", flavour, words_of(found), bool(sql_mode & STRICT), calls)
+    )
     if isinstance(read, Unread) and not read.names and has_no_character(statement):
         return dataclasses.replace(read, text=statement)
     if _defines_columns(read) and (sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE)):
@@ -157,7 +160,7 @@ def _read_row_change(reading: FormReading) -> Statement:
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
         place = cursor.place  # A list of columns may follow the table's name.
     cursor.skip_all()
-    calls = reading.kind == "CALL" or calls_routine(cursor.since(place), ignore_space=reading.ignore_space)
+    calls = reading.kind == "CALL" or calls_routine(cursor.since(place), reading.calls)
     return StatementRowChange(reading.kind, reading.words, names, calls)
 
 
@@ -196,16 +199,23 @@ def _read_create_table(reading: FormReading) -> Statement:
     )
 
 
+def _read_temporary_table(reading: FormReading) -> Statement:
+    """Parses CREATE TEMPORARY TABLE. MariaDB logs its SELECT, which may call a function that writes other tables."""
+    place = reading.cursor.place
+    reading.cursor.skip_all()
+    return Query(reading.kind, reading.words, _select_calls(reading, place))
+
+
 def _select_calls(reading: FormReading, place: int) -> bool:
     """Returns whether the SELECT of a CREATE TABLE calls a routine. The cursor is at the end."""
     found = reading.cursor.since(place)
-    begin = next((index for index, token in enumerate(found) if token.word in _QUERIES), 0)
-    return calls_routine(found[begin:], ignore_space=reading.ignore_space)
+    begin = next((index for index, token in enumerate(found) if token.word in _QUERIES), len(found))
+    return calls_routine(found[begin:], reading.calls)
 
 
 def _read_stored_object(reading: FormReading) -> Statement:
     try:
-        read = read_stored_object(reading.cursor, reading.kind, ignore_space=reading.ignore_space)
+        read = read_stored_object(reading.cursor, reading.kind, reading.calls)
     except UnreadableError:  # No row of a table changes. What later changes cause is unknown.
         return CreateStoredObject(reading.kind)
     return read or Nothing(reading.kind)
@@ -292,7 +302,8 @@ _ROUTINES = (
     r"|UNDO|LOGFILE|SPATIAL REFERENCE|INSTANCE|PREPARE|LIBRARY|JSON (?:RELATIONAL )?DUALITY|MATERIALIZED|MASKING|CATALOG)"
 )
 _FORMS: tuple[tuple[str, Reader], ...] = (
-    (r"CREATE (?:OR REPLACE )?TEMPORARY (?:TABLE|SEQUENCE) ", _read_nothing),
+    (r"CREATE (?:OR REPLACE )?TEMPORARY TABLE ", _read_temporary_table),
+    (r"CREATE (?:OR REPLACE )?TEMPORARY SEQUENCE ", _read_nothing),
     (r"DROP TEMPORARY ", _read_nothing),
     (r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?", _read_create_table),
     (r"ALTER (?:ONLINE |OFFLINE )?(?:IGNORE )?TABLE (?:IF EXISTS )?", _read_alter_table),

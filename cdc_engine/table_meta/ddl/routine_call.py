@@ -1,12 +1,15 @@
 """Finds whether a statement calls a user's routine: a stored function may write any table. Called by `reader`.
 
-A name before a parenthesis is a call unless the servers reserve it or have a function of this name. An unknown name counts as a call: a
-function that is missing here stops tables that need not stop, and loses nothing."""
+A name before a parenthesis is a call unless the server reserves it or has a function of this name. An unknown name counts as a call: a
+function that is missing here stops tables that need not stop, and loses nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Sequence
 
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenKind
 
 # Functions of MySQL 8 and MariaDB 11.4, and those of Percona Toolkit that it uses if they are installed. MariaDB lists
@@ -58,6 +61,24 @@ VARIANCE VAR_POP VAR_SAMP VECTOR_DIM VECTOR_TO_STRING VEC_DISTANCE VEC_DISTANCE_
 VEC_FROMTEXT VEC_TOTEXT VERSION WAIT_FOR_EXECUTED_GTID_SET WEEK WEEKDAY WEEKOFYEAR WEIGHT_STRING WSREP_LAST_SEEN_GTID
 WSREP_LAST_WRITTEN_GTID WSREP_SYNC_WAIT_UPTO_GTID YEAR YEARWEEK
 """
+# Of these, what only one of the two servers has. On the other one the name is that of a stored function: `nextval` is a usual one, and
+# writes a table.
+_OF_MARIADB_ONLY = """
+ADD_MONTHS BINLOG_GTID_POS CHR COLUMN_ADD COLUMN_CHECK COLUMN_CREATE COLUMN_DELETE COLUMN_EXISTS COLUMN_GET COLUMN_JSON
+COLUMN_LIST CRC32C DECODE_HISTOGRAM JSON_ARRAY_INTERSECT JSON_COMPACT JSON_DETAILED JSON_EQUALS JSON_EXISTS
+JSON_KEY_VALUE JSON_LOOSE JSON_NORMALIZE JSON_OBJECT_FILTER_KEYS JSON_OBJECT_TO_ARRAY JSON_QUERY KDF LASTVAL LENGTHB
+MASTER_GTID_WAIT MEDIAN NATURAL_SORT_KEY NEXTVAL NVL NVL2 PERCENTILE_CONT PERCENTILE_DISC SETVAL SFORMAT ST_BOUNDARY
+ST_ISRING ST_POINTONSURFACE ST_RELATE SYS_GUID TO_CHAR VEC_DISTANCE VEC_DISTANCE_COSINE VEC_DISTANCE_EUCLIDEAN
+VEC_FROMTEXT VEC_TOTEXT WSREP_LAST_SEEN_GTID WSREP_LAST_WRITTEN_GTID WSREP_SYNC_WAIT_UPTO_GTID
+"""
+_OF_MYSQL_ONLY = """
+ANY_VALUE BIN_TO_UUID FORMAT_BYTES FROM_VECTOR GROUPING GTID_SUBSET GTID_SUBTRACT ICU_VERSION IS_UUID
+JSON_DUALITY_OBJECT JSON_SCHEMA_VALIDATION_REPORT JSON_STORAGE_FREE JSON_STORAGE_SIZE PS_CURRENT_THREAD_ID PS_THREAD_ID
+REGEXP_LIKE ROLES_GRAPHML SOURCE_POS_WAIT STATEMENT_DIGEST STATEMENT_DIGEST_TEXT STRING_TO_VECTOR ST_FRECHETDISTANCE
+ST_HAUSDORFFDISTANCE ST_LINEINTERPOLATEPOINT ST_LINEINTERPOLATEPOINTS ST_MAKEENVELOPE ST_POINTATDISTANCE ST_SWAPXY
+ST_SYMDIFFERENCE ST_TRANSFORM TO_VECTOR UUID_TO_BIN VALIDATE_PASSWORD_STRENGTH VECTOR_DIM VECTOR_TO_STRING
+WAIT_FOR_EXECUTED_GTID_SET
+"""
 # Words of information_schema.KEYWORDS of MySQL with RESERVED = 1.
 _RESERVED = """
 ACCESSIBLE ADD ALL ALTER ANALYZE AND AS ASC ASENSITIVE BEFORE BETWEEN BIGINT BINARY BLOB BOTH BY CALL CASCADE CASE
@@ -89,30 +110,42 @@ JSON_OBJECTAGG MAX MID MIN NOW POSITION SESSION_USER ST_COLLECT STD STDDEV STDDE
 SUBSTRING SUM SYSDATE SYSTEM_USER TRIM VARIANCE VAR_POP VAR_SAMP
 """
 _NO_CALL, _ADJACENT = (frozenset(names.split()) for names in (f"{_FUNCTIONS} {_RESERVED} {_OTHERS}", _ADJACENT_NAMES))
+_NO_CALL_ON_MYSQL, _NO_CALL_ON_MARIADB = (
+    _NO_CALL.difference(names.split()) for names in (_OF_MARIADB_ONLY, _OF_MYSQL_ONLY)
+)
 _MODIFIERS = frozenset({"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "INTO"})
 _OPEN, _CLOSE, _POINT = (Token(TokenKind.SIGN, sign) for sign in "().")
 
 
-def calls_routine(found: Sequence[Token], *, ignore_space: bool = False) -> bool:
-    """Returns whether these tokens call `f(…)` or `d.f(…)`. They must not contain the name of a table with a list of columns.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CallRules:
+    """How a session's server recognizes a call. `ignore_space`, `oracle`: of its sql_mode."""
 
-    `ignore_space`: of the session's sql_mode.
-    """
+    flavour: str
+    ignore_space: bool = False
+    oracle: bool = False
+
+
+def calls_routine(found: Sequence[Token], rules: CallRules) -> bool:
+    """Returns whether these tokens call `f(…)` or `d.f(…)`. The name of a table with a list of columns must not be among them."""
     before = (Token(TokenKind.END, ""), *found)
+    no_call = _NO_CALL_ON_MARIADB if rules.flavour == MARIADB else _NO_CALL_ON_MYSQL
     return any(
         after == _OPEN
         and token.kind in {TokenKind.WORD, TokenKind.NAME}
-        and _is_routine(previous, token, apart=after.apart and not ignore_space)
+        and _is_routine(previous, token, no_call, apart=after.apart and not rules.ignore_space)
         for previous, token, after in zip(before, found, found[1:], strict=False)
     )
 
 
-def body_calls_routine(body: Sequence[Token], *, ignore_space: bool = False) -> bool:
+def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
     """Returns whether the body of a trigger or the query of a view calls a routine. It may contain INSERT INTO t (a, b)."""
+    if rules.oracle and rules.flavour == MARIADB:  # a name alone is a call there
+        return True
     pairs = zip((Token(TokenKind.END, ""), *body), body, strict=False)
     if any(token.word == "CALL" and previous != _POINT for previous, token in pairs):
         return True
-    return calls_routine(_without_targets(body), ignore_space=ignore_space)
+    return calls_routine(_without_targets(body), rules)
 
 
 def _without_targets(body: Sequence[Token]) -> list[Token]:
@@ -133,7 +166,7 @@ def _without_targets(body: Sequence[Token]) -> list[Token]:
     return kept
 
 
-def _is_routine(previous: Token, name: Token, *, apart: bool) -> bool:
+def _is_routine(previous: Token, name: Token, no_call: Collection[str], *, apart: bool) -> bool:
     """Returns whether a name before a parenthesis is that of a routine. After a point every word is a name; after AS or a parenthesis, it
     is an alias with a list of columns. `apart`: blanks precede the parenthesis.
     """
@@ -141,4 +174,4 @@ def _is_routine(previous: Token, name: Token, *, apart: bool) -> bool:
         return True
     if previous == _CLOSE or previous.word == "AS":
         return False
-    return name.word not in _NO_CALL or (apart and name.word in _ADJACENT)
+    return name.word not in no_call or (apart and name.word in _ADJACENT)

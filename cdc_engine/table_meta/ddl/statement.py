@@ -272,6 +272,15 @@ class StatementRowChange:
 
 
 @dataclasses.dataclass(frozen=True)
+class Query:
+    """A SELECT that writes no table but a temporary one, unless it calls a routine. `words`, `calls`: as in StatementRowChange."""
+
+    kind: str
+    words: frozenset[str]
+    calls: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class CreateStoredObject:
     """CREATE or ALTER of a trigger or view. `name` None: it could not be parsed. `table`: the trigger's table.
 
@@ -305,6 +314,7 @@ Statement = (
     | DropDatabase
     | Unread
     | StatementRowChange
+    | Query
     | CreateStoredObject
     | DropStoredObjects
     | Nothing

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
-from sluice.cdc_engine.table_meta.ddl.routine_call import body_calls_routine
+from sluice.cdc_engine.table_meta.ddl.routine_call import CallRules, body_calls_routine
 from sluice.cdc_engine.table_meta.ddl.statement import CreateStoredObject, DropStoredObjects, TableName
 
 TRIGGER, VIEW = "TRIGGER", "VIEW"
@@ -20,7 +20,7 @@ _BEFORE = {"ALGORITHM", "DEFINER", "SQL", "JSON", "RELATIONAL", "DUALITY", "MATE
 
 
 def read_stored_object(
-    cursor: TokenCursor, kind: str, *, ignore_space: bool
+    cursor: TokenCursor, kind: str, rules: CallRules
 ) -> CreateStoredObject | DropStoredObjects | None:
     """Parses a statement about a trigger or view. Returns None if it is about another object. `kind`: the words before the cursor.
 
@@ -46,9 +46,7 @@ def read_stored_object(
     place = cursor.place
     cursor.skip_all()
     body = cursor.since(place)
-    return CreateStoredObject(
-        kind, what, name, table, words_of(body), body_calls_routine(body, ignore_space=ignore_space)
-    )
+    return CreateStoredObject(kind, what, name, table, words_of(body), body_calls_routine(body, rules))
 
 
 def words_of(found: Iterable[Token]) -> frozenset[str]:
@@ -64,6 +62,9 @@ def _what(cursor: TokenCursor, word: str) -> str:
             cursor.next()
             if cursor.accept_sign("@"):
                 cursor.next()
+        elif word == "SQL":  # SECURITY DEFINER
+            cursor.next()
+            cursor.next()
         while cursor.peek().word not in {TRIGGER, VIEW, *_OTHERS, *_BEFORE}:
             if cursor.at_end:
                 raise cursor.unreadable()

@@ -46,6 +46,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
     CreateTable,
     DropDatabase,
     DropTables,
+    Query,
     RenameTables,
     SetDatabase,
     Statement,
@@ -59,7 +60,7 @@ from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffe
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
 from sluice.cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
 from sluice.cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
-from sluice.cdc_engine.table_meta.history.row_changes import changed_by_query, changed_without_rows, emptied_in_doubt
+from sluice.cdc_engine.table_meta.history.row_changes import changed_by_query, changed_in_doubt, changed_without_rows
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
 
@@ -67,6 +68,8 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ..
     """Returns the effects in the order of the tables in the statement. Returns a question instead if its answer must be added to
     `context.answers` first.
     """
+    if (doubtful := changed_in_doubt(statement, context)) is not None:
+        return tuple(_stopped_by(doubtful, statement.kind, context))
     find = EFFECTS.get(type(statement))
     try:
         effects = [each for effect in (find(statement, context) if find else ()) for each in _resolved(effect, context)]
@@ -228,16 +231,17 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     if statement.if_not_exists and isinstance(there, TableSchema | Stopped) and not getattr(there, "gone", False):
         return
     if statement.selects:
-        by_query = changed_by_query(statement, context.known.stored_objects(context.key), context.tables())
+        by_query = changed_by_query(statement.select_words, context, calls=statement.select_calls)
         yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
     charset = context.known.database_charset(name[0], context.key)
+    of_temporary = context.session.thread_specific and not statement.replaces  # OR REPLACE always has the flag
     try:
         schema = created(
             statement,
             name[0],
             charset,
-            lambda like: context.schema(context.full_name(like)),
+            lambda like: None if of_temporary else context.schema(context.full_name(like)),
             context.rules,
             session=context.session,
         )
@@ -327,6 +331,9 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 def _rename(statement: RenameTables, context: DdlContext) -> Iterator[DdlEffect]:
     pairs = [(context.full_name(old), context.full_name(new)) for old, new in statement.pairs]
+    objects = context.known.stored_objects(context.key)
+    views = objects.views() if objects is not None else ()
+    pairs = [(old, new) for old, new in pairs if old not in views]
     if statement.if_exists:
         pairs = [(old, new) for old, new in pairs if context.schema(old) is not None]
     return _renamed(context, statement.kind, pairs, {})
@@ -416,9 +423,6 @@ def _truncate(statement: Truncate, context: DdlContext) -> Iterator[DdlEffect]:
     name = context.full_name(statement.name)
     if not context.running(name):
         return
-    if context.session.thread_specific:
-        yield _stop(context, name, statement.kind, emptied_in_doubt(), context.schema(name))
-        return
     decision = _reviewed(
         context, name, statement.kind, [Item(kind=TRUNCATE, what="deletes all rows")], context.schema(name)
     )
@@ -444,9 +448,7 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Yields the stops for a statement that cannot be parsed. If even the table's name is unknown, all known tables that the statement
-    mentions are stopped.
-    """
+    """Yields the stops for a statement that cannot be read: of all known tables that it mentions, if it names none."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 
@@ -464,18 +466,11 @@ def _stops(statement: Statement, why: CannotFollowError, context: DdlContext) ->
 
 
 def _row_change(statement: StatementRowChange, context: DdlContext) -> Iterator[DdlEffect]:
-    names = {name: context.schema(name) is not None for name in map(context.full_name, statement.names)}
-    schemas = [schema for name in context.tables() if (schema := context.schema(name)) is not None]
-    found = changed_without_rows(
-        names,
-        statement.words,
-        context.default_database,
-        schemas,
-        context.captured,
-        calls=statement.calls,
-        objects=context.known.stored_objects(context.key),
-    )
-    yield from _stopped_by(found, statement.kind, context)
+    return _stopped_by(changed_without_rows(statement, context), statement.kind, context)
+
+
+def _query(statement: Query, context: DdlContext) -> Iterator[DdlEffect]:
+    return _stopped_by(changed_by_query(statement.words, context, calls=statement.calls), statement.kind, context)
 
 
 def _stopped_by(found: Mapping[TableKey, CannotFollowError], kind: str, context: DdlContext) -> Iterator[DdlEffect]:
@@ -495,4 +490,5 @@ EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[DdlEffect]]] = {
     SetDatabase: _drop_database,
     Unread: _unread,
     StatementRowChange: _row_change,
+    Query: _query,
 }

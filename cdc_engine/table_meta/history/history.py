@@ -33,7 +33,15 @@ from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from sluice.cdc_engine.table_meta.ddl.lexer import UnreadableError
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text, leading_words, read_statement
-from sluice.cdc_engine.table_meta.ddl.statement import OF_SESSION, DropDatabase, SetDatabase, Statement, Unread
+from sluice.cdc_engine.table_meta.ddl.statement import (
+    OF_SESSION,
+    AlterTable,
+    DropDatabase,
+    RenameTables,
+    SetDatabase,
+    Statement,
+    Unread,
+)
 from sluice.cdc_engine.table_meta.history.cascades import Cascades
 from sluice.cdc_engine.table_meta.history.concerned import databases_in
 from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
@@ -92,7 +100,13 @@ class TableHistory:
         self._store([*_snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
-        """Returns whether all triggers and views are known at `position`, so that a source in MIXED format can be followed from there."""
+        """Returns whether triggers and views are followed at `position`, as MIXED format needs it. A statement stops every table if not all
+        are known.
+        """
+        return self._known.stored_objects(position.order_key) is not None
+
+    def knows_objects(self, position: Position) -> bool:
+        """Returns whether all triggers and views are known at `position`."""
         there = self._known.stored_objects(position.order_key)
         return there is not None and there.complete
 
@@ -409,7 +423,8 @@ def _database_records(
 
 def _object_records(statement: Statement, context: DdlContext, position: Position) -> list[HistoryRecord]:
     there = context.known.stored_objects(context.key)
-    if there is None:
+    of_temporary = context.session.thread_specific and isinstance(statement, RenameTables | AlterTable)
+    if there is None or of_temporary:
         return []
     changes = object_changes(
         statement,

@@ -4,20 +4,28 @@ A session that does not use row format logs its INSERT, UPDATE or DELETE as text
 writes stop, and so do tables whose rows foreign keys change with them. An unknown table name (a view, a temporary table) may stand for
 any table of its database, if the triggers and views of the source are not followed. If they are, tables stop that triggers of a changed
 table or a changed view reach, over all levels. If the statement does not show what it writes, every table that it names and every table of
-the databases that it mentions stops. If it calls a stored function or a procedure, which may write anywhere, every table stops. A TRUNCATE
-of such a session may affect a temporary table that hides the captured one.
+the databases that it mentions stops. If it calls a stored function or a procedure, which may write anywhere, every table stops. A TRUNCATE,
+ALTER or RENAME of such a session may affect a temporary table that hides the captured one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.change.evolution import CannotFollowError
 from sluice.cdc_engine.table_meta.change.stored_objects import StoredObjects
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
-from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, mentioned
+from sluice.cdc_engine.table_meta.ddl.statement import (
+    AlterTable,
+    RenameTables,
+    Statement,
+    StatementRowChange,
+    Truncate,
+    mentioned,
+)
 from sluice.cdc_engine.table_meta.history.cascades import Cascades
+from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from sluice.cdc_engine.table_meta.schema import TableSchema, is_of_users
 
@@ -26,67 +34,82 @@ _CALLS = "it calls a function or a procedure that may write to any table"
 _WAY_OUT = "set binlog_format=ROW in every session, and re-snapshot the table and those that its triggers write to"
 
 
-def emptied_in_doubt() -> CannotFollowError:
-    """Returns the stop for a TRUNCATE that may have concerned a temporary table: it may be wrong to empty the captured table, and to keep
-    its rows.
+def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
+    """Returns the stops for a TRUNCATE, ALTER or RENAME that may have been of a temporary table: to follow it and not to follow it may both
+    be wrong. None if it was not.
     """
-    why = "the session may have had a temporary table of this name, so whether this table was emptied is unknown"
-    return CannotFollowError(
+    if not context.session.thread_specific:
+        return None
+    match statement:
+        case Truncate(name=name):
+            what, names = "emptied", [name]
+        case AlterTable(name=name):
+            what, names = "altered", [name]
+        case RenameTables(pairs=pairs):
+            what, names = "renamed", [old for old, _ in pairs]
+        case _:
+            return None
+    why = f"the session may have had a temporary table of this name, so whether this table was {what} is unknown"
+    stop = CannotFollowError(
         TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and re-snapshot the table"
     )
+    return {name: stop for name in map(context.full_name, names) if context.schema(name) is not None}
 
 
-def changed_without_rows(
-    names: Mapping[TableKey, bool],
-    words: Collection[str],
-    default_database: str,
-    schemas: Sequence[TableSchema],
-    captured: Callable[[str, str], bool],
-    *,
-    calls: bool,
-    objects: StoredObjects | None = None,
-) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop. `names`: the tables that the statement writes, and whether each one is known; empty if unknown.
-
-    `words`: all names in the statement, in lower case. `schemas`: of the existing tables. `calls`: the statement calls a routine.
-    `objects`: the triggers and views; None if they are not followed.
-    """
-    there = [(schema.database, schema.table) for schema in schemas]
-    if calls:
+def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> dict[TableKey, CannotFollowError]:
+    """Returns the tables that stop because of a row change in statement format."""
+    schemas = [schema for name in context.tables() if (schema := context.schema(name)) is not None]
+    there, objects = context.tables(), context.known.stored_objects(context.key)
+    if statement.calls:
         return everything(there, _CALLS)
-    found: dict[TableKey, CannotFollowError] = {}
-    for name, known in names.items():
-        if known:
-            found[name] = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {_WAY_OUT}")
-            continue
-        if objects is not None:  # It is a view, which `reached` follows, or a temporary table.
-            continue
-        why = f"{_UNKNOWN}: {'.'.join(name)} is not a known table and may be a view of this one; {_WAY_OUT}"
-        found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in there if each[0] == name[0]}
+    names = list(map(context.full_name, statement.names))
+    found = _named(names, context, there, objects)
+    changed = [*names, *found]
     if not names:
-        about = {lowered(default_database), *words}
-        concerned = dict.fromkeys([*mentioned(there, frozenset(words)), *(t for t in there if lowered(t[0]) in about)])
+        about = {lowered(context.default_database), *statement.words}
+        concerned = [*mentioned(there, statement.words), *(each for each in there if lowered(each[0]) in about)]
         why = f"{_UNKNOWN}; which tables it wrote to is unknown, too; {_WAY_OUT}"
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
-    if objects is not None and (not names or any(is_of_users(database) for database, _ in names)):
-        reach = objects.reached([*names, *found], words, there)
+        views = objects.views() if objects is not None else ()
+        changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
+    # RDS writes a heartbeat in statement format into a database of the server, of which the history need not know everything.
+    if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
+        reach = objects.reached(changed, statement.words, there)
         if reach.everything:
             return everything(there, reach.everything)
         for table, through in reach.tables.items():
             if table not in found and table in there:
                 why = f"{_UNKNOWN}, and {through} may have written to this table; {_WAY_OUT}"
                 found[table] = CannotFollowError(TableState.STATEMENT_FORMAT, why)
-    return _below(found, schemas, captured) | found
+    return _below(found, schemas, context.captured) | found
 
 
-def changed_by_query(
-    statement: CreateTable, objects: StoredObjects | None, tables: Collection[TableKey]
+def _named(
+    names: Collection[TableKey], context: DdlContext, there: Collection[TableKey], objects: StoredObjects | None
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them. Only statement format logs the SELECT."""
-    if statement.select_calls:
-        return everything(tables, _CALLS)
-    why = objects.reached((), statement.select_words, tables).everything if objects is not None else ""
-    return everything(tables, why) if why else {}
+    """Returns the stops of the tables that a statement names as changed. A name that is not that of a known table is that of a view, which
+    `reached` follows, of a temporary table, which only its session has, or of a table that was changed after the stream's start.
+    """
+    views = objects.views() if objects is not None else frozenset[TableKey]()
+    found: dict[TableKey, CannotFollowError] = {}
+    for name in names:
+        unknown = context.state(name) is None and name not in views and not context.session.thread_specific
+        if name in there or (objects is not None and unknown and context.captured(*name)):
+            found[name] = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {_WAY_OUT}")
+        elif objects is None:
+            why = f"{_UNKNOWN}: {'.'.join(name)} is not a known table and may be a view of this one; {_WAY_OUT}"
+            found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in there if each[0] == name[0]}
+    return found
+
+
+def changed_by_query(words: Collection[str], context: DdlContext, *, calls: bool) -> dict[TableKey, CannotFollowError]:
+    """Returns the tables that stop because a SELECT may have written to them: that of a CREATE TABLE. Only statement format has the
+    SELECT.
+    """
+    objects = context.known.stored_objects(context.key)
+    there = context.tables()
+    why = _CALLS if calls else objects.reached((), words, there).everything if objects is not None else ""
+    return everything(there, why) if why else {}
 
 
 def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotFollowError]:

@@ -78,6 +78,10 @@ def test_what_the_history_still_knows_is_told_backfill() -> None:
         ("DROP DATABASE shop", {"shop.orders", "shop.items"}),
         ("DROP DATABASE other", set()),
         ("CREATE DATABASE shop", set()),
+        ("CREATE TABLE x SELECT f(1)", {"shop.orders", "shop.items"}),
+        ("CREATE TABLE x SELECT id FROM orders", set()),
+        ("CREATE TEMPORARY TABLE x SELECT f(1)", {"shop.orders", "shop.items"}),
+        ("CREATE TEMPORARY TABLE x SELECT id FROM orders", set()),
         ("ALTER DATABASE shop CHARACTER SET latin1", set()),
         ("CREATE OR REPLACE DATABASE shop", {"shop.orders", "shop.items"}),
         ("DELETE FROM orders", {"shop.orders", "shop.items"}),  # in statement form: nobody knows which rows

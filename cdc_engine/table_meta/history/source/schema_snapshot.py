@@ -170,7 +170,9 @@ def stable_snapshot(
 
     def now() -> SchemaSnapshot:
         found = read_snapshot(connection, captured)
-        return dataclasses.replace(found, stored_objects=read_stored_objects(connection)) if with_objects else found
+        if not with_objects:
+            return found
+        return dataclasses.replace(found, stored_objects=read_stored_objects(connection, found.server.flavour))
 
     before = now()
     for _ in range(ATTEMPTS_MAX):

@@ -9,7 +9,7 @@ from pymysql.cursors import Cursor
 
 from sluice.cdc_engine.table_meta.change.stored_objects import StoredObject, StoredObjects
 from sluice.cdc_engine.table_meta.ddl.lexer import Notation, UnreadableError, tokens
-from sluice.cdc_engine.table_meta.ddl.routine_call import body_calls_routine
+from sluice.cdc_engine.table_meta.ddl.routine_call import CallRules, body_calls_routine
 from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER, VIEW, words_of
 
 # The views and triggers in the servers' own sys and mysql databases.
@@ -24,23 +24,24 @@ _VIEWS = (
 )
 
 
-def read_stored_objects(connection: Connection[Any]) -> StoredObjects:
-    """Returns the current triggers and views. The account must be allowed to see all of them. Raises pymysql.MySQLError."""
+def read_stored_objects(connection: Connection[Any], flavour: str) -> StoredObjects:
+    """Returns the triggers and views as they are now. The account must be allowed to see all of them. Raises pymysql.MySQLError."""
     found: list[StoredObject] = []
     for what, query in ((TRIGGER, _TRIGGERS), (VIEW, _VIEWS)):
         with connection.cursor(Cursor) as cursor:
             cursor.execute(query)
-            found += [_object(what, row) for row in cursor.fetchall()]
+            found += [_object(what, row, flavour) for row in cursor.fetchall()]
     return StoredObjects(objects=tuple(sorted(found, key=lambda each: each.key)))
 
 
-def _object(what: str, row: tuple[Any, ...]) -> StoredObject:
+def _object(what: str, row: tuple[Any, ...], flavour: str) -> StoredObject:
     database, name, of_database, table, body, mode = row
     text, modes = str(body or ""), str(mode).upper().split(",")
     notation = Notation(
         ansi_quotes="ANSI_QUOTES" in modes,
         backslash_escapes="NO_BACKSLASH_ESCAPES" not in modes,
     )
+    rules = CallRules(flavour=flavour, ignore_space="IGNORE_SPACE" in modes, oracle="ORACLE" in modes)
     try:
         words = tokens(text, notation)
     except UnreadableError:
@@ -51,6 +52,6 @@ def _object(what: str, row: tuple[Any, ...]) -> StoredObject:
         name=name,
         table=(of_database, table),
         words=words_of(words),
-        # A body that is not shown or cannot be parsed may do anything.
-        calls=not words or body_calls_routine(words, ignore_space="IGNORE_SPACE" in modes),
+        # A body that is not shown or cannot be read may do anything.
+        calls=not words or body_calls_routine(words, rules),
     )
