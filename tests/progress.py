@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -10,12 +12,18 @@ import pytest
 
 LONG_SECONDS = 240.0
 LOOK_SECONDS = 60.0
+FREE_BYTES_MIN = 3 << 30  # a MySQL whose disk is full waits for ever, and with it the tests that use it
 
 
 def long_running(started: Mapping[str, float], now: float, seconds: float = LONG_SECONDS) -> list[str]:
     """Returns a line for each test that has run for at least so many seconds, the longest first. `started`: test → time of its start."""
     late = sorted((begin, name) for name, begin in started.items() if now - begin >= seconds)
     return [f"running for {now - begin:.0f} s: {name}" for begin, name in late]
+
+
+def low_disk(folder: str, free_bytes: int) -> list[str]:
+    """Returns a line if a folder's disk has so little room that servers of the tests may stand still."""
+    return [f"{free_bytes / 1e9:.1f} GB are free in {folder}"] if free_bytes < FREE_BYTES_MIN else []
 
 
 class Progress:
@@ -46,7 +54,9 @@ class Progress:
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            for line in long_running(dict(self._started), time.monotonic()):
+            folder = tempfile.gettempdir()
+            late = long_running(dict(self._started), time.monotonic())
+            for line in [*late, *low_disk(folder, shutil.disk_usage(folder).free)]:
                 self._write(f"\n{line}")
 
 

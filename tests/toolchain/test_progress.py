@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.progress import Progress, long_running
+from tests.progress import FREE_BYTES_MIN, Progress, long_running, low_disk
 
 
 def test_the_longest_running_test_is_named_first() -> None:
@@ -13,6 +13,11 @@ def test_the_longest_running_test_is_named_first() -> None:
         "running for 500 s: tests/c.py::test_later",
         "running for 300 s: tests/b.py::test_late",
     ]
+
+
+def test_a_disk_that_is_nearly_full_is_named() -> None:
+    assert low_disk("/tmp", 2_000_000_000) == ["2.0 GB are free in /tmp"]  # noqa: S108  a name, not a file
+    assert low_disk("/tmp", FREE_BYTES_MIN) == []  # noqa: S108
 
 
 def test_a_failure_is_named_at_once_with_its_last_line() -> None:
