@@ -56,7 +56,7 @@ def test_admin_up_starts_what_is_right(conf: Conf, monkeypatch: pytest.MonkeyPat
     begun: list[SluiceConfig] = []
 
     class Begun:
-        url, logs = "http://127.0.0.1:3000", conf.directory
+        shown_at, logs = "Dagster's UI: http://127.0.0.1:3000", conf.directory
 
         def __init__(self, config: SluiceConfig, *_: Any, **__: Any) -> None:
             begun.append(config)
