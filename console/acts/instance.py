@@ -18,6 +18,7 @@ from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.keeping.in_use import NOT_STARTED, InUse
 from sluice.cdc_engine.keeping.keeper import what_stays
+from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
 
@@ -39,7 +40,7 @@ class ListedInstance:
     wanted: str
     by: str = ""
     kept_by: str = ""
-    lag_seconds: float = 0.0
+    lag_seconds: float | None = None
     conf: str = ""
     told: str = ""
 
@@ -84,7 +85,7 @@ def render(found: list[ListedInstance]) -> Table:
     for each in found:
         said = "; ".join(filter(None, [each.conf and f"conf/: {each.conf}", each.told]))
         wanted = f"{each.wanted} ({each.by})" if each.by else each.wanted
-        shown.add_row(each.name, each.state, wanted, each.kept_by, f"{each.lag_seconds} s", said)
+        shown.add_row(each.name, each.state, wanted, each.kept_by, shown_lag(each.lag_seconds), said)
     return shown
 
 

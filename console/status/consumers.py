@@ -18,13 +18,18 @@ class WithConsumers(Protocol):
     @property
     def cursor(self) -> str: ...
     @property
-    def lag_seconds(self) -> float: ...
+    def lag_seconds(self) -> float | None: ...
     @property
     def consumers(self) -> Sequence[Mapping[str, Any]]: ...
     @property
     def state(self) -> str: ...
     @property
     def group(self) -> Mapping[str, Any] | None: ...
+
+
+def shown_lag(lag_seconds: float | None) -> str:
+    """Returns a lag in the form of a table's cell, empty if it is unknown."""
+    return "" if lag_seconds is None else f"{lag_seconds} s"
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -70,7 +75,7 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
         title_justify="left",
     )
     for one in destinations:
-        lake = ("the lake", Text(""), one.cursor, f"{one.lag_seconds} s", "", "")
+        lake = ("the lake", Text(""), one.cursor, shown_lag(one.lag_seconds), "", "")
         shown.add_row(one.name, *(lake if one.group is None else ("", Text(""), "", "", "", "")))
         for each in one.consumers:
             state = Text(each["state"], "red" if each["state"] == "STOPPED" else "green")

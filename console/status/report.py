@@ -38,7 +38,7 @@ from sluice.cdc_engine.table_meta.history.tables_file import (
 from sluice.console.stack import processes
 from sluice.console.stack.dagster_storage import daemon_sentence, lost_storage, storage_bytes
 from sluice.console.stack.processes import ProcessFile
-from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table
+from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
 
 # the sensor ticks every few seconds, and a failed run is retried within five minutes
@@ -53,7 +53,7 @@ WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
     """One destination. `state`: the engine's, or STOPPED, STALE or STANDBY if its files and the lease show that. `cursor`, `position`:
-    `file:offset@epoch`.
+    `file:offset@epoch`. `lag_seconds`: None without a report of the engine that reads.
 
     `waiting`: why the next attempt of the batch in flight waits, or empty. `troubles`: other problems that the engine reports. Ages are
     in seconds, None if there was none since the engine started: of the sensor's last tick, and of the last ack. `shared`: it reads a
@@ -66,7 +66,7 @@ class DestinationStatus:
     waiting: str = ""
     cursor: str = ""
     position: str = ""
-    lag_seconds: float = 0.0
+    lag_seconds: float | None = None
     retention_left_hours: float | None = None
     oldest_binlog_hours: float | None = None
     rows_per_second: float = 0.0
@@ -269,7 +269,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         waiting="" if stale else str(engine.get("waiting") or ""),
         cursor=place(meta.get("cursor")),
         position=place(engine.get("position")),
-        lag_seconds=round(float(engine.get("lag_seconds") or 0.0), 1),
+        lag_seconds=round(float(engine["lag_seconds"]), 1) if "lag_seconds" in engine else None,
         retention_left_hours=_left_now(engine.get("retention_left_hours"), age_seconds if stale else 0.0),
         oldest_binlog_hours=None if stale else engine.get("oldest_binlog_hours"),
         rows_per_second=round(float(engine.get("rows_per_second") or 0.0), 1),
@@ -410,7 +410,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         hours = (
             "" if each is None else f"{each:.0f} h" for each in (one.retention_left_hours, one.oldest_binlog_hours)
         )
-        rates = (f"{one.lag_seconds} s", *hours, f"{one.rows_per_second:.0f}")
+        rates = (shown_lag(one.lag_seconds), *hours, f"{one.rows_per_second:.0f}")
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
         places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
     reading = [

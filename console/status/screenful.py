@@ -12,6 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from sluice.cdc_engine.states import SnapshotState
+from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import WELL, DestinationStatus, StatusReport, well
 
 MORE = "`sluice status --verbose` shows everything"
@@ -76,8 +77,9 @@ def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[
         line.stylize("red" if _needs_help(one) or one.state not in WELL else "")
     left = ordered[most:]
     if left:
-        worst = max(one.lag_seconds for one in left)
-        lines.append(Text(f"… and {len(left)} more destinations; the largest lag of these is {worst} s"))
+        worst = max((one.lag_seconds for one in left if one.lag_seconds is not None), default=None)
+        lag = "" if worst is None else f"; the largest lag of these is {shown_lag(worst)}"
+        lines.append(Text(f"… and {len(left)} more destinations{lag}"))
     return lines if destinations else [Text("no destination in conf/: `sluice init` describes one", "yellow")]
 
 
@@ -90,7 +92,16 @@ def _cells(one: DestinationStatus) -> tuple[str, ...]:
     ack = "never" if one.ack_age_seconds is None else f"{one.ack_age_seconds:.0f} s"
     rows = sum(int(batch["rows"] or 0) for batch in one.outstanding)
     stopped = str(len(one.stopped_tables) or "")
-    return one.name, one.state, f"{one.lag_seconds} s", f"{one.rows_per_second:.0f}", kept, ack, f"{rows} rows", stopped
+    return (
+        one.name,
+        one.state,
+        shown_lag(one.lag_seconds),
+        f"{one.rows_per_second:.0f}",
+        kept,
+        ack,
+        f"{rows} rows",
+        stopped,
+    )
 
 
 def _snapshots(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:

@@ -77,6 +77,19 @@ def test_ha_what_this_host_reported_before_another_one_took_over_is_not_shown(
     assert (code, shop["state"], shop["position"], shop["troubles"]) == (0, "STANDBY", "", [])
 
 
+@pytest.mark.found
+def test_ha_a_lag_is_shown_only_if_the_engine_that_reads_reports_it(held_elsewhere: str, apart: Place) -> None:
+    """Number 30: `status` showed a lag of 0.0 s for a destination that another host reads."""
+    _, found, shown = status()
+    assert found["destinations"][0]["lag_seconds"] is None
+    assert "0.0 s" not in shown
+    assert "0.0 s" not in RUNNER.invoke(app, ["instance", "list"]).stdout
+    running_engine(apart.data / "engine" / "shop", lag_seconds=7.5)  # the other host's, in a folder that both have
+    _, found, shown = status()
+    assert found["destinations"][0]["lag_seconds"] == 7.5
+    assert "7.5 s" in shown
+
+
 def test_ha_an_engine_host_in_a_container_shows_its_own_engine(apart: Place) -> None:
     running_engine(apart.data / "engine" / "shop")
     code, found, _ = status()
