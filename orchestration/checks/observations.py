@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -16,7 +16,6 @@ import dagster as dg
 from sluice.cdc_engine.limits import OBSERVATION_SECONDS
 from sluice.cdc_engine.states import OF_THE_LAKE, TableState, engine_way_out, way_out
 from sluice.orchestration.base.table_catalog import delta_key, engine_key
-from sluice.orchestration.checks.chart import Point, chart, later
 
 if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineSnapshot
@@ -38,15 +37,13 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
-    """What was published and when; it is the sensor's cursor, except `points`. It only prevents repetition; the engine's state counts.
+    """What was published and when; it is the sensor's cursor. It only prevents repetition; the engine's state counts.
 
-    `failing`: check → reason, for checks whose newest result is a failure; None: nothing was published yet. `points`: lag in seconds and
-    rows per second of the last hour's observations; not part of the cursor, which Dagster shows to users.
+    `failing`: check → reason, for checks whose newest result is a failure; None: nothing was published yet.
     """
 
     observed_at_seconds: float = 0.0
     failing: Mapping[str, str] | None = None
-    points: tuple[Point, ...] = ()
 
     def to_cursor(self) -> str:
         shown = {"observed_at_seconds": int(self.observed_at_seconds), "failing": self.failing}
@@ -66,13 +63,12 @@ class PublishedObservations:
             return cls()
 
 
-def observation(destination: str, status: EngineSnapshot, points: Sequence[Point] = ()) -> dg.AssetObservation:
-    """Returns an observation of the engine's asset: its position, lag and throughput. `points`: all points until now, for the chart."""
+def observation(destination: str, status: EngineSnapshot) -> dg.AssetObservation:
+    """Returns an observation of the engine's asset: its position, lag and throughput."""
     ring_bytes_max = max(1, int(status.ring_bytes_max))
     return dg.AssetObservation(
         asset_key=engine_key(destination),
         metadata={
-            **({"chart": dg.MetadataValue.md(chart(points))} if points else {}),
             "lag_seconds": dg.MetadataValue.float(float(status.lag_seconds)),
             **_hours(retention_left_hours=status.retention_left_hours, oldest_binlog_hours=status.oldest_binlog_hours),
             "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
@@ -210,6 +206,4 @@ def due(
     now_published = dataclasses.replace(now_published, observed_at_seconds=now_seconds)
     if status is None:
         return events, now_published
-    points = later(published.points, (round(float(status.lag_seconds), 1), round(float(status.rows_per_second), 1)))
-    now_published = dataclasses.replace(now_published, points=points)
-    return [observation(destination, status, points), *events], now_published
+    return [observation(destination, status), *events], now_published

@@ -25,7 +25,6 @@ from sluice.cdc_engine.limits import TICK_SECONDS_MAX
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from sluice.orchestration.base.table_catalog import checkable, delta_key
-from sluice.orchestration.checks.chart import Point
 from sluice.orchestration.checks.observations import AssetEvent, PublishedObservations, due, failures
 from sluice.orchestration.checks.stopped import older_tables
 from sluice.orchestration.sensor.backoff import Failed, in_a_loop, waiting
@@ -63,10 +62,6 @@ DRAINING_LOOK_SECONDS = 0.5  # The interval while a run drains; that run itself 
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
 SENSOR_WORKERS = 4  # The number of ticks that Dagster's daemon runs at once: dagster.yaml, sensors.num_workers.
-
-
-# Destination → the points of the last hour. They survive reloads of the definitions.
-_charts: dict[str, tuple[Point, ...]] = {}
 
 
 def broken_pause_seconds(in_a_row: int) -> float:
@@ -184,12 +179,10 @@ class Ticker:
                 engine.tell_tick()
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
-        shown = _charts.get(self._line.destination, ())
-        published = dataclasses.replace(PublishedObservations.from_cursor(cursor), points=shown)
+        published = PublishedObservations.from_cursor(cursor)
         events, published = due(
             self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()
         )
-        _charts[self._line.destination] = published.points
         if isinstance(answer, str) and status is not None:
             answer = "; ".join([answer, describe(status), *self._line.conf_troubles()])
         return _answer(answer, events, published.to_cursor())
