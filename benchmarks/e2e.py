@@ -2,7 +2,8 @@
 
 For each mode (`runs: drain`, `runs: batch`): backlogs that a stopped engine processes, then two steady loads with a marker row every two
 seconds. Freshness is the time from the marker's commit in MySQL until the Delta version that contains it is in the table's log, where
-every reader sees it. `waits` breaks this time down.
+every reader sees it. `waits` breaks down this time and the time
+until the ack.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.binlog_sets import ROW, TABLE
-from benchmarks.memory import MemoryWatch
+from benchmarks.observing.memory import MemoryWatch
+from benchmarks.observing.waits import BatchWatch, medians
 from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
-from benchmarks.waits import BatchWatch, medians
 from sluice.console.demo.lake import DemoTable, markers_shown, percentile
 from sluice.console.stack.stack import CODE_SERVER
 
@@ -159,6 +160,8 @@ def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
         marking.join()
         made_seconds = time.monotonic() - begun
         pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
+    watch.add_runs(pipeline.stack.dagster_home)
+    watch.add_commits(pipeline.table_path(name) for name in (*TABLES, "marker"))
     shown = markers_shown(path, before)
     found = sorted(each.shown - each.sent for each in shown)
     return {
@@ -168,7 +171,7 @@ def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
         "freshness_p95_s": percentile(found, 0.95),
         "freshness_max_s": round(max(found), 2),
         **medians(watch.parts(shown)),
-        "batches": len(watch.ways),
+        "batches": len(watch.deliveries),
         "markers": len(found),
     }
 

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from rich.console import Console
 
-from benchmarks.memory import MemoryWatch, TreeWatch
+from benchmarks.observing.memory import MemoryWatch, TreeWatch
+from benchmarks.observing.waits import PARTS, BatchWatch
 from benchmarks.report import median, show, write_json
 from benchmarks.servers.pipeline import Pipeline
 from sluice.batch_manifest.file import FORMAT
@@ -231,24 +232,42 @@ def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
                 cursor.execute(CREATE.format(name=name))
         pipeline.start()
         with MemoryWatch(pipeline.stack.file) as memory:
-            seconds = [_commit(pipeline, names, changes, number) for number in range(2 + WARM_ROUNDS)]
+            commits = [_commit(pipeline, names, changes, number) for number in range(2 + WARM_ROUNDS)]
     finally:
         pipeline.stop()
     return {
-        "whole_new_tables_s": round(seconds[0], 2),
-        "whole_warm_s": median(seconds[2:]),
+        "whole_new_tables_s": round(commits[0]["acked_s"], 2),
+        "whole_warm_s": median([each["acked_s"] for each in commits[2:]]),
+        **{name: median([each[name] for each in commits[2:]]) for name in ("first_visible_s", "visible_s", "acked_s")},
+        "parts_s": {name: median([each["parts"][name] for each in commits[2:]]) for name in PARTS},
         "whole_spark_rss_mb_max": memory.peak_mb.get(SPARK, 0),
         "engine_host_rss_mb_max": memory.peak_mb.get(CODE_SERVER, 0),
     }
 
 
-def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> float:
-    """Returns the seconds from one transaction over all tables until it is acked."""
-    with pipeline.server.connect() as connection, connection.cursor() as cursor:
+def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> dict[str, Any]:
+    """Makes one transaction over all tables. Returns the seconds until the first and the last table has it and until it is acked, and
+    their parts.
+    """
+    with (
+        BatchWatch(pipeline.directory) as watch,
+        pipeline.server.connect() as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute(f"USE {DATABASE}")
         cursor.execute("BEGIN")
         for name in names:
             values = ", ".join(f"({number * changes + place}, {place}, 'c', 'p')" for place in range(changes))
             cursor.execute(f"INSERT INTO {name} VALUES {values}")
         cursor.execute("COMMIT")
-    return pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
+        sent = time.time()
+        pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
+    watch.add_runs(pipeline.stack.dagster_home)
+    watch.add_commits(pipeline.table_path(name) for name in names)
+    times = watch.deliveries[max(watch.deliveries)]
+    return {
+        "first_visible_s": times.first_commit - sent,
+        "visible_s": times.last_commit - sent,
+        "acked_s": times.settled - sent,
+        "parts": times.parts(sent),
+    }

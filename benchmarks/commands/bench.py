@@ -103,6 +103,17 @@ def bench_e2e(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("idle")
+def bench_idle(
+    seconds: Annotated[float, typer.Option(min=10, help="How long nothing happens.")] = 120,
+    json_file: BenchJson = None,
+) -> None:
+    """Measure the CPU time and memory of each process while nothing changes; about 5 minutes."""
+    from benchmarks.idle import run  # noqa: PLC0415
+
+    run(json_file, seconds=seconds)
+
+
 @bench_app.command("protocol")
 def bench_protocol(
     transactions: Annotated[int, typer.Option(min=100, help="Transactions of one row each.")] = 60_000,

@@ -19,7 +19,7 @@ import psutil
 from deltalake import DeltaTable
 from rich.console import Console
 
-from benchmarks.memory import MEBIBYTE, MemoryWatch
+from benchmarks.observing.memory import MEBIBYTE, MemoryWatch
 from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 from sluice.cdc_engine.snapshot.records import SnapshotRecords

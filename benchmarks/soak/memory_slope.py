@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.sampler import Sampler
+from benchmarks.observing.sampler import Sampler
 
 SAMPLE_SECONDS = 2.0
 WARM_PART = 0.4  # the part of a lifetime in which caches are being filled

@@ -134,7 +134,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 FOREIGN: dict[str, set[str]] = {
-    "dagster": {"orchestration", "console", "benchmarks.histories"},
+    "dagster": {"orchestration", "console", "benchmarks.histories", "benchmarks.observing"},
     "pyspark": {"spark_jobs", "console", "benchmarks"},
     "pymysql": {
         "cdc_engine.source",
@@ -154,7 +154,7 @@ FOREIGN: dict[str, set[str]] = {
     "prometheus_client": {"cdc_engine.operation"},
     "confluent_kafka": {"cdc_engine.brokers.kafka"},
     "pika": {"cdc_engine.brokers.rabbitmq"},
-    "sqlalchemy": {"cdc_engine.records.sql", "orchestration.retention"},
+    "sqlalchemy": {"cdc_engine.records.sql", "orchestration.retention", "orchestration.storage"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
         "benchmarks.servers",

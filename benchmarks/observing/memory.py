@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from benchmarks.sampler import Sampler
+from benchmarks.observing.sampler import Sampler
 from sluice.console.stack.processes import ProcessFile
 
 SAMPLE_SECONDS = 1.0

@@ -1,0 +1,71 @@
+"""`./sluice bench idle`: measures what a complete installation uses while its source does not change."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from benchmarks.observing.memory import MEBIBYTE
+from benchmarks.report import show, write_json
+from benchmarks.servers.pipeline import Pipeline
+
+DESTINATION = "bench"
+CALM_SECONDS = 60.0  # after the first batch: what the start left is done
+ACK_SECONDS_MAX = 900.0
+TABLES = 20
+
+
+def run(json_file: Path | None, *, seconds: float) -> None:
+    """Starts everything, merges one batch, and measures the processes while nothing happens."""
+    screen = Console()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        pipeline = Pipeline(Path(name), DESTINATION, screen.print)
+        pipeline.server.start()
+        try:
+            with pipeline.server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"CREATE DATABASE {DESTINATION}")
+                cursor.execute(f"USE {DESTINATION}")
+                for number in range(TABLES):
+                    cursor.execute(f"CREATE TABLE t{number} (id INT NOT NULL PRIMARY KEY)")
+                pipeline.start()
+                for number in range(TABLES):
+                    cursor.execute(f"INSERT INTO t{number} VALUES (1)")
+            pipeline.wait_until_acked(pipeline.end(), ACK_SECONDS_MAX)
+            time.sleep(CALM_SECONDS)
+            rows = _measured(pipeline, seconds)
+        finally:
+            pipeline.stop()
+    record = {
+        "seconds": seconds,
+        "cpu_percent": round(sum(row["cpu_percent"] for row in rows), 2),
+        "rss_mb": sum(row["rss_mb"] for row in rows),
+        "processes": rows,
+    }
+    show("idle", rows)
+    screen.print(f"{record['cpu_percent']} % of a core")
+    write_json(json_file, record)
+
+
+def _measured(pipeline: Pipeline, seconds: float) -> list[dict[str, Any]]:
+    """Returns CPU time as a share of a core, and memory, of each part of the stack with the processes that it started."""
+    parts = {name: psutil.Process(record.pid) for name, record in pipeline.stack.file.running().items()}
+    before = {name: _cpu_seconds(process) for name, process in parts.items()}
+    begun = time.monotonic()
+    time.sleep(seconds)
+    rows = []
+    for name, process in parts.items():
+        used, passed = _cpu_seconds(process) - before[name], time.monotonic() - begun
+        size = sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+        rows.append({"process": name, "cpu_percent": round(100 * used / passed, 2), "rss_mb": size // MEBIBYTE})
+    return rows
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Returns the CPU seconds of a process and of those that it started, also of the ones that have ended."""
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system + each.children_user + each.children_system for each in times))

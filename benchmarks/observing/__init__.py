@@ -1,0 +1,1 @@
+"""What benchmarks observe while they work: memory, and the times of each delivery."""
