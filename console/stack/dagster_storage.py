@@ -19,9 +19,19 @@ FILES = (
     "history/runs.db",
     "schedules/schedules.db",
 )
-STORAGES = ("storage", "run_storage", "schedule_storage")
+STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
+OURS = {"module": "sluice.orchestration.storage", "class": "KeptSqlite"}
 HEARTBEAT_SECONDS_MAX = 120.0  # The daemon writes one every 30 s.
 MAKING_SECONDS_MAX = 60.0  # A process that has just started creates them first.
+
+
+def with_storage(settings: str, home: Path) -> str:
+    """Returns the text of a dagster.yaml that names our SQLite storage in `home`, unless it names another storage."""
+    configured = yaml.safe_load(settings) or {}
+    if any(name in configured for name in STORAGES):
+        return settings
+    storage = {"storage": {"custom": {**OURS, "config": {"base_dir": str(home)}}}}
+    return f"{settings.rstrip()}\n\n{yaml.safe_dump(storage, sort_keys=False)}"
 
 
 def lost_storage(home: Path, running_seconds: float) -> str:
@@ -86,7 +96,10 @@ def _elsewhere(home: Path) -> bool:
         configured = yaml.safe_load((home / "dagster.yaml").read_text())
     except (OSError, yaml.YAMLError):
         return False
-    return isinstance(configured, dict) and any(name in configured for name in STORAGES)
+    if not isinstance(configured, dict):
+        return False
+    custom = (configured.get("storage") or {}).get("custom") or {}
+    return any(name in configured for name in STORAGES) and {key: custom.get(key) for key in OURS} != OURS
 
 
 def _has_tables(file: Path) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ import yaml
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.console.source.query import known_path_clashes
-from sluice.console.stack.dagster_storage import lost_storage
+from sluice.console.stack.dagster_storage import lost_storage, with_storage
 from sluice.console.stack.parts import (
     Answers,
     PartPort,
@@ -338,7 +337,8 @@ class Stack:
     def _write_dagster_home(self) -> None:
         self.dagster_home.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(conf_file(self.conf, "dagster.yaml"), self.dagster_home / "dagster.yaml")
+        settings = conf_file(self.conf, "dagster.yaml").read_text()
+        (self.dagster_home / "dagster.yaml").write_text(with_storage(settings, self.dagster_home))
         location = {"host": LOOPBACK, "port": self.config.ports.code_server, "location_name": LOCATION}
         (self.dagster_home / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
 
@@ -353,4 +353,4 @@ class Stack:
         if name == WEBSERVER:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
             return [*module, "dagster_webserver", *where]
-        return [*module, "dagster._daemon", "run", "-w", workspace]
+        return [*module, "sluice.orchestration.daemon", "run", "-w", workspace]

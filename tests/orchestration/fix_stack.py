@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -22,6 +21,7 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.console.stack.dagster_storage import with_storage
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess, last_lines
 from sluice.orchestration.base import failpoints
@@ -63,7 +63,8 @@ class DagsterStack:
         self.home.mkdir()
         (self.conf / "sluice.yaml").write_text(f"data_dir: {self.root}/data\nlake: {self.root}/lake\n")
         self.write_runs("batch")
-        shutil.copyfile(ROOT / "conf" / "dagster.yaml", self.home / "dagster.yaml")
+        settings = (ROOT / "conf" / "dagster.yaml").read_text()
+        (self.home / "dagster.yaml").write_text(with_storage(settings, self.home))
         workspace = (ROOT / "workspace.yaml").read_text().replace("4266", str(self.port))
         (self.home / "workspace.yaml").write_text(workspace)
         write_tables(self.directory, ("shop.orders",))
@@ -104,7 +105,7 @@ class DagsterStack:
     def start(self) -> None:
         self.started_at = time.time()
         self.code_server = self.start_code_server()
-        self._start("daemon", "dagster._daemon", "run", "-w", str(self.home / "workspace.yaml"))
+        self._start("daemon", "sluice.orchestration.daemon", "run", "-w", str(self.home / "workspace.yaml"))
         self.instance = DagsterInstance.from_config(str(self.home))
 
     def kill_code_server(self) -> None:

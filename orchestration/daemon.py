@@ -1,0 +1,149 @@
+"""Dagster's daemon, in which the end of a tick wakes the queue of runs, and the launch of a run wakes the sensors.
+
+    python -m sluice.orchestration.daemon run -w workspace.yaml
+
+It accepts the arguments of `dagster-daemon run` and behaves like it, with one difference. Dagster evaluates sensors every five seconds,
+so a destination whose changes do not end would have a batch every five seconds. Here a sensor is evaluated again when a run was launched:
+its tick waits for the end of the run, settles it and requests the next one. The queue is inspected when a tick has ended, because it may
+have requested a run. Without this module, with `dagster-daemon run`, everything works as well, but changes wait longer.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from dagster._daemon import controller
+from dagster._daemon.daemon import SensorDaemon, SpanMarker
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
+from dagster._daemon.sensor import execute_sensor_iteration
+from dagster._daemon.utils import DaemonErrorCapture
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from dagster._core.instance import DagsterInstance
+    from dagster._core.workspace.context import IWorkspaceProcessContext
+    from dagster._daemon.daemon import DaemonIterator, DagsterDaemon
+
+SENSOR_SECONDS = 5.0  # between two evaluations of the sensors while no run is launched; as Dagster's own loop
+# A sensor is not evaluated twice within its minimum interval, which is at least a second (`sensors.INTERVAL_SECONDS_MIN`).
+AGAIN_SECONDS = 1.1
+SHUTDOWN_LOOK_SECONDS = 0.5
+
+
+class Wake:
+    """An event that the loop of one daemon waits for, and that another daemon sets."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float, shutdown: threading.Event) -> bool:
+        """Waits for the event, for shutdown or for the time. Returns whether the event was set, and clears it."""
+        until = time.monotonic() + seconds
+        while not shutdown.is_set() and (left := until - time.monotonic()) > 0:
+            if self._event.wait(min(left, SHUTDOWN_LOOK_SECONDS)):
+                break
+        was_set = self._event.is_set()
+        self._event.clear()
+        return was_set
+
+
+class WokenRunQueue(QueuedRunCoordinatorDaemon):
+    """Launches queued runs when it is woken, and after Dagster's interval. Wakes the sensors after a launch."""
+
+    def __init__(self, interval_seconds: float, wake: Wake, sensors: Wake) -> None:
+        super().__init__(interval_seconds)
+        self._wake, self._sensors = wake, sensors
+
+    def core_loop(
+        self, workspace_process_context: IWorkspaceProcessContext[Any], shutdown_event: threading.Event
+    ) -> DaemonIterator:
+        while True:
+            yield SpanMarker.START_SPAN
+            try:
+                for launched in self.run_iteration(workspace_process_context):  # yields once for each run
+                    self._sensors.set()
+                    yield launched
+            except Exception:
+                yield _error(self._logger, "QueuedRunCoordinatorDaemon caught an error")
+            yield SpanMarker.END_SPAN
+            self._wake.wait(self.interval_seconds, shutdown_event)
+            yield None
+
+
+class WokenSensors(SensorDaemon):
+    """Evaluates sensors when it is woken, and after `SENSOR_SECONDS`. Wakes the queue of runs after each tick."""
+
+    def __init__(self, settings: Any, wake: Wake, queue: Wake) -> None:
+        super().__init__(settings)
+        self._wake, self._queue = wake, queue
+        self._ticks: dict[str, Future[Any]] = {}
+
+    def core_loop(
+        self, workspace_process_context: IWorkspaceProcessContext[Any], shutdown_event: threading.Event
+    ) -> DaemonIterator:
+        while True:
+            begun = time.monotonic()
+            yield SpanMarker.START_SPAN
+            try:
+                yield from self._evaluate(workspace_process_context)
+            except Exception:
+                yield _error(self._logger, "SensorDaemon caught an error")
+            yield SpanMarker.END_SPAN
+            if self._wake.wait(begun + SENSOR_SECONDS - time.monotonic(), shutdown_event):
+                shutdown_event.wait(max(0.0, begun + AGAIN_SECONDS - time.monotonic()))
+            yield None
+
+    def _evaluate(self, workspace: IWorkspaceProcessContext[Any]) -> DaemonIterator:
+        before = dict(self._ticks)
+        yield from execute_sensor_iteration(
+            workspace,
+            self._logger,
+            threadpool_executor=self._threadpool_executor,
+            submit_threadpool_executor=self._submit_threadpool_executor,
+            sensor_tick_futures=self._ticks,
+            instrument_elapsed=self.instrument_elapsed,
+        )
+        if self._threadpool_executor is None:  # the ticks have ended
+            self._queue.set()
+        for sensor, tick in self._ticks.items():
+            if before.get(sensor) is not tick:
+                tick.add_done_callback(lambda _: self._queue.set())
+
+
+def _error(logger: Any, message: str) -> Any:
+    return DaemonErrorCapture.process_exception(sys.exc_info(), logger=logger, log_message=message)
+
+
+def wake_each_other() -> None:
+    """Makes the daemons that Dagster creates in this process wake each other."""
+    create = controller.create_daemon_of_type
+    sensors, queue = Wake(), Wake()
+
+    def create_woken(daemon_type: str, instance: DagsterInstance) -> DagsterDaemon[Any]:
+        if daemon_type == SensorDaemon.daemon_type():
+            return WokenSensors(instance.get_sensor_settings(), sensors, queue)
+        if daemon_type == QueuedRunCoordinatorDaemon.daemon_type():
+            interval_seconds: Any = getattr(instance.run_coordinator, "dequeue_interval_seconds", 1)
+            return WokenRunQueue(interval_seconds, queue, sensors)
+        return create(daemon_type, instance)
+
+    controller.create_daemon_of_type = create_woken
+
+
+def main() -> None:
+    """Runs until a signal ends it."""
+    from dagster._daemon.cli import main as run  # noqa: PLC0415
+
+    wake_each_other()
+    run()
+
+
+if __name__ == "__main__":
+    main()

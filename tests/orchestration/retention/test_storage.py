@@ -1,0 +1,170 @@
+"""Dagster's storage with connections that are used again: the same files and answers as Dagster's own one."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import sqlalchemy as db
+import yaml
+from dagster._core.storage.event_log import SqliteEventLogStorage
+
+from sluice.console.stack.dagster_storage import storage_bytes, with_storage
+from sluice.orchestration import storage
+from sluice.orchestration.storage import KeptEvents, KeptFile
+
+LIMIT_SECONDS = 30.0
+KEY = dg.AssetKey(["shop", "orders"])
+
+
+@dg.asset(key=KEY)
+def orders() -> None: ...
+
+
+JOB = dg.Definitions(assets=[orders], jobs=[dg.define_asset_job("merge")]).resolve_job_def("merge")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "dagster.yaml").write_text(with_storage("telemetry: {enabled: false}", tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def instance(home: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        yield instance
+
+
+def _events(instance: dg.DagsterInstance) -> KeptEvents:
+    kept = instance.event_log_storage
+    assert isinstance(kept, KeptEvents)
+    return kept
+
+
+def test_dagsters_own_storage_reads_what_ours_wrote_and_continues(home: Path, instance: dg.DagsterInstance) -> None:
+    first = JOB.execute_in_process(instance=instance).run_id
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}")
+    with dg.DagsterInstance.from_config(str(home)) as dagsters:
+        assert type(dagsters.event_log_storage) is SqliteEventLogStorage
+        assert [run.run_id for run in dagsters.get_runs()] == [first]
+        assert [entry.message for entry in dagsters.all_logs(first)] == [
+            entry.message for entry in instance.all_logs(first)
+        ]
+        second = JOB.execute_in_process(instance=dagsters).run_id
+    assert {run.run_id for run in instance.get_runs()} == {first, second}
+    found = instance.get_latest_materialization_event(KEY)
+    assert found is not None
+    assert found.run_id == second
+
+
+def test_a_run_file_has_the_tables_that_dagster_creates(tmp_path: Path) -> None:
+    ours, dagsters = KeptEvents(str(tmp_path / "ours")), SqliteEventLogStorage(str(tmp_path / "dagsters"))
+    for each in (ours, dagsters):
+        with each.run_connection("run"):
+            pass
+    ours.dispose()
+    assert _schema(tmp_path / "ours" / "run.db") == _schema(tmp_path / "dagsters" / "run.db")
+    assert not list((tmp_path / "ours").glob("*.new"))
+
+
+def _schema(file: Path) -> tuple[list[str], list[str], str]:
+    database = sqlite3.connect(file)
+    try:
+        tables = [
+            row[0] for row in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+        ]
+        revisions = [row[0] for row in database.execute("SELECT version_num FROM alembic_version")]
+        return tables, revisions, database.execute("PRAGMA journal_mode").fetchone()[0]
+    finally:
+        database.close()
+
+
+def test_a_connection_is_used_again_and_does_not_sync_each_commit(instance: dg.DagsterInstance) -> None:
+    events = _events(instance)
+    ids = []
+    for _ in range(2):
+        with events.index_connection() as connection:
+            ids.append(id(connection.connection.dbapi_connection))
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
+    assert ids[0] == ids[1]
+
+
+def test_the_files_of_old_runs_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "RUN_FILES_KEPT", 2)
+    events = KeptEvents(str(tmp_path))
+    for number in range(4):
+        with events.run_connection(f"run{number}"):
+            pass
+    assert not (tmp_path / "run1.db-wal").exists()
+    assert (tmp_path / "run3.db-shm").exists()
+    with events.run_connection("run0") as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM event_logs").scalar() == 0
+    events.dispose()
+    assert not list(tmp_path.glob("run*.db-*"))
+
+
+@pytest.mark.parametrize("action", ["removed", "replaced"])
+def test_a_file_that_was_removed_or_replaced_is_opened_anew(action: str, tmp_path: Path) -> None:
+    file, other = tmp_path / "a.db", tmp_path / "b.db"
+    for each in (file, other):
+        database = sqlite3.connect(each)
+        database.execute(f"CREATE TABLE {each.stem} (x INT)")
+        database.close()
+    kept = KeptFile(f"sqlite:///{file}")
+    with kept.begin() as connection:
+        assert _tables(connection) == ["a"]
+    if action == "removed":
+        file.unlink()
+    else:
+        other.replace(file)
+    with kept.begin() as connection:
+        assert _tables(connection) == ([] if action == "removed" else ["b"])
+    kept.close()
+
+
+def _tables(connection: db.Connection) -> list[str]:
+    return [row[0] for row in connection.exec_driver_sql("SELECT name FROM sqlite_master")]
+
+
+def test_the_page_of_a_run_gets_events_while_the_writer_keeps_its_connection(
+    home: Path, instance: dg.DagsterInstance
+) -> None:
+    """Dagster's own watch looks at a file that changes only when SQLite copies its log."""
+    run = instance.create_run_for_job(JOB)
+    instance.report_engine_event("first", run)
+    seen, told = list[str](), threading.Semaphore(0)
+
+    def callback(entry: dg.EventLogEntry, _: str) -> None:
+        seen.append(entry.user_message or (entry.dagster_event.message if entry.dagster_event else "") or "")
+        told.release()
+
+    with dg.DagsterInstance.from_config(str(home)) as page:
+        page.watch_event_logs(run.run_id, None, callback)
+        instance.report_engine_event("second", run)
+        while "second" not in seen:
+            assert told.acquire(timeout=LIMIT_SECONDS)
+        page.end_watch_event_logs(run.run_id, callback)
+
+
+def test_two_processes_write_one_file(home: Path, instance: dg.DagsterInstance) -> None:
+    with dg.DagsterInstance.from_config(str(home)) as other:
+        for number in range(5):
+            for each in (instance, other):
+                each.report_runless_asset_event(dg.AssetObservation(KEY, metadata={"number": number}))
+        assert len(instance.fetch_observations(KEY, limit=100).records) == 10
+        assert len(other.fetch_observations(KEY, limit=100).records) == 10
+
+
+@pytest.mark.parametrize("name", ["storage", "run_storage", "event_log_storage", "schedule_storage"])
+def test_a_storage_that_dagster_yaml_names_stays(name: str, tmp_path: Path) -> None:
+    settings = yaml.safe_dump({name: {"postgres": {}}})
+    assert with_storage(settings, tmp_path) == settings
+
+
+def test_ours_is_in_files_on_this_host(home: Path, instance: dg.DagsterInstance) -> None:
+    assert (storage_bytes(home) or 0) > 0

@@ -1,0 +1,137 @@
+"""Dagster's daemon with loops that wake each other: real daemons of a real instance, around replaced iterations."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._daemon import controller
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
+from dagster_shared.error import SerializableErrorInfo
+
+from sluice.orchestration import daemon
+from sluice.orchestration.daemon import Wake, WokenRunQueue, WokenSensors, wake_each_other
+
+LONG_SECONDS = 600.0  # an interval that no test waits for
+LIMIT_SECONDS = 20.0
+NOTHING: Any = None
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "SENSOR_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(daemon, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(daemon, "SHUTDOWN_LOOK_SECONDS", 0.01)
+
+
+def _in_thread(loop: Iterator[Any], shutdown: threading.Event) -> Callable[[], None]:
+    """Runs the loop as Dagster's controller does. Returns a function that ends it and fails if it does not end."""
+
+    def run() -> None:
+        while not shutdown.is_set():
+            next(loop)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        shutdown.set()
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive()
+
+    return end
+
+
+class Evaluated:
+    """Replaces Dagster's evaluation of the sensors: begins a tick of one sensor if it has none in progress."""
+
+    def __init__(self) -> None:
+        self.ticks: list[Future[None]] = []
+        self.evaluated = threading.Semaphore(0)
+
+    def __call__(self, *_: Any, sensor_tick_futures: dict[str, Future[None]], **__: Any) -> Iterator[None]:
+        if "shop" not in sensor_tick_futures or sensor_tick_futures["shop"].done():
+            sensor_tick_futures["shop"] = Future()
+            self.ticks.append(sensor_tick_futures["shop"])
+        yield None
+        self.evaluated.release()
+
+
+def test_a_wake_that_precedes_the_wait_is_not_lost_and_counts_once() -> None:
+    wake, shutdown = Wake(), threading.Event()
+    wake.set()
+    wake.set()
+    assert wake.wait(LONG_SECONDS, shutdown)
+    assert not wake.wait(0.02, shutdown)
+
+
+def test_shutdown_ends_a_wait() -> None:
+    shutdown = threading.Event()
+    shutdown.set()
+    begun = time.monotonic()
+    assert not Wake().wait(LONG_SECONDS, shutdown)
+    assert time.monotonic() - begun < LIMIT_SECONDS
+
+
+def test_the_end_of_a_tick_wakes_the_queue_and_a_launch_wakes_the_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick ends while its loop waits; the queue is inspected, launches a run, and the next tick begins."""
+    sensors, queue = Wake(), Wake()
+    evaluate, requested, inspected = Evaluated(), list[str](), threading.Semaphore(0)
+    monkeypatch.setattr(daemon, "execute_sensor_iteration", evaluate)
+
+    def dequeue(*_: Any, **__: Any) -> Iterator[None]:
+        inspected.release()
+        if requested:
+            requested.pop()
+            yield None
+
+    monkeypatch.setattr(QueuedRunCoordinatorDaemon, "run_iteration", dequeue)
+    shutdown = threading.Event()
+    ends = [
+        _in_thread(WokenRunQueue(LONG_SECONDS, queue, sensors).core_loop(NOTHING, shutdown), shutdown),
+        _in_thread(WokenSensors({"use_threads": True}, sensors, queue).core_loop(NOTHING, shutdown), shutdown),
+    ]
+    try:
+        for _ in range(3):  # each needs the one before: nothing else begins a tick
+            assert evaluate.evaluated.acquire(timeout=LIMIT_SECONDS)
+            assert inspected.acquire(timeout=LIMIT_SECONDS)
+            requested.append("run")
+            evaluate.ticks[-1].set_result(None)
+        assert evaluate.evaluated.acquire(timeout=LIMIT_SECONDS)
+        assert len(evaluate.ticks) == 4
+    finally:
+        for end in ends:
+            end()
+
+
+def test_an_error_of_an_iteration_is_reported_and_the_loop_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Iterator[None]:
+        yield from ()
+        raise OSError("disk full")
+
+    monkeypatch.setattr(daemon, "execute_sensor_iteration", fail)
+    monkeypatch.setattr(QueuedRunCoordinatorDaemon, "run_iteration", fail)
+    wakes = Wake(), Wake()
+    for loop in (WokenRunQueue(0.0, *wakes), WokenSensors({}, *wakes)):
+        monkeypatch.setattr(daemon, "SENSOR_SECONDS", 0.0)
+        steps = loop.core_loop(NOTHING, threading.Event())
+        told = [next(steps) for _ in range(8)]
+        assert [each.message.strip() for each in told if isinstance(each, SerializableErrorInfo)] == [
+            "OSError: disk full"
+        ] * 2
+
+
+def test_the_daemons_that_dagster_creates_wake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if another version of Dagster creates its daemons differently."""
+    monkeypatch.setattr(controller, "create_daemon_of_type", controller.create_daemon_of_type)
+    wake_each_other()
+    overrides = {"run_coordinator": {"module": "dagster._core.run_coordinator", "class": "QueuedRunCoordinator"}}
+    with dg.instance_for_test(overrides=overrides) as instance:
+        created = {type(each) for each in controller.create_daemons_from_instance(instance)}
+    assert {WokenRunQueue, WokenSensors} <= created
+    assert len(created) > 2
