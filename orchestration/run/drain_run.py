@@ -1,4 +1,4 @@
-"""Runs a run that drains: it stays attached and merges batch after batch. Each batch is a delivery that is reported and settled separately.
+"""Runs a run that drains: it stays attached and merges batch after batch. Each batch is a delivery that is settled and reported separately.
 
 `assets` calls it inside a run. The run lock is held while a batch is merged and released between batches, so that publications and
 backfills can take it. The run's tags name its current batch (`BatchClaim`), so its record means at any time what the record of a run of one
@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -68,49 +68,71 @@ class DrainRun:
 
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
-    """Merges the batch for which the run was started, and the batches that follow. Yields the tables of each batch after it is merged.
+    """Merges the batch for which the run was started, and the batches that follow. Yields the tables of each batch after it is settled.
 
-    A batch is settled after its tables were consumed. Raises MergeFailedError after yielding what was done; the run's tags then name the
-    batch that failed.
+    Raises MergeFailedError after yielding what was done; the run's tags then name the batch that failed.
     """
     directory = work.config.destination_dir(first.destination)
     _claim(work, first)
     with work.ports.files().drain_lock(directory) as alone:
-        yield from _merged(work, directory, first, is_first=True)
         if not alone:
+            yield from _merged(work, directory, first, lambda: False, is_first=True)
             work.say("another run is attached and drains; this one ends with its batch")
             return
         try:
-            feed = work.ports.feed(directory, first.destination)
-            yield from _rest(work, directory, feed, first)
+            yield from _all(work, directory, first)
         except RunEngineAwayError as error:
             work.say(f"this run ends: {error}; what it merged is settled by the next tick")
 
 
-def _rest(work: DrainRun, directory: Path, feed: RunEngine, first: BatchReference) -> Iterator[MergedTable]:
+def _all(work: DrainRun, directory: Path, first: BatchReference) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    taken = begun
-    reference: BatchReference | None = first
-    while reference is not None and _settled(work, feed, reference):
+    feed = work.ports.feed(directory, first.destination)
+    taken, reference = begun, first
+
+    def settle() -> bool:
+        return _settled(work, feed, reference)
+
+    while (yield from _merged(work, directory, reference, settle, is_first=reference is first)):
         threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
-        reference, taken = _next(work, feed, first.destination, begun), time.monotonic()
-        if reference is not None:
-            yield from _merged(work, directory, reference)
+        offered, taken = _next(work, feed, first.destination, begun), time.monotonic()
+        if offered is None:
+            return
+        reference = offered
 
 
 def _merged(
-    work: DrainRun, directory: Path, reference: BatchReference, *, is_first: bool = False
-) -> Iterator[MergedTable]:
-    """Merges one batch under the run lock and logs one line about it. `is_first`: its end may not be fixed."""
+    work: DrainRun, directory: Path, reference: BatchReference, settle: Callable[[], bool], *, is_first: bool
+) -> Generator[MergedTable, None, bool]:
+    """Merges one batch, settles it and yields its tables. Returns whether the run continues, as `settle` does. `is_first`: its end may not
+    be fixed.
+
+    The tables are reported last, because that takes seconds if they are many. A run that dies before leaves a batch that is settled and
+    not reported.
+    """
+    tables: list[MergedTable] = []
+    try:
+        _merge(work, directory, reference, tables, is_first=is_first)
+        continues = settle()
+    except (MergeFailedError, RunEngineAwayError):
+        yield from tables
+        raise
+    yield from tables
+    return continues
+
+
+def _merge(
+    work: DrainRun, directory: Path, reference: BatchReference, tables: list[MergedTable], *, is_first: bool
+) -> None:
+    """Merges one batch under the run lock, adds what is merged to `tables`, and logs one line about it."""
     _give_way(work, directory)
-    begun, tables, rows = time.monotonic(), 0, 0
+    begun = time.monotonic()
     with only_writer(work.ports, work.config, reference.destination, work.say):
         if is_first:
             take(work.ports, work.config, reference, work.say)
-        for merged in merge_one(work.ports, work.config, reference, _news(work.say), run=work.run):
-            tables, rows = tables + 1, rows + merged.outcome.source_rows
-            yield merged
-    work.say(f"{reference}: {rows} rows of {tables} tables merged in {time.monotonic() - begun:.2f} s")
+        tables.extend(merge_one(work.ports, work.config, reference, _news(work.say), run=work.run))
+    rows, seconds = sum(each.outcome.source_rows for each in tables), time.monotonic() - begun
+    work.say(f"{reference}: {rows} rows of {len(tables)} tables merged in {seconds:.2f} s")
 
 
 def _news(say: Callable[[str], None]) -> Callable[[str], None]:
