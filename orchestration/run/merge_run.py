@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ FAILED_TABLES = "failed_tables"  # "database.table" → why that table failed
 RUN_LOCK_SECONDS_MAX = 600.0
 TAKE_SECONDS_MAX = 30.0  # How long a run repeats its request; an engine's process restarts within this time.
 TAKE_PAUSE_SECONDS = 0.2
+SENTENCES_SECONDS = 0.5  # between two texts about merged tables in the log of a run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,28 @@ class MergedTable:
     outcome: TableReport
     batch: OutstandingBatch
     lag_seconds: float
+
+
+class JoinedSentences:
+    """Joins sentences that arrive within half a second into one text. Dagster stores each text in a transaction, and tables may be many."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._lock = say, threading.Lock()
+        self._waiting: list[str] = []
+        self._said_at = time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        with self._lock:
+            self._waiting.append(sentence)
+            due = time.monotonic() - self._said_at >= SENTENCES_SECONDS
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            waiting, self._waiting, self._said_at = self._waiting, [], time.monotonic()
+        if waiting:
+            self._say("; ".join(waiting))
 
 
 def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None) -> OutstandingBatch:
@@ -160,6 +184,7 @@ def merge_one(
     failpoints.reach(failpoints.BEFORE_MERGE)
     merged: list[MergedTable] = []
     spans = RunSpans(directory / head.path if is_wanted() else None, reference.delivery, run)
+    sentences = JoinedSentences(say)
 
     def done(outcome: TableReport) -> None:
         lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)
@@ -167,7 +192,7 @@ def merge_one(
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
         # This also shows Dagster that the run is working.
-        say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
+        sentences.say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
 
     def refusal() -> str:
         try:
@@ -198,9 +223,11 @@ def merge_one(
     try:
         ports.merge(order, done)
     except MergeFailedError as error:
+        sentences.flush()
         spans.ended(str(error))
         yield from merged
         raise
+    sentences.flush()
     spans.ended()
     failpoints.reach(failpoints.AFTER_MERGE)
     yield from merged

@@ -176,3 +176,18 @@ def test_no_run_merges_a_batch_that_it_has_not_taken(shop: Shop, monkeypatch: py
     result = shop.run()
     assert "is not fixed, because no run has taken it; nothing was written" in why_failed(result)
     assert shop.merged() == []
+
+
+def test_sentences_about_many_tables_are_joined_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [0.0], list[str]()
+    monkeypatch.setattr(merge_run.time, "monotonic", lambda: now[0])
+    sentences = merge_run.JoinedSentences(said.append)
+    for name in ("a", "b"):
+        sentences.say(name)
+    now[0] = merge_run.SENTENCES_SECONDS
+    sentences.say("c")
+    assert said == ["a; b; c"]
+    sentences.say("d")
+    sentences.flush()
+    sentences.flush()
+    assert said == ["a; b; c", "d"]
