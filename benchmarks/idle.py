@@ -59,13 +59,17 @@ def _measured(pipeline: Pipeline, seconds: float) -> list[dict[str, Any]]:
     time.sleep(seconds)
     rows = []
     for name, process in parts.items():
-        used, passed = _cpu_seconds(process) - before[name], time.monotonic() - begun
+        passed = time.monotonic() - begun
+        used = sum(spent - before[name].get(pid, 0.0) for pid, spent in _cpu_seconds(process).items())
         size = sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
         rows.append({"process": name, "cpu_percent": round(100 * used / passed, 2), "rss_mb": size // MEBIBYTE})
     return rows
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """Returns the CPU seconds of a process and of those that it started, also of the ones that have ended."""
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return float(sum(each.user + each.system + each.children_user + each.children_system for each in times))
+def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
+    """Returns the CPU seconds of a process and of each that it started, by process id. One that has ended is left out."""
+    found = {}
+    for each in (process, *process.children(recursive=True)):
+        times = each.cpu_times()
+        found[each.pid] = float(times.user + times.system)
+    return found
