@@ -40,7 +40,7 @@ from sluice.orchestration.base.table_catalog import (
 )
 from sluice.orchestration.base.translation import Side, shown_spec
 from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
-from sluice.orchestration.run.drain_run import DrainRun, claim_of, drain
+from sluice.orchestration.run.drain_run import DrainRun, Unreported, claim_of, drain
 from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer, take
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
@@ -305,8 +305,9 @@ def _merged(
             raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
         say, run = context.log.info, context.run.run_id
         if config.destinations[destination].runs == DRAIN:
-            claim = claim_of(context.instance, run)
-            yield from drain(DrainRun(ports=ports, config=config, claim=claim, run=run, say=say), reference)
+            claim, unreported = claim_of(context.instance, run), Unreported(context.instance, destination)
+            work = DrainRun(ports=ports, config=config, claim=claim, unreported=unreported, run=run, say=say)
+            yield from drain(work, reference)
             return
         with only_writer(ports, config, destination, say):
             take(ports, config, reference, say)

@@ -41,13 +41,17 @@ LOG_SUFFIX = "-wal"  # SQLite's log, which has the newest commits
 
 
 class KeptFile:
-    """The connections of this process to one SQLite file. If the file was replaced or removed, they are opened again."""
+    """The connections of this process to one SQLite file. If the file was replaced or removed, they are opened again.
+
+    A forked process opens its own ones. It leaves those of its parent open: SQLite forbids to use or to close them there.
+    """
 
     def __init__(self, url: str) -> None:
         self._url, self._path = url, db.make_url(url).database or ""
         self._lock = threading.Lock()
         self._engine: db.Engine | None = None
         self._inode: int | None = None
+        self._process = os.getpid()
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[db.Connection]:
@@ -56,6 +60,8 @@ class KeptFile:
             yield connection
 
     def engine(self) -> db.Engine:
+        if self._process != os.getpid():
+            self._leave_to_parent()
         with self._lock:
             inode = self._inode_now()
             if self._engine is None or (self._inode is not None and inode != self._inode):
@@ -67,6 +73,10 @@ class KeptFile:
     def close(self) -> None:
         with self._lock:
             self._dispose()
+
+    def _leave_to_parent(self) -> None:
+        self._parents, self._engine, self._inode = self._engine, None, None  # a reference, so that they are not closed
+        self._lock, self._process = threading.Lock(), os.getpid()
 
     def _dispose(self) -> None:
         if self._engine is not None:

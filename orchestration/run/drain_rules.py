@@ -6,7 +6,8 @@
 |---|---|---|
 | died, failed or was canceled, d merged or not | in flight | by its record, a tick hands d out again; a repeated merge changes nothing |
 | ended well, d merged, the endpoint closed | in flight | its record is a SUCCESS of d: a tick acks |
-| died or ended after d was settled, reported or not | acked | the ticks find a batch that no run's tags name, or none: they request a run |
+| died or ended after d was settled | acked | the ticks find a batch that no run's tags name, or none: they request a run |
+| died after d was settled and before it was reported | acked | the next run that drains reports d (`drain_run.Unreported`) |
 | was given up by Dagster and continues | rolled back | d is not the oldest batch: the run writes no table and takes no other batch |
 | got d, and died before its tags named it | in flight | no run's tags name d, none is attached: the ticks request a run |
 | sent an ack of d that was not answered | in flight or acked | it ends well: as in the second or the third row |

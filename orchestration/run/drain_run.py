@@ -7,15 +7,19 @@ batch means. `drain_rules` has the table of the states in which it can end."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import dagster as dg
 
+from sluice.batch_manifest.file import ManifestError, from_record, to_record
+from sluice.batch_manifest.table_report import TableReport
+from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.cdc_engine.errors import BatchNotFoundError, SluiceError
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
@@ -56,6 +60,42 @@ def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
     return claim
 
 
+class Unreported:
+    """The tables of a batch from before it is settled until they are reported, in Dagster's storage. If the run dies between, the next run
+    that drains reports them. A run that dies after it reported them and before it removed them here has them reported twice.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, destination: str) -> None:
+        self._storage, self._key = instance.daemon_cursor_storage, f"sluice/unreported/{destination}"
+
+    def keep(self, tables: Sequence[MergedTable]) -> None:
+        if tables:
+            merged = [[to_record(each.outcome), each.lag_seconds] for each in tables]
+            record = {"batch": to_record(tables[0].batch), "tables": merged}
+            self._storage.set_cursor_values({self._key: json.dumps(record)})
+
+    def remove(self) -> None:
+        self._storage.set_cursor_values({self._key: ""})
+
+    def left(self, say: Callable[[str], None]) -> list[MergedTable]:
+        """Returns the tables that a run left. If another version of Sluice kept them, it says that Dagster does not show them."""
+        text = self._storage.get_cursor_values({self._key}).get(self._key)
+        if not text:
+            return []
+        try:
+            record = json.loads(text)
+            batch = from_record(OutstandingBatch, record["batch"])
+            return [
+                MergedTable(outcome=from_record(TableReport, outcome), batch=batch, lag_seconds=lag_seconds)
+                for outcome, lag_seconds in record["tables"]
+            ]
+        except (ManifestError, KeyError, TypeError, ValueError) as error:
+            say(
+                f"a run ended before it reported what it merged, and Dagster does not show it, because it cannot be read: {error}"
+            )
+            return []
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
     """The dependencies of a run that drains. `claim`: see `BatchClaim`. `run`: the run's id. `say`: writes to the run's log in Dagster."""
@@ -63,6 +103,7 @@ class DrainRun:
     ports: Ports
     config: SluiceConfig
     claim: BatchClaim
+    unreported: Unreported
     run: str
     say: Callable[[str], None]
 
@@ -80,6 +121,7 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
             work.say("another run is attached and drains; this one ends with its batch")
             return
         try:
+            yield from work.unreported.left(work.say)
             yield from _all(work, directory, first)
         except RunEngineAwayError as error:
             work.say(f"this run ends: {error}; what it merged is settled by the next tick")
@@ -107,17 +149,18 @@ def _merged(
     """Merges one batch, settles it and yields its tables. Returns whether the run continues, as `settle` does. `is_first`: its end may not
     be fixed.
 
-    The tables are reported last, because that takes seconds if they are many. A run that dies before leaves a batch that is settled and
-    not reported.
+    The tables are reported last, because that takes seconds if they are many. `Unreported` has them until then.
     """
     tables: list[MergedTable] = []
     try:
         _merge(work, directory, reference, tables, is_first=is_first)
+        work.unreported.keep(tables)
         continues = settle()
     except (MergeFailedError, RunEngineAwayError):
         yield from tables
         raise
     yield from tables
+    work.unreported.remove()
     return continues
 
 

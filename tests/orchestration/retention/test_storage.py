@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from sluice.console.stack.dagster_storage import storage_bytes, with_storage
 from sluice.orchestration import storage
+from sluice.orchestration.retention.space import give_back
 from sluice.orchestration.storage import KeptEvents, KeptFile
 
 LIMIT_SECONDS = 30.0
@@ -158,6 +160,42 @@ def test_two_processes_write_one_file(home: Path, instance: dg.DagsterInstance) 
                 each.report_runless_asset_event(dg.AssetObservation(KEY, metadata={"number": number}))
         assert len(instance.fetch_observations(KEY, limit=100).records) == 10
         assert len(other.fetch_observations(KEY, limit=100).records) == 10
+
+
+def test_a_forked_process_opens_its_own_connections(tmp_path: Path) -> None:
+    """SQLite forbids to use a connection in a child of the process that opened it."""
+    kept = KeptFile(f"sqlite:///{tmp_path / 'a.db'}")
+    with kept.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE pids (pid INT)")
+        parents = connection.connection.dbapi_connection
+    child = os.fork()
+    if child == 0:
+        with kept.begin() as connection:
+            own = connection.connection.dbapi_connection is not parents
+            connection.exec_driver_sql(f"INSERT INTO pids VALUES ({os.getpid() if own else 0})")
+        os._exit(0)
+    os.waitpid(child, 0)
+    with kept.begin() as connection:
+        assert connection.connection.dbapi_connection is parents
+        assert connection.exec_driver_sql("SELECT pid FROM pids").scalar() == child
+    kept.close()
+
+
+def test_a_file_shrinks_while_others_keep_it_open(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    kept = KeptFile(f"sqlite:///{file}")
+    with kept.begin() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    with kept.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE a (x BLOB)")
+        connection.exec_driver_sql("INSERT INTO a VALUES (zeroblob(20000000))")
+    with kept.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM a")
+    assert give_back(str(file)) > 10_000_000
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 1_000_000
+    with kept.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO a VALUES (1)")
+    kept.close()
 
 
 @pytest.mark.parametrize("name", ["storage", "run_storage", "event_log_storage", "schedule_storage"])

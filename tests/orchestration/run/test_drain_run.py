@@ -11,6 +11,7 @@ import pytest
 
 from sluice.cdc_engine.config import DrainConfig
 from sluice.cdc_engine.errors import StagingError
+from sluice.orchestration import assets
 from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
 from sluice.orchestration.base.ports import RunEngineAwayError
 from sluice.orchestration.base.testing import FakePorts
@@ -82,9 +83,8 @@ def test_batch_after_batch_is_merged_told_and_settled_on_its_own(shop: Shop) -> 
     assert shop.engine.acked == [1, 2, 3]
     assert [call for call in shop.feed.calls if call.startswith("ack")] == ["ack 1", "ack 2", "ack 3"]
     told = shop.instance.fetch_materializations(ORDERS, limit=10, ascending=True).records
-    ends = [each.asset_materialization.metadata["end_position"].value for each in told if each.asset_materialization]
-    assert len(ends) == 3
-    assert len(set(ends)) == 3
+    assert len(_ends(shop)) == 3
+    assert len(set(_ends(shop))) == 3
     tags = [each.asset_materialization.tags or {} for each in told if each.asset_materialization]
     assert all(each["dagster/data_version"] for each in tags)
     assert shop.fakes.files.drained_by is None
@@ -110,6 +110,41 @@ def test_a_batch_is_settled_before_it_is_told_and_told_before_the_next_is_reques
     shop.run()
     assert ("ack 1", 0) in told
     assert [count for name, count in told if name.startswith("hand_out")][:1] == [1]
+
+
+def test_what_a_run_settled_and_did_not_report_is_reported_by_the_next(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise OSError("the run's process was killed")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(assets, "_event", die)
+        assert not shop.run().success
+    assert shop.engine.acked == [1]
+    assert _ends(shop) == []
+    shop.engine.capture(3)
+    assert shop.run().success
+    first, second = _ends(shop)
+    assert first != second
+    shop.engine.capture(3)
+    shop.run()
+    assert len(_ends(shop)) == 3, "each batch once"
+
+
+def _ends(shop: Shop) -> list[object]:
+    told = shop.instance.fetch_materializations(ORDERS, limit=10, ascending=True).records
+    return [each.asset_materialization.metadata["end_position"].value for each in told if each.asset_materialization]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"batch": {}, "tables": []}', '{"batch": 1}'])
+def test_tables_that_another_version_left_unreported_are_named_in_the_log(shop: Shop, text: str) -> None:
+    shop.instance.daemon_cursor_storage.set_cursor_values({"sluice/unreported/shop": text})
+    result = shop.run()
+    assert result.success
+    said = [entry.user_message or "" for entry in shop.instance.all_logs(result.run_id)]
+    assert any("Dagster does not show it, because it cannot be read" in each for each in said)
+    assert len(_ends(shop)) == 1
 
 
 def test_the_tags_name_the_batch_that_the_run_is_at(shop: Shop) -> None:
