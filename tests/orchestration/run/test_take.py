@@ -180,7 +180,7 @@ def test_no_run_merges_a_batch_that_it_has_not_taken(shop: Shop, monkeypatch: py
 
 def test_sentences_about_many_tables_are_joined_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     now, said = [0.0], list[str]()
-    monkeypatch.setattr(merge_run.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("sluice.orchestration.run.merge_run.time.monotonic", lambda: now[0])
     sentences = merge_run.JoinedSentences(said.append)
     for name in ("a", "b"):
         sentences.say(name)
