@@ -145,6 +145,6 @@ def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     if not config.destinations:  # The jobs below need at least one destination.
         return dg.Definitions()
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
-    deciding = (instance_job(config), decide_job(config))
+    deciding = (instance_job(config), decide_job(config, ports))
     jobs = [backfill_job(config, ports), repair_job(config, ports), *deciding, catch_up_job(config)]
     return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs))

@@ -54,18 +54,11 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     def repair(context: dg.OpExecutionContext) -> None:
         config = asked(**context.op_config)
         try:
-            # This run is a fork of a process that may have started before the source changed.
-            now = settings.with_sources_in_use()
-            request = request_of(now, config)
-            plan = plan_repair(now, request)
-            if config.only_plan:
-                context.add_output_metadata(_of_all(Repaired(plan=plan)))
-                return
-            listener = _listener(context, now, request)
-            made = run_repair(ports, now, request, plan, listener, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
+            request = request_of(settings, config)
+            made = repaired(context, settings, ports, request, only_plan=config.only_plan)
         except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
-        context.add_output_metadata(_of_all(made))
+        context.add_output_metadata(told_of(made))
 
     @dg.job(
         name=JOB,
@@ -80,6 +73,19 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         repair()
 
     return job
+
+
+def repaired(
+    context: dg.OpExecutionContext, settings: SluiceConfig, ports: Ports, request: RepairRequest, *, only_plan: bool
+) -> Repaired:
+    """Compares, and, unless `only_plan`, repairs. Reports each table as an event of the run. Raises SluiceError, MergeFailedError."""
+    # This run is a fork of a process that may have started before the source changed.
+    now = settings.with_sources_in_use()
+    plan = plan_repair(now, request)
+    if only_plan:
+        return Repaired(plan=plan)
+    listener = _listener(context, now, request)
+    return run_repair(ports, now, request, plan, listener, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
 
 
 def _listener(context: dg.OpExecutionContext, config: SluiceConfig, request: RepairRequest) -> RepairListener:
@@ -110,7 +116,8 @@ def _listener(context: dg.OpExecutionContext, config: SluiceConfig, request: Rep
     return RepairListener(say=context.log.info, done=done, checked=checked)
 
 
-def _of_all(made: Repaired) -> dict[str, dg.MetadataValue[Any]]:
+def told_of(made: Repaired) -> dict[str, dg.MetadataValue[Any]]:
+    """Returns the metadata of a repair, or of its plan: what differs per table, and what was done."""
     lines = [
         f"- {each.name}: "
         + (each.refused or ", ".join(f"{count} {kind}" for kind, count in each.keys.items() if count))

@@ -1,5 +1,5 @@
-"""Defines the job by which an operator approves a schema change, resumes a table or forgets a consumer from Dagster's launchpad, like
-`sluice schema` and `sluice consumer`.
+"""Defines the job by which an operator approves a schema change, resumes or repairs a table, or forgets a consumer from Dagster's
+launchpad, like `sluice schema`, `sluice repair` and `sluice consumer`.
 """
 
 # no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
@@ -7,6 +7,7 @@
 import enum
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -15,7 +16,11 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ActRefusedError, SluiceError
 from sluice.cdc_engine.states import OF_THE_LAKE
 from sluice.orchestration.base.one_destination import one_destination, with_destination
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.decisions.waiting import waiting
 from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.repair_jobs import repaired, told_of
+from sluice.orchestration.run.repair_run import RepairRequest
 
 JOB = "decide"
 REASON_TAG = "sluice/reason"
@@ -27,6 +32,8 @@ class Act(enum.Enum):
     show = "show"
     approve = "approve"
     resume = "resume"
+    plan_repair = "plan_repair"
+    repair = "repair"
     forget = "forget"
 
 
@@ -36,12 +43,13 @@ class Decision(dg.Config):
     act: Act = Field(
         default=Act.show,
         description=(
-            "show: changes nothing; the run shows the pending schema changes with what each plan does. approve: a pending schema change, "
-            "with one of its plans. resume: a stopped table. forget: a consumer with its cursor."
+            "show: changes nothing; the run shows what waits for a decision, and what each decision would do. approve: a pending schema "
+            "change, with one of its plans. resume: a stopped table. plan_repair: changes nothing; compares and shows what repair would "
+            "do. repair: reads the rows that differ again. forget: a consumer with its cursor."
         ),
     )
     destination: str = ""  # `with_destination` accepts only names from conf/
-    table: str = Field(default="", description="DATABASE.TABLE, for approve and resume.")
+    table: str = Field(default="", description="DATABASE.TABLE, for approve, resume and repair (empty: all tables).")
     statement: str = Field(
         default="",
         description="For approve: the statement that you have seen, so that another one is refused. Empty: the pending one.",
@@ -51,7 +59,7 @@ class Decision(dg.Config):
     reason: str = Field(default="", description=f"Why, for whoever reads it later: the run's tag {REASON_TAG}.")
 
 
-def decide_job(settings: SluiceConfig) -> dg.JobDefinition:
+def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     """Returns the job. The running engine executes what was decided within seconds."""
     names = {*settings.destinations, *settings.groups}
     asked = with_destination(Decision, names)
@@ -61,19 +69,27 @@ def decide_job(settings: SluiceConfig) -> dg.JobDefinition:
         decision = asked(**context.op_config)
         try:
             name = one_destination(decision.destination, names)
-            if decision.act is not Act.show and not decision.reason.strip():
+            if decision.act not in CHANGE_NOTHING and not decision.reason.strip():
                 raise ActRefusedError("`reason` is empty: write why this is decided")
-            told = ACTS[decision.act](settings.destination_dir(name), decision)
-        except SluiceError as error:
+            directory, told = settings.destination_dir(name), dict[str, dg.MetadataValue[Any]]()
+            if decision.act is Act.show:
+                told = {"told": dg.MetadataValue.md(waiting(context.instance, directory, name))}
+            elif decision.act in REPAIRS:
+                told = _repaired(context, settings, ports, decision)
+            else:
+                told = {"told": dg.MetadataValue.md(ACTS[decision.act](directory, decision))}
+        except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
-        if decision.reason:
-            context.instance.add_run_tags(context.run_id, {REASON_TAG: decision.reason})
-        context.add_output_metadata({"told": dg.MetadataValue.md(told)})
+        _tag(context, decision)
+        context.add_output_metadata(told)
 
     @dg.job(
         name=JOB,
         executor_def=dg.in_process_executor,
-        description="Shows the schema changes that wait for approval, approves one, resumes a stopped table or forgets a consumer.",
+        description=(
+            "Shows what waits for a decision and what each decision would do: launch it as it is. Approves a schema change, resumes a "
+            "stopped table, repairs rows that differ, or forgets a consumer."
+        ),
     )
     def job() -> None:
         decide()
@@ -81,12 +97,18 @@ def decide_job(settings: SluiceConfig) -> dg.JobDefinition:
     return job
 
 
-def _show(directory: Path, _: Decision) -> str:
-    from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
+def _tag(context: dg.OpExecutionContext, decision: Decision) -> None:
+    if decision.reason:
+        context.instance.add_run_tags(context.run_id, {REASON_TAG: decision.reason})
 
-    pending = stopped_table.pending_changes(directory)
-    parts = [f"**{each.stop.database}.{each.stop.table}**\n\n{each.stop.reason}" for each in pending]
-    return "\n\n".join(parts) or "no change waits for review"
+
+def _repaired(
+    context: dg.OpExecutionContext, settings: SluiceConfig, ports: Ports, decision: Decision
+) -> dict[str, dg.MetadataValue[Any]]:
+    name = one_destination(decision.destination, settings.destinations)
+    request = RepairRequest(destination=name, tables=(decision.table,) if decision.table else ())
+    _tag(context, decision)  # before the first change, because a repair that fails has repaired tables
+    return told_of(repaired(context, settings, ports, request, only_plan=decision.act is Act.plan_repair))
 
 
 def _approve(directory: Path, decision: Decision) -> str:
@@ -122,8 +144,9 @@ def _forget(directory: Path, decision: Decision) -> str:
     return f"consumer {decision.consumer} of {directory.name} is forgotten with its cursor"
 
 
+CHANGE_NOTHING = {Act.show, Act.plan_repair}
+REPAIRS = {Act.plan_repair, Act.repair}
 ACTS: dict[Act, Callable[[Path, Decision], str]] = {
-    Act.show: _show,
     Act.approve: _approve,
     Act.resume: _resume,
     Act.forget: _forget,
