@@ -21,6 +21,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.table_meta.history.tables_file import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.base.table_catalog import (
@@ -34,6 +35,7 @@ from sluice.orchestration.base.table_catalog import (
     named,
     owners_of,
     size_metadata,
+    source_comments,
     source_group_of,
     source_key,
     source_schema,
@@ -65,7 +67,7 @@ def merge_name(destination: str) -> str:
 
 def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]) -> list[dg.AssetSpec]:
     """Returns the external assets: the tables of the source."""
-    settings = config.destinations[destination]
+    settings, comments = config.destinations[destination], source_comments(config, destination)
     return [
         shown_spec(
             Side.SOURCE,
@@ -75,8 +77,10 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
                 group_name=source_group_of(settings, table.name),
                 owners=owners_of(settings, table.name),
                 kinds={"mysql"},
-                description=f"The table {table.name} in the source of {destination}.",
-                metadata={"dagster/column_schema": source_schema(table.columns)} if table.columns else None,
+                description=_described(comments, table, f"The table {table.name} in the source of {destination}."),
+                metadata={"dagster/column_schema": source_schema(table.columns, comments.get(table.name, {}))}
+                if table.columns
+                else None,
             ),
         )
         for table in tables
@@ -163,6 +167,12 @@ def resnapshot(context: dg.OpExecutionContext, config: SluiceConfig, destination
         )
         told = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
         context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=told))
+
+
+def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
+    """Returns the description of an asset: the comment of the table in the source, and a sentence."""
+    comment = comments.get(table.name, {}).get("", "")
+    return f"{comment}\n\n{sentence}" if comment else sentence
 
 
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
@@ -338,7 +348,11 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, foll
         owners=owners_of(settings, table.name),
         freshness_policy=fresh,
         kinds=DELTA_KINDS,
-        description=f"The rows of {table.name} in the source of {destination}, {key}.",
+        description=_described(
+            source_comments(config, destination),
+            table,
+            f"The rows of {table.name} in the source of {destination}, {key}.",
+        ),
         metadata=details,
     )
     # It is not required: a batch may lack tables that its run selects.

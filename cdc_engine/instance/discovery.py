@@ -101,5 +101,6 @@ def discover(config: SluiceConfig, destination: str, password: str | None = None
         connection.close()
     tables = tuple(schema.version() for schema in snapshot.tables)
     cascades = () if snapshot.server.logs_cascades else Cascades(snapshot.tables, captured.keeps).all()
-    write_tables(config.destination_dir(destination) / TABLES_FILE, tables, cascades)
+    comments = {f"{each.database}.{each.table}": each.comments for each in snapshot.tables if each.comments}
+    write_tables(config.destination_dir(destination) / TABLES_FILE, tables, cascades, comments)
     return tables

@@ -11,7 +11,7 @@ from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChang
 from sluice.cdc_engine.durable_files import keep_file
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.history import TableHistory
-from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, comments_of
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.history.tables_file import TablesText
 from sluice.cdc_engine.table_meta.schema import TableSchema
@@ -43,9 +43,9 @@ class PublishedHistory:
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
         self._fence()
-        before = self._history.all_cascades()
+        before = (self._history.all_cascades(), self._history.revision)
         changes = self._history.apply(statement, default_database, position, session)
-        if changes or self._history.all_cascades() != before:
+        if changes or (self._history.all_cascades(), self._history.revision) != before:
             self.publish(position)
         return changes
 
@@ -89,6 +89,8 @@ class PublishedHistory:
     def publish(self, position: Position) -> None:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))
         in_order = tuple(sorted(tables, key=lambda table: table.name))
-        content = self._text.of(in_order, self._history.all_cascades()).encode()
+        states = ((each.name, self._history.state(each.database, each.table, position)) for each in in_order)
+        comments = {name: found for name, state in states if (found := comments_of(state))}
+        content = self._text.of(in_order, self._history.all_cascades(), comments).encode()
         keep_file(self._tables_file, content)
         self._share(content)

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
@@ -50,7 +51,7 @@ class DeclaredColumn:
     otherwise empty.
 
     `generated`, `default`: as in contracts.Column. In both servers, row images contain generated and invisible columns at their
-    positions.
+    positions. `comment`: only describes, so columns that differ in it are equal.
     """
 
     name: str
@@ -60,6 +61,7 @@ class DeclaredColumn:
     generated: str = ""
     visible: bool = True
     default: tuple[str | None, ...] = ()
+    comment: str = dataclasses.field(default="", compare=False)
 
     def column(self) -> Column:
         """Returns the column in the form that row images have."""
@@ -80,7 +82,8 @@ class DeclaredColumn:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "default": list(self.default)}
+        record = {**dataclasses.asdict(self), "default": list(self.default)}
+        return record if self.comment else {name: value for name, value in record.items() if name != "comment"}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> DeclaredColumn:
@@ -127,7 +130,7 @@ class TableSchema:
     name.
 
     `engine`: in capitals; empty for engines with foreign keys, and if none was named, which is taken for InnoDB. `from_create`: the
-    stream had the table's CREATE TABLE while it was captured, so every row of it came as a row event.
+    stream had the table's CREATE TABLE while it was captured, so every row of it came as a row event. `comment`: as in DeclaredColumn.
     """
 
     database: str
@@ -138,6 +141,18 @@ class TableSchema:
     foreign_keys: tuple[ForeignKey, ...] = ()
     engine: str = ""
     from_create: bool = dataclasses.field(default=False, compare=False)  # Equal schemas may have different origins.
+    comment: str = dataclasses.field(default="", compare=False)
+
+    @functools.cached_property
+    def comments(self) -> dict[str, str]:
+        """The comments by column; that of the table is under an empty name. Only those that are not empty."""
+        found = {"": self.comment, **{column.name: column.comment for column in self.columns}}
+        return {name: comment for name, comment in found.items() if comment}
+
+    def with_comments(self, comments: Mapping[str, str]) -> TableSchema:
+        """Returns the schema with the comments of `comments`, for columns that a table map describes."""
+        columns = tuple(dataclasses.replace(each, comment=comments.get(each.name, "")) for each in self.columns)
+        return dataclasses.replace(self, columns=columns, comment=comments.get("", ""))
 
     def version(self) -> TableVersion:
         """The version with these columns. It is the same object each time, so that an unchanged schema costs nothing."""
@@ -155,6 +170,7 @@ class TableSchema:
             "foreign_keys": [key.to_json() for key in self.foreign_keys],
             **({"engine": self.engine} if self.engine else {}),
             **({"from_create": True} if self.from_create else {}),
+            **({"comment": self.comment} if self.comment else {}),
         }
 
     @classmethod
@@ -170,6 +186,7 @@ class TableSchema:
             foreign_keys=tuple(ForeignKey.from_json(key) for key in record["foreign_keys"]),
             engine=record.get("engine", ""),
             from_create=bool(record.get("from_create")),
+            comment=record.get("comment", ""),
         )
 
 

@@ -143,6 +143,11 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
     }
 
 
+def source_comments(config: SluiceConfig, destination: str) -> tables_file.Comments:
+    """Returns the comments of the source's tables and columns, for the list from which definitions are built. Raises MetaError."""
+    return tables_file.read_comments(_list_of_definitions(config, destination))
+
+
 def delta_key(destination: str, name: str) -> dg.AssetKey:
     """Returns the key of the asset of a Delta table; `name` is "database.table".
 
@@ -201,13 +206,14 @@ def source_group_of(settings: DestinationConfig, table: str) -> str:
     return f"{group_of(settings, table)}_source"
 
 
-def source_schema(columns: Iterable[Column]) -> dg.TableSchema:
-    """Returns the columns of a MySQL table for Dagster's display."""
+def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.TableSchema:
+    """Returns the columns of a MySQL table for Dagster's display. `comments`: by column."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
                 name=column.name,
                 type=column.mysql_type or "unknown",
+                description=comments.get(column.name),
                 constraints=dg.TableColumnConstraints(nullable=column.nullable),
             )
             for column in columns
@@ -244,17 +250,21 @@ class SourceColumns:
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory, self._destination = config.destination_dir(destination), destination
         self._written_ns, self._tables = -1, dict[str, TableVersion]()
+        self._comments: tables_file.Comments = {}
         self._path, self._looked = Path(), -math.inf
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
         """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source column of each.
 
-        A column that the source no longer has, or that Sluice adds, has no source column; the others are described by their type in the
-        source.
+        A column that the source no longer has, or that Sluice adds, has no source column; the others are described by their comment and
+        their type in the source.
         """
-        there = self._known(table)
+        there, comments = self._known(table), self._comments.get(table, {})
+        described = {
+            name: f"{comments[name]} ({kind})" if name in comments else kind for name, kind in there.items() if kind
+        }
         schema = dg.TableSchema(
-            [dg.TableColumn(name=name, type=kind, description=there.get(name) or None) for name, kind in columns]
+            [dg.TableColumn(name=name, type=kind, description=described.get(name)) for name, kind in columns]
         )
         return {"dagster/column_schema": dg.MetadataValue.table_schema(schema), **self._lineage(table, columns)}
 
@@ -277,6 +287,7 @@ class SourceColumns:
             written_ns = self._path.stat().st_mtime_ns
             if written_ns != self._written_ns:
                 self._tables = {each.name: each for each in tables_file.read_tables(self._path)}
+                self._comments = tables_file.read_comments(self._path)
                 self._written_ns = written_ns
         except (OSError, MetaError):  # Additional metadata must not make a merge fail.
             return {}

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
 from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.table_meta.history import tables_file
 from sluice.orchestration.assets import tell_quarantine
 from sluice.orchestration.base import table_catalog
 from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, engine_key, source_key
@@ -75,6 +76,28 @@ def test_columns_of_the_lake_say_which_of_the_source_they_are(tmp_path: Path) ->
     assert set(sources.metadata("shop.new", (("id", "bigint"),))) == {"dagster/column_schema"}
     write_tables(config.destination_dir("shop"), ("shop.new",))
     assert "dagster/column_lineage" in sources.metadata("shop.new", (("id", "bigint"),)), "looked up anew"
+
+
+@pytest.mark.found
+def test_comments_of_the_source_describe_assets_and_columns(tmp_path: Path) -> None:
+    """Number 30: the assets and their columns had no comments of the source."""
+    config = described(tmp_path)
+    path = config.destination_dir("shop") / tables_file.TABLES_FILE
+    comments = {ORDERS: {"": "what was sold", "id": "the order's number"}}
+    tables_file.write_tables(path, tables_file.read_tables(path), comments=comments)
+    graph = graph_of(config)
+    lake, source = graph.get(delta_key("shop", ORDERS)), graph.get(source_key("shop", ORDERS))
+    assert str(lake.description).startswith("what was sold\n\nThe rows of shop.orders")
+    assert str(source.description).startswith("what was sold\n\nThe table shop.orders")
+    assert source.metadata["dagster/column_schema"].columns[0].description == "the order's number"
+    plain = graph.get(source_key("shop", ITEMS))
+    assert str(plain.description).startswith("The table shop.items")
+    assert plain.metadata["dagster/column_schema"].columns[0].description is None
+    sources = SourceColumns(config, "shop")
+    columns = sources.metadata(ORDERS, (("id", "bigint"), ("gone", "string")))["dagster/column_schema"].value.columns
+    assert [column.description for column in columns] == ["the order's number (bigint unsigned)", None]
+    (plain_column,) = sources.metadata(ITEMS, (("id", "bigint"),))["dagster/column_schema"].value.columns
+    assert plain_column.description == "bigint unsigned"
 
 
 def test_a_table_whose_values_go_to_quarantine_has_a_check_that_counts_them(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def altered(
     key = _key(statement, schema, slots)
     columns = tuple(in_key(slot.column, (*key, *_in_periods(statement, slots))) for slot in slots)
     engine = kept_engine(statement.engine) if statement.engine else schema.engine
-    after = dataclasses.replace(schema, charset=charset, columns=columns, key=key, engine=engine)
+    comment = schema.comment if statement.comment is None else statement.comment
+    after = dataclasses.replace(schema, charset=charset, columns=columns, key=key, engine=engine, comment=comment)
     fills, unknown = _fills(additions, session)
     names = {column.name: slot.was.name for column, slot in zip(columns, slots, strict=True) if slot.was}
     alterations = difference(schema, after, names, strict=statement.strict)

@@ -67,6 +67,7 @@ def created(
         columns=columns,
         key=key,
         engine=kept_engine(statement.engine),
+        comment=statement.comment,
     )
     schema = with_row_times(schema) if statement.versioned else schema
     return dataclasses.replace(schema, foreign_keys=of_created(statement, schema, rules))
@@ -87,6 +88,7 @@ def declared_column(
         generated=definition.generated,
         visible=definition.visible,
         default=known_default(dataclasses.replace(definition, type=declared, charset=charset), session),
+        comment=definition.comment,
     )
 
 

@@ -15,6 +15,7 @@ from sluice.cdc_engine.table_meta.ddl.column_definition import (
     read_charset,
     read_collation,
     read_column,
+    read_comment,
 )
 from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
 from sluice.cdc_engine.table_meta.ddl.default_value import read_default
@@ -59,6 +60,7 @@ class _Alteration:
     others: list[tuple[TableName, str]] = dataclasses.field(default_factory=list)
     engine: str = ""
     union: tuple[TableName, ...] = ()
+    comment: str | None = None
     acted: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -99,6 +101,7 @@ def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: 
         others=tuple(alteration.others),
         engine=alteration.engine,
         union=alteration.union,
+        comment=alteration.comment,
     )
 
 
@@ -340,6 +343,10 @@ def _collation(action: _Action) -> None:
         action.note(SetCharset(charset))
 
 
+def _comment(action: _Action) -> None:
+    action.alteration.comment = read_comment(action.cursor)
+
+
 def _order_by(action: _Action) -> None:
     """Skips ORDER BY a, b DESC. The list continues after a comma if a bare column follows."""
     cursor = action.cursor
@@ -408,6 +415,7 @@ _ACTIONS: tuple[tuple[str, Callable[[_Action], None]], ...] = (
     (r"(?:REORGANIZE|COALESCE|ANALYZE|CHECK|OPTIMIZE|REBUILD|REPAIR) PARTITION ", _skip_all),
     (r"(?:ENGINE|TYPE) ", _engine),
     (r"UNION ", _union),
+    (r"COMMENT ", _comment),
     (rf"{_OPTIONS} ", _option),
 )
 ACTIONS: tuple[tuple[re.Pattern[str], Callable[[_Action], None]], ...] = tuple(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from sluice.cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
-from sluice.cdc_engine.binlog.charsets.statement_text import Literals
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals, LiteralUnknownError
 from sluice.cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
 from sluice.cdc_engine.table_meta.ddl.default_value import Default, read_default, skip_value
@@ -18,6 +18,7 @@ from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, r
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
+COMMENT_CHARSET = "utf8mb3"  # of the servers' dictionaries
 # These words follow the last column of an ALTER without a comma.
 _PARTITIONS = re.compile(r"PARTITION BY |REMOVE PARTITIONING ")
 FIRST = ""  # The value of `after` for a column that becomes the first one.
@@ -46,6 +47,7 @@ class ColumnDefinition:
     default: Default | None = None
     after: str | None = None
     if_not_exists: bool = False
+    comment: str = ""
     literals: Literals = Literals()  # noqa: RUF009 - a value
     references: ForeignKeyDefinition | None = None
 
@@ -75,6 +77,15 @@ def read_charset(cursor: TokenCursor) -> str:
     if charset is None:
         raise UnreadableError(f"the character set {name!r} is not known")
     return charset.name
+
+
+def read_comment(cursor: TokenCursor) -> str:
+    """Parses the text after COMMENT. Returns an empty text if it has bytes that are no characters: it only describes."""
+    cursor.accept_sign("=")
+    try:
+        return cursor.literals.stored(cursor.next().text, COMMENT_CHARSET)
+    except LiteralUnknownError:
+        return ""
 
 
 def accept_default(cursor: TokenCursor) -> bool:
@@ -190,6 +201,10 @@ def _one_token(cursor: TokenCursor, _column: ColumnDefinition) -> None:
     cursor.next()
 
 
+def _comment(cursor: TokenCursor, column: ColumnDefinition) -> None:
+    column.comment = read_comment(cursor)
+
+
 def _on_update(cursor: TokenCursor, _column: ColumnDefinition) -> None:
     skip_value(cursor)
 
@@ -242,7 +257,7 @@ _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("WITHOUT", "SYSTEM", "VERSIONING"), _nothing),
     (("INVISIBLE",), _invisible),
     (("VISIBLE",), _nothing),
-    (("COMMENT",), _one_token),
+    (("COMMENT",), _comment),
     (("CONSTRAINT",), _constraint),
     (("CHECK",), _check),
     (("NOT", "ENFORCED"), _nothing),

@@ -12,6 +12,7 @@ from sluice.cdc_engine.table_meta.ddl.column_definition import (
     read_charset,
     read_collation,
     read_column,
+    read_comment,
 )
 from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
@@ -115,6 +116,8 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
         elif cursor.accept("ENGINE") or cursor.accept("TYPE"):
             cursor.accept_sign("=")
             statement = dataclasses.replace(statement, engine=cursor.expect_name())
+        elif cursor.accept("COMMENT"):
+            statement = dataclasses.replace(statement, comment=read_comment(cursor))
         elif cursor.accept("UNION"):
             cursor.accept_sign("=")
             statement = dataclasses.replace(statement, union=read_table_names(cursor))

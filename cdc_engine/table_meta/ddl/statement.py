@@ -43,7 +43,7 @@ class CreateTable:
     `select_words`, `select_calls`: of that SELECT, as in StatementRowChange.
     `foreign_keys`: in the statement's order, including those of columns. `engine`: as written, empty for the server's default. `union`:
     the tables that contain the rows of a MERGE table. `versioned`: MariaDB keeps earlier versions of rows (WITH SYSTEM VERSIONING).
-    `sequence`: it is not a table but a MariaDB sequence (SEQUENCE=1).
+    `sequence`: it is not a table but a MariaDB sequence (SEQUENCE=1). `comment`: the table's.
     """
 
     kind: str
@@ -62,6 +62,7 @@ class CreateTable:
     union: tuple[TableName, ...] = ()
     versioned: bool = False
     sequence: bool = False
+    comment: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +189,7 @@ class AlterTable:
     CreateTable.
 
     `renames_to`: the table's new name, if it gets one. `strict`: the session refused values that a new type cannot hold; outside strict
-    mode NULL becomes a value if a column becomes NOT NULL.
+    mode NULL becomes a value if a column becomes NOT NULL. `comment`: the table's new one; None if it stays.
     """
 
     kind: str
@@ -200,6 +201,7 @@ class AlterTable:
     others: tuple[tuple[TableName, str], ...] = ()
     engine: str = ""
     union: tuple[TableName, ...] = ()
+    comment: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -325,7 +325,7 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
         if statement.rows_lost:
             reason = f"{', '.join(statement.rows_lost)} is not supported"
             yield _stop(context, name, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), done.schema)
-    elif statement.rows_lost or done.schema != schema:
+    elif statement.rows_lost or done.schema != schema or done.schema.comments != schema.comments:
         yield from _become(context, name, statement.kind, done, statement.rows_lost)
 
 
@@ -374,7 +374,7 @@ def _taken_over(
     yield taken_over(name, origin, before, early=altered_too)
     if altered_too:
         yield from _become(context, name, kind, done)
-    elif done.schema != before:
+    elif done.schema != before or done.schema.comments != before.comments:
         yield DdlEffect(name, None, done.schema)
 
 

@@ -80,6 +80,7 @@ class TableHistory:
         self._captured = captured
         self._known = KnownSchemas()
         self._known_cascades: Cascades | None = None
+        self.revision = 0  # it rises with what the history learns
         try:
             for record in self._repository.load():
                 self._known.remember(record)
@@ -149,6 +150,7 @@ class TableHistory:
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
         if learnt is not None and schema is not None:  # A table map contains no foreign keys.
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
+            learnt = learnt.with_comments(schema.comments)
         return version, learnt
 
     def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
@@ -289,6 +291,7 @@ class TableHistory:
     def _store(self, records: list[HistoryRecord]) -> None:
         if records:
             self._repository.append(records)
+            self.revision += 1
         for record in records:
             self._known.remember(record)
             if self._known_cascades is not None and self._changes_cascades(self._known_cascades, record):

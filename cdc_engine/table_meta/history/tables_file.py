@@ -1,5 +1,5 @@
-"""Reads and writes `tables.json`: the captured tables with columns and keys, and the foreign keys that change their rows without row
-events.
+"""Reads and writes `tables.json`: the captured tables with columns, keys and comments, and the foreign keys that change their rows without
+row events.
 
 Written by the instance; read by the console and by the code that makes asset definitions.
 
@@ -42,7 +42,8 @@ class ForeignKeyNote:
     followed: bool
 
 
-Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]
+Comments = Mapping[str, Mapping[str, str]]  # "database.table" → its comments, as in TableSchema.comments.
+Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...], Comments]
 
 
 class TablesText:
@@ -52,14 +53,17 @@ class TablesText:
         self._parts: dict[str, tuple[TableVersion, str]] = {}
         self._cascades: tuple[tuple[Cascade, ...], str] = ((), "[]")
 
-    def of(self, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> str:
+    def of(
+        self, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = (), comments: Comments | None = None
+    ) -> str:
         """Returns the text for a list of tables, with a line for each of them."""
         self._parts = {table.name: self._part(table) for table in tables}
         lines = ",\n".join(part for _, part in self._parts.values())
         followed = tuple(cascades)
         if followed != self._cascades[0]:
             self._cascades = followed, json.dumps([dataclasses.asdict(cascade) for cascade in followed])
-        return f'{{"format": {FORMAT}, "cascades": {self._cascades[1]}, "tables": [\n{lines}\n]}}\n'
+        described = f'"comments": {json.dumps(comments)}, ' if comments else ""
+        return f'{{"format": {FORMAT}, "cascades": {self._cascades[1]}, {described}"tables": [\n{lines}\n]}}\n'
 
     def _part(self, table: TableVersion) -> tuple[TableVersion, str]:
         there = self._parts.get(table.name)
@@ -68,9 +72,11 @@ class TablesText:
         return table, _text_of(table)
 
 
-def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> None:
+def write_tables(
+    path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = (), comments: Comments | None = None
+) -> None:
     """Replaces the file. Raises MetaError if it cannot be written; the old file is then unchanged."""
-    keep_file(path, TablesText().of(tables, cascades))
+    keep_file(path, TablesText().of(tables, cascades, comments))
 
 
 def _text_of(table: TableVersion) -> str:
@@ -107,6 +113,11 @@ def read_cascades(path: Path) -> tuple[Cascade, ...]:
     `read_tables`.
     """
     return _read(path)[1]
+
+
+def read_comments(path: Path) -> Comments:
+    """Returns the comments of the source's tables and columns in the file. Raises the same errors as `read_tables`."""
+    return _read(path)[2]
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
@@ -167,7 +178,7 @@ def _parsed(path: Path) -> Content:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return (), ()
+        return (), (), {}
     except (OSError, ValueError) as error:
         raise MetaError(f"the table list {path} cannot be read; delete it, and the engine writes it again") from error
     try:
@@ -176,7 +187,7 @@ def _parsed(path: Path) -> Content:
                 f"the table list {path} has format {record['format']}, not {FORMAT}; delete it, and the engine writes it again"
             )
         tables = tuple(_table(table) for table in record["tables"])
-        return tables, tuple(_cascade(cascade) for cascade in record["cascades"])
+        return tables, tuple(_cascade(cascade) for cascade in record["cascades"]), record.get("comments", {})
     except (KeyError, TypeError) as error:
         raise MetaError(
             f"the table list {path} has another shape; delete it, and the engine writes it again"

@@ -101,6 +101,8 @@ def differences(history: TableHistory, steps: list[Step]) -> list[str]:
 
 
 def _difference(got: TableSchema | None, expected: TableSchema | None) -> str:
+    if got is not None and expected is not None and got.comments != expected.comments:
+        return f"got the comments {got.comments}, expected {expected.comments}"
     if got == expected:
         return ""
     if got is None or expected is None:

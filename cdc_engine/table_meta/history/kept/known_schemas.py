@@ -75,7 +75,8 @@ class KnownSchemas:
         if record.kind is RecordKind.OBJECT:
             timeline = self._objects.get(_object_key(record))
             return ((timeline.at(key) if timeline else None) or ()) == _object_state(record)
-        return self.table((record.database, record.table), key) == table_state(record)
+        there, state = self.table((record.database, record.table), key), table_state(record)
+        return there == state and comments_of(there) == comments_of(state)
 
     def drop_after(self, key: int) -> bool:
         """Removes everything after `key`. Returns whether there was anything."""
@@ -96,6 +97,12 @@ def _object_state(record: HistoryRecord) -> tuple[StoredObject, ...]:
     if "table" not in record.content:
         return ()
     return (StoredObject.from_json(record.database, record.table, record.content),)
+
+
+def comments_of(state: KnownTable) -> dict[str, str]:
+    """Returns the comments of a table in the form of `TableSchema.comments`; none if its schema is unknown."""
+    schema = state if isinstance(state, TableSchema) or state is None else state.schema
+    return schema.comments if schema is not None else {}
 
 
 def table_state(record: HistoryRecord) -> TableSchema | Stopped | DroppedTable:

@@ -59,12 +59,12 @@ _NATIVE_FOREIGN_KEYS = (
 )
 _DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
 _TABLES = (
-    "SELECT table_schema, table_name, table_collation, engine, table_type FROM information_schema.tables "
+    "SELECT table_schema, table_name, table_collation, engine, table_type, table_comment FROM information_schema.tables "
     "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
 )
 _COLUMNS = (
-    "SELECT table_schema, table_name, column_name, column_type, character_set_name, is_nullable, {extra}, column_default "
-    "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
+    "SELECT table_schema, table_name, column_comment, column_name, column_type, character_set_name, is_nullable, {extra}, "
+    "column_default FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
 # For system-versioned tables: the columns with the times of their rows.
@@ -134,7 +134,9 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
         try:
             table = _table(name, collations[name], columns[name], keys[name], notation)
             keys_of_others = in_order(foreign_keys.get(name, ()))
-            table = dataclasses.replace(table, foreign_keys=keys_of_others, engine=engines.get(name, ""))
+            table = dataclasses.replace(
+                table, foreign_keys=keys_of_others, engine=engines.get(name, ""), comment=shown[name][3] or ""
+            )
             tables.append(with_row_times(table) if name in versioned else table)
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
@@ -296,8 +298,10 @@ def _table(
         table=name[1],
         charset=charset.name if charset else "",
         columns=tuple(
-            dataclasses.replace(column, default=_default(column, extra, default, notation))
-            for column, extra, default in ((_column(*shown), shown[-1], default) for *shown, default in columns)
+            dataclasses.replace(column, default=_default(column, extra, default, notation), comment=comment or "")
+            for column, comment, extra, default in (
+                (_column(*shown), comment, shown[-1], default) for comment, *shown, default in columns
+            )
         ),
         key=tuple(key),
     )
