@@ -24,7 +24,9 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.table_meta.history.tables_file import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.base.side_tables import SideTable, side_events, side_tables
 from sluice.orchestration.base.table_catalog import (
+    DELTA_KINDS,
     SourceColumns,
     checkable,
     default_key,
@@ -57,7 +59,6 @@ MERGE_CONFIG = {
     "first_end": dg.Field(int, is_required=False, description="The order key up to which it was staged first."),
     "delivery": dg.Field(int, is_required=False, description="The number of this delivery. It never repeats."),
 }
-DELTA_KINDS = {"deltalake", "spark"}
 
 
 def merge_name(destination: str) -> str:
@@ -98,7 +99,7 @@ def delta_assets(
     table_of = {delta_key(destination, table.name): table.name for table in tables}
     checked = checkable(destination, table_of.values())
     quarantining = [name for name in checked if quarantines(config, destination, name)]
-    followed = foreign_keys(config, destination)
+    followed, sides = foreign_keys(config, destination), side_tables(config, destination, tables)
     for table in tables:
         name = _port_name(table.name)
         outs[name] = _delta_out(config, destination, table, followed.get(table.name, ()))
@@ -137,6 +138,7 @@ def delta_assets(
                 )
             else:
                 _tell(op, event, drains=drains)
+            _tell_sides(op, sides.get(merged.outcome.name, ()), merged, drains=drains)
             if merged.outcome.name in quarantining:
                 tell_quarantine(op, config, destination, merged.outcome.name)
             if merged.outcome.name in unreported and not merged.outcome.held:
@@ -220,6 +222,22 @@ def _tell(
     context.log_event(event)  # type: ignore[arg-type]  # it takes evaluations of checks too
     if drains:
         collections.deque(context.consume_events(), maxlen=0)
+
+
+def _tell_sides(
+    context: dg.OpExecutionContext, sides: Sequence[SideTable], merged: MergedTable, *, drains: bool
+) -> None:
+    """Reports the change log and the history of a merged table, which its run has written too. Held changes are in neither."""
+    if not sides or merged.outcome.held:
+        return
+    try:
+        events = side_events(sides, merged.outcome, str(merged.batch.end))
+    except Exception as error:  # as in `_event`
+        why = f"{type(error).__name__}: {error}"
+        context.log.warning("%s: Dagster cannot show its change log and history: %s", merged.outcome.name, why)
+        return
+    for event in events:
+        _tell(context, event, drains=drains)
 
 
 def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, table: str) -> None:

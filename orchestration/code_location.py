@@ -11,6 +11,7 @@ import dagster as dg
 
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.assets import delta_assets, merge_job, merge_name, source_specs
+from sluice.orchestration.base.side_tables import side_specs, side_tables
 from sluice.orchestration.base.table_catalog import defined_tables
 from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
 from sluice.orchestration.checks.stopped import destination_checks
@@ -106,6 +107,8 @@ def _definitions(
     ]
     if tables:
         assets.append(delta_assets(config, destination, tables, ports))
+        sides = side_tables(config, destination, tables).values()
+        assets += side_specs(config, [side for beside in sides for side in beside])
     reading = snapshot_job(config, destination, ports)
     looking_after = maintain_job(config, destination, ports)
     checks, jobs, schedules = (

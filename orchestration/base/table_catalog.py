@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 ENGINE = "engine"  # The last part of the asset key of an engine.
 # The first part of the keys of tables in a source. It has a capital letter, and no destination's name begins with one.
 SOURCE = "Source"
+DELTA_KINDS = {"deltalake", "spark"}
 LOOK_SECONDS = 2.0  # The interval between two reads of a list in an object store.
 LINEAGE_COLUMNS_MAX = 200  # Each adds a few hundred bytes to every materialization.
 

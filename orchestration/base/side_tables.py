@@ -1,0 +1,123 @@
+"""Defines the assets of the tables beside a Delta table, its change log and its history, and builds their events.
+
+They are external assets: the run that merges the Delta table writes them too, and reports them as materialized."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.orchestration.base.table_catalog import (
+    DELTA_KINDS,
+    LINEAGE_COLUMNS_MAX,
+    default_key,
+    delta_key,
+    group_of,
+    named,
+    owners_of,
+    source_key,
+)
+from sluice.orchestration.base.translation import Side, shown_spec
+
+if TYPE_CHECKING:
+    from sluice.batch_manifest.table_report import TableReport
+
+LOG, HISTORY = "log", "history"
+DESCRIPTIONS = {
+    LOG: "The change log of {table} in the source of {destination}: every change with the row before and after it.",
+    HISTORY: "The history of {table} in the source of {destination}: every version of every row.",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SideTable:
+    """A table beside the Delta table of `of`. `kind`: LOG or HISTORY. `mirror`: whether a current-state table is there too."""
+
+    destination: str
+    of: str
+    kind: str
+    path: str
+    mirror: bool
+
+    @property
+    def name(self) -> str:
+        """Its "database.table", as in its path."""
+        return f"{self.of}__{self.kind}"
+
+
+def side_tables(
+    config: SluiceConfig, destination: str, tables: Iterable[TableVersion]
+) -> Mapping[str, tuple[SideTable, ...]]:
+    """Returns "database.table" → the tables beside it that have an asset of their own.
+
+    With `mirror: false` the first of them is the asset of the table itself. One whose name a captured table has is left out.
+    """
+    captured = {table.name: table for table in tables}
+    return {
+        name: tuple(side for side in _sides(config, destination, table) if side.name not in captured)
+        for name, table in captured.items()
+    }
+
+
+def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Iterable[SideTable]:
+    kept = config.kept_path(destination, table.database, table.table)
+    log, history = config.side_table_paths(destination, table.database, table.table)
+    mirror = config.destinations[destination].table(table.database, table.table).mirror
+    for kind, path in ((LOG, log), (HISTORY, history)):
+        if path and path != kept:
+            yield SideTable(destination=destination, of=table.name, kind=kind, path=path, mirror=mirror)
+
+
+def side_specs(config: SluiceConfig, sides: Iterable[SideTable]) -> list[dg.AssetSpec]:
+    """Returns the assets, downstream of the Delta table, or of the source if there is no current-state table."""
+    return [_spec(config, side) for side in sides]
+
+
+def _spec(config: SluiceConfig, side: SideTable) -> dg.AssetSpec:
+    settings, destination = config.destinations[side.destination], side.destination
+    details: dict[str, Any] = {"dagster/uri": side.path}
+    if config.catalog is not None:
+        database, _, table = side.of.partition(".")
+        details["dagster/table_name"] = ".".join(config.catalog_name(destination, database, table, side.kind))
+    spec = dg.AssetSpec(
+        default_key(destination, side.name),
+        group_name=group_of(settings, side.of),
+        owners=owners_of(settings, side.of),
+        kinds=DELTA_KINDS,
+        description=DESCRIPTIONS[side.kind].format(table=side.of, destination=destination),
+        metadata=details,
+    )
+    upstream = delta_key(destination, side.of) if side.mirror else source_key(destination, side.of)
+    return shown_spec(Side.LAKE, named(destination, side.name), spec).replace_attributes(deps=[upstream])
+
+
+def side_events(sides: Sequence[SideTable], outcome: TableReport, end: str) -> list[dg.AssetMaterialization]:
+    """Returns the events of the tables beside one that was merged up to `end`. A history's columns are those of the Delta table."""
+    return [
+        dg.AssetMaterialization(
+            delta_key(side.destination, side.name),
+            metadata={
+                "source_rows": dg.MetadataValue.int(int(outcome.source_rows)),
+                "end_position": dg.MetadataValue.text(end),
+                "dagster/uri": dg.MetadataValue.text(side.path),
+                **(_lineage(side, outcome.columns) if side.kind == HISTORY and side.mirror else {}),
+            },
+        )
+        for side in sides
+    ]
+
+
+def _lineage(side: SideTable, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
+    key = delta_key(side.destination, side.of)
+    there = columns[:LINEAGE_COLUMNS_MAX]
+    told = {name: [dg.TableColumnDep(asset_key=key, column_name=name)] for name, _ in there}
+    schema = dg.TableSchema([dg.TableColumn(name=name, type=kind) for name, kind in there])
+    return {
+        "dagster/column_schema": dg.MetadataValue.table_schema(schema),
+        "dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told)),
+    }
