@@ -116,7 +116,7 @@ def equality_schedule(
 def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
     """Returns metadata about the newest repair of a table from the table's Delta log; empty if there was none."""
     from sluice.orchestration.base.lake_settings import storage_options, target  # noqa: PLC0415  not needed by merges
-    from sluice.spark_jobs.repair.last import last_repair  # noqa: PLC0415
+    from sluice.spark_jobs.rows.last_repair import last_repair  # noqa: PLC0415
 
     found = last_repair(target(config, destination, table).path, storage_options(config.storage_options))
     if found is None:

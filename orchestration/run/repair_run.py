@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.instance.backfill.work import BackfillReading
     from sluice.cdc_engine.instance.repair.rows import RowsRead
     from sluice.equality.scope import Scope
-    from sluice.spark_jobs.repair.fold import Read
-    from sluice.spark_jobs.targets.report import TableTarget
+    from sluice.spark_jobs.rows.merge import MergedRows
 
 log = logging.getLogger(__name__)
 
@@ -300,11 +299,11 @@ class _RepairWork:
     ) -> list[TableReport]:
         """Merges the rows. The caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
         from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
-        from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
         from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
         from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
         from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
-        from sluice.spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
+        from sluice.spark_jobs.rows.interval import StagedInterval  # noqa: PLC0415
+        from sluice.spark_jobs.rows.merge import merge_rows  # noqa: PLC0415
         from sluice.spark_jobs.session import table_error  # noqa: PLC0415
         from sluice.spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
 
@@ -344,7 +343,7 @@ class _RepairWork:
             self._listener.done(outcome)
 
         try:
-            merge_repair(
+            merge_rows(
                 interval,
                 self._all_chosen(names, scopes, rows),
                 spark_settings(self._config, destination),
@@ -370,7 +369,7 @@ class _RepairWork:
 
     def _all_chosen(
         self, names: Sequence[str], scopes: Mapping[str, Scope], rows: Mapping[str, RowsRead]
-    ) -> dict[str, tuple[TableTarget, Read]]:
+    ) -> dict[str, MergedRows]:
         """Returns what is merged into each table. A table for which an unexpected error is raised is left out, with that error as the
         reason.
         """
@@ -385,9 +384,10 @@ class _RepairWork:
                 self.refused[name] = _unexpected(error)
         return found
 
-    def _chosen(self, name: str, scope: Scope, rows: RowsRead) -> tuple[TableTarget, Read]:
+    def _chosen(self, name: str, scope: Scope, rows: RowsRead) -> MergedRows:
         from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
-        from sluice.spark_jobs.repair.fold import Read  # noqa: PLC0415
+        from sluice.spark_jobs.rows.fold import Read  # noqa: PLC0415
+        from sluice.spark_jobs.rows.merge import MergedRows  # noqa: PLC0415
 
         keys = list(scope.keys)
         read = Read(
@@ -399,4 +399,4 @@ class _RepairWork:
             doubled=[scope.keys[key].lake_rows > 1 for key in keys],
             read_at_us=rows.read_at_us,
         )
-        return target(self._config, self._wish.destination, name), read
+        return MergedRows(target=target(self._config, self._wish.destination, name), read=read)

@@ -45,7 +45,7 @@ from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenan
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.orchestration.run.spark_publish import spark_publish
 from tests.parser.proxy import Proxy
-from tests.spark.repair.test_repair_on_spark_equality import Broken
+from tests.spark.rows.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

@@ -195,16 +195,17 @@ def _build(
     base: CommittedInterval,
     where: tuple[str, Path],
 ) -> RebuiltTable:
-    from sluice.spark_jobs.backfill.fold import folded  # noqa: PLC0415
     from sluice.spark_jobs.backfill.into import PastState, build  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.rows.fold import folded  # noqa: PLC0415
     from sluice.spark_jobs.staged_batch import read_staged_batch  # noqa: PLC0415
 
     (name,), (path, folder) = request.tables, where
     tables = [table for batch in reading.staged for table in read_staged_batch(batch.path).tables if table.name == name]
     segments = [segment for table in tables for segment in table.changes]
     up_to, place = reading.changed_up_to, reading.read_to if request.to_us is None else reading.place.end
-    images = folded(name, segments, folder / "past.parquet", up_to, up_to) if segments else None
+    past = folder / "past.parquet"
+    images = folded(name, segments, past, up_to, changed_up_to=up_to).segment if segments else None
     at = f"{place} ({time_text(request.to_us)})" if request.to_us is not None else str(place)
     comment = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
     live = _live(config, request, base.ledger)

@@ -110,11 +110,11 @@ def _merge(  # noqa: PLR0917  one caller
 ) -> list[TableReport]:
     """Merges what was read; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
-    from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
-    from sluice.spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
     from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
+    from sluice.spark_jobs.rows.interval import StagedInterval  # noqa: PLC0415
+    from sluice.spark_jobs.rows.merge import MergedRows, merge_rows  # noqa: PLC0415
     from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
 
     ledger_id, cursor = reading.catch_up()
@@ -140,7 +140,7 @@ def _merge(  # noqa: PLR0917  one caller
     targets, odd = targets_of(reading.tables, written_target(config, request.destination))
     failed = {name: settings_unread(name, error) for name, error in odd.items()}
 
-    def done(outcome: TableReport) -> None:
+    def done(outcome: TableReport, _up_to: int) -> None:
         merged.append(outcome)
         failpoints.reach(failpoints.BETWEEN_BACKFILLED)
         listener.say(
@@ -150,9 +150,9 @@ def _merge(  # noqa: PLR0917  one caller
         listener.done(outcome)
 
     try:
-        merge_backfill(
+        merge_rows(
             interval,
-            targets,
+            {name: MergedRows(target=each) for name, each in targets.items()},
             spark_settings(config, request.destination),
             MergeContext(
                 fence=Fence(refusal),

@@ -21,10 +21,10 @@ from sluice.orchestration.run.backfill.request import BackfillListener, Backfill
 from sluice.orchestration.run.backfill.run import Done, run_backfill
 from sluice.orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
 from sluice.orchestration.run.spark_merge import spark_merge
-from sluice.spark_jobs.backfill.fold import folded
 from sluice.spark_jobs.backfill.into import PastState, build
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.rows.fold import folded
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.instance.fix_destination import running
@@ -42,7 +42,7 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
     path, folder = str(lake.folder / "lake" / "past" / "orders"), lake.folder / "work"
     folder.mkdir()
     segments = read_staged_batch(images).tables[0].changes if images else ()
-    fold = folded(NAME, segments, folder / "fold.parquet", up_to, up_to) if segments else None
+    fold = folded(NAME, segments, folder / "fold.parquet", up_to, changed_up_to=up_to).segment if segments else None
     given = PastState(
         name=NAME,
         base=deltalake.DeltaTable(lake.target.path, version=version),

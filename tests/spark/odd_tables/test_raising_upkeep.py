@@ -29,10 +29,9 @@ from sluice.orchestration.run.backfill.run import run_backfill
 from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
 from sluice.orchestration.run.spark_merge import spark_merge
-from sluice.spark_jobs.backfill import merge as backfill_merge
 from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.maintain import side_tables, tables
-from sluice.spark_jobs.repair import merge as repair_merge
+from sluice.spark_jobs.rows import merge as rows_merge
 from sluice.spark_jobs.snapshot import publish
 from tests.instance.fix_destination import running
 from tests.spark.odd_tables.test_raising_tables import HELD, PLAIN, WRONG, Raising, Stage, _heal, raising
@@ -54,13 +53,13 @@ REPAIR: dict[str, Stage] = {
     "facts": (IntervalSchemas, "rows_follow", lambda _schemas, _database, table: table),
     "reading": (SourceRows, "read", lambda _rows, name, *_: name),
     "choice": (repair_run._RepairWork, "_chosen", lambda _work, name, *_: name),
-    "fold": (repair_merge, "repaired", lambda name, *_: name),
+    "fold": (rows_merge, "folded", lambda name, *_: name),
     "snapshot": (cuts, "_mirror", lambda _config, _destination, _records, name: name),
 }
 BACKFILL: dict[str, Stage] = {
     "target": (table_locks, "target", lambda _config, _destination, name: name),
-    "fold": (backfill_merge, "folded", lambda name, *_: name),
-    "merge": (backfill_merge, "merge_table", lambda _session, _batch, table, *_: table.name),
+    "fold": (rows_merge, "folded", lambda name, *_: name),
+    "merge": (rows_merge, "merge_table", lambda _session, _batch, table, *_: table.name),
 }
 PUBLICATION: dict[str, Stage] = {
     "rows": (publish, "publish", lambda _session, given, *_: given.owner.table),

@@ -1,19 +1,15 @@
-"""Merges an interval of the stream that was read again for a backfill or a repair, table after table. A table's failure does not affect
-others.
-
-The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row."""
+"""Describes an interval of the stream that was read again for an operation on rows, and the parts of it that concern one table."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import ChangesSegment, StagedTable
-from sluice.spark_jobs.errors import MergeError, SparkUnavailableError, TableError
+from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.context import MergeContext
-from sluice.spark_jobs.session import LakeSession, first_line, is_away
+from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.side_tables.history_fix import HistoryFix
 from sluice.spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of
 from sluice.spark_jobs.table_owner import Owner
@@ -76,12 +72,12 @@ class StagedInterval:
             fence=session.fence,
         )
 
-    def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int, act: str) -> list[ChangesSegment]:
-        """Returns a table's segments of changes in order. `up_to`: the order key up to which the lake has the table. `act`: backfill or
-        repair, for messages.
+    def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int) -> list[ChangesSegment]:
+        """Returns a table's segments of changes in order. `up_to`: the order key up to which the lake has the table.
 
         Raises TableError if the lake has more than was read, or if the table itself was changed.
         """
+        act = self.backfill.kind
         if up_to > self.read_to:
             why = f"the lake is at a later position than the {act} has read; start the {act} again"
             raise TableError(name, why, own=False)
@@ -102,35 +98,3 @@ def place_of(interval: StagedInterval, name: str, target: TableTarget, storage_o
     owner = Owner(ledger_id=interval.ledger_id, destination=interval.destination, table=name)
     table = DeltaTable(name, target.path, app_id_of(owner), storage_options)
     return max(interval.lake_at, table.refresh().applied_order_key)
-
-
-def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
-    """Merges each table. Returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
-
-    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
-    """
-    reports: list[TableReport] = []
-    errors: list[TableError] = []
-    for name in names:
-        try:
-            report = merge(name)
-        except Exception as error:
-            errors.append(_failure(name, error, act))
-        else:
-            reports += [report] if report is not None else []
-    if errors:
-        failed, merged = tuple(each.table for each in errors), tuple(each.name for each in reports)
-        raise MergeError(str(errors[0]), merged, failed, tuple(errors))
-    return reports
-
-
-def _failure(name: str, error: Exception, act: str) -> TableError:
-    if is_away(error):
-        raise SparkUnavailableError(
-            f"the connection to Spark was lost during the {act} of {name} ({first_line(error)}); start it again"
-        ) from error
-    return (
-        error
-        if isinstance(error, TableError)
-        else TableError(name, f"its {act} failed in Spark: {first_line(error)}; correct that and start the {act} again")
-    )

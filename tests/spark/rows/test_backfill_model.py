@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.spark_jobs.backfill.fold import last_of_keys
+from sluice.spark_jobs.rows.fold import decide
 from tests.spark.fix_stream import Image, stream
 
 KEYS = st.integers(0, 3)
@@ -45,7 +46,9 @@ def merged(lake: Lake, images: list[Image], *, soft: bool) -> Lake:
 
 def folded(images: list[Image], changed_up_to: int, up_to: int) -> list[Image]:
     keys = pa.array([image.key for image in images], pa.int64())
-    mask = last_of_keys([keys], pa.array([image.at for image in images], pa.int64()), changed_up_to, up_to)
+    numbers = np.array([image.at for image in images], np.int64)
+    seen = numbers <= up_to
+    mask = decide([keys[:0]], (), [keys[:0]], [keys], seen=seen, chosen=seen & (numbers <= changed_up_to)).images
     return [image for image, kept in zip(images, mask.tolist(), strict=True) if kept]
 
 

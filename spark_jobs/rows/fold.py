@@ -1,27 +1,31 @@
-"""Folds a repair: returns one image per chosen key, with the row that the key has at the lake's position. `merge` calls it.
+"""Folds an operation on a table's rows: returns one image per chosen key, with the row that the key has at the lake's position.
 
-Rows were read from the source between two positions of the stream, low and high, and the lake has all changes up to `up_to`, which is
-after both. If a key changed after low, its last change up to `up_to` determines the row: either it was made after the row was read, or
-the row already shows it. For any other key the row that was read is correct. A key without a row and without later changes has no row. So
-a row that was deleted after it was read does not come back, and a row is removed only if neither the source nor the stream has it.
+The lake has a table as of some position of the stream, `up_to`. A backfill chooses the keys that changed in an interval. A repair chooses
+keys by name: it has read their rows from the source between two positions of the stream, low and high, both before `up_to`.
+
+One rule decides. If a chosen key changed in what was read of the stream, its last change up to `up_to` determines the row: a row that was
+read either was changed after that, or already shows it. Otherwise the row that was read is correct. A key without a row and without
+changes has no row. So a row that was deleted later stays deleted, although the lake keeps no trace of the deletion. Nothing is merged
+that the stream has not merged itself, and a row is removed only if neither the source nor the stream has it.
 
 Only keys are held in memory; rows are copied from file to file in batches."""
 
 from __future__ import annotations
 
 import dataclasses
+import decimal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.batch_manifest.values import ChangesSegment, LakeColumn
-from sluice.spark_jobs.backfill.fold import bounds_of
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.merging.fold import DELETE, INSERT
+from sluice.spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER
 from sluice.spark_jobs.small.fold_arrow import Mask, Numbers, is_last, key_codes
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
@@ -33,7 +37,7 @@ OURS = pa.schema(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Read:
-    """The rows of a table that a repair read. `files`: Parquet files with the table's columns only. `keys`: column → values of the
+    """The rows of a table that an operation read. `files`: Parquet files with the table's columns only. `keys`: column → values of the
     requested keys. `had`: for which keys the source had a row when they were found. `doubled`: for which keys the lake has several rows.
     `read_at_us`: in µs since 1970.
     """
@@ -62,18 +66,20 @@ class Decided:
     lost: Mask
 
 
-def decide(keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], seen: Mask) -> Decided:
+def decide(
+    keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], *, seen: Mask, chosen: Mask
+) -> Decided:
     """Chooses the element that determines each key's row. `keys`, `read`, `images`: the keys of each list by column (arrays of one type per
-    column). `seen`: which images the lake's position includes.
+    column); NULL counts as a value. `seen`: which images the lake's position includes. `chosen`: which of these choose their key.
 
-    Exactly one element is chosen for each key that was requested or read, except lost keys; none for other keys.
+    Exactly one element is chosen for each key that was requested, read or chosen by an image, except lost keys; none for other keys.
     """
     sizes = [len(part[0]) for part in (keys, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]
     codes = key_codes(joined) if sum(sizes) else np.zeros(0, np.int64)
     of_asked, of_read, of_images = np.split(codes, np.cumsum(sizes)[:-1])
     meant, changed, there = (np.zeros(int(codes.max(initial=-1)) + 1, np.bool_) for _ in range(3))
-    meant[of_asked] = meant[of_read] = True
+    meant[of_asked] = meant[of_read] = meant[of_images[chosen]] = True
     changed[of_images[seen]] = True
     there[of_read] = True
     last = np.zeros(len(of_images), np.bool_)
@@ -99,35 +105,60 @@ class Fold:
     lost: Mask
 
 
-def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Path, up_to: int) -> Fold:
-    """Writes one image per key to a file at `path` and returns it as a segment.
+def folded(
+    name: str,
+    segments: Sequence[ChangesSegment],
+    path: Path,
+    up_to: int,
+    *,
+    changed_up_to: int = -1,
+    read: Read | None = None,
+) -> Fold:
+    """Writes one image per chosen key to a file at `path` and returns it as a segment.
 
-    `segments`: the stream's changes from the low position on, at least up to `up_to`. Raises TableError if their columns differ from
-    those that were read, or if all keys are lost.
+    `segments`: the stream's changes, in order, at least up to `up_to`. `changed_up_to`: chooses the keys that changed at or before this
+    order key. `read`: chooses its keys, and has their rows; then all images get the order key of the lake's position, at which they are
+    valid, and otherwise each image keeps its own. Raises TableError if the columns differ, or if all keys are lost.
     """
-    schema = pq.read_schema(read.files[0])
-    if any(each.partial or _shape(each) != _shape(read) for each in segments):
-        raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
-    keys = _asked(read, schema)
-    rows = _keys(read.files, read.key, schema)
-    images = _keys([each.file for each in segments], (*read.key, ORDER_KEY), schema)
-    decided = decide(keys, read.had, rows, images[:-1], np.asarray(images[-1]) <= up_to)
-    counts = [int(mask.sum()) for mask in (decided.none, decided.rows, decided.images)]
-    if decided.lost.any() and not sum(counts):
+    schema = _schema(name, segments, read)
+    images = _keys([each.file for each in segments], (*(read or segments[0]).key, ORDER_KEY), schema)
+    rows = _keys(read.files, read.key, schema) if read else [keys[:0] for keys in images[:-1]]
+    keys = _asked(read, schema) if read else rows
+    numbers = np.asarray(images[-1]).astype(np.int64, copy=False)
+    seen = numbers <= up_to
+    chosen = seen & (numbers <= changed_up_to)
+    decided = decide(keys, read.had if read else (), rows, images[:-1], seen=seen, chosen=chosen)
+    count = sum(int(mask.sum()) for mask in (decided.none, decided.rows, decided.images))
+    if decided.lost.any() and not count:
         raise TableError(
             name,
             f"{int(decided.lost.sum())} rows that the source had when it was compared are not found by their keys, and no "
             "change deleted them: start the repair again, or re-snapshot the table with `sluice snapshot start`",
             own=False,
         )
-    if not sum(counts):
+    if not count:
         return Fold(segment=None, lost=decided.lost)
-    with pq.ParquetWriter(path, pa.schema([*OURS, *schema]), compression="none") as writer:
-        writing = _Writing(writer, schema, up_to)
+    with pq.ParquetWriter(path, schema, compression="none") as writer:
+        writing = _Writing(writer, schema, up_to if read else None)
         writing.images([each.file for each in segments], decided.images)
-        writing.rows(read.files, decided.rows, read.read_at_us)
-        writing.none(dict(zip(read.key, keys, strict=True)), decided.none, read.read_at_us)
-    return Fold(segment=_segment(read, path, sum(counts), up_to), lost=decided.lost)
+        if read is not None:
+            writing.rows(read.files, decided.rows, read.read_at_us)
+            writing.none(dict(zip(read.key, keys, strict=True)), decided.none, read.read_at_us)
+    return Fold(segment=_segment(read or segments[0], path, again=read is not None), lost=decided.lost)
+
+
+def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) -> pa.Schema:
+    """Returns the schema of the file to write. Raises TableError if the segments differ from each other or from the rows that were read."""
+    if read is not None:
+        if any(each.partial or _shape(each) != _shape(read) for each in segments):
+            raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
+        return pa.schema([*OURS, *pq.read_schema(read.files[0])])
+    first = segments[0]
+    if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
+        raise TableError(
+            name, "its columns changed while it was read, or its images lack some; start the backfill again"
+        )
+    return pq.read_schema(first.file)
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
@@ -135,11 +166,11 @@ def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | 
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():
         return None
-    schema = pq.read_schema(read.files[0])
-    with pq.ParquetWriter(path, pa.schema([*OURS, *schema]), compression="none") as writer:
+    schema = pa.schema([*OURS, *pq.read_schema(read.files[0])])
+    with pq.ParquetWriter(path, schema, compression="none") as writer:
         keys = dict(zip(read.key, _asked(read, schema), strict=True))
         _Writing(writer, schema, up_to).none(keys, doubled, read.read_at_us)
-    return _segment(read, path, int(doubled.sum()), up_to)
+    return _segment(read, path, again=True)
 
 
 def _asked(read: Read, schema: pa.Schema) -> list[Any]:
@@ -161,21 +192,23 @@ def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> lis
     """Returns the key columns of all files, each as one array."""
     tables = [pq.read_table(file, columns=list(names)) for file in files]
     if not tables:
-        types = [schema.field(name).type if name != ORDER_KEY else pa.int64() for name in names]
-        return [pa.array([], kind) for kind in types]
+        return [pa.array([], schema.field(name).type) for name in names]
     whole: Any = pa.concat_tables(tables)
     return [whole[name].combine_chunks() for name in names]
 
 
 class _Writing:
-    """Appends images to the file. All of them get the order key of the lake's position, at which they are valid."""
+    """Appends images to the file. `order_key`: the order key of all images; None: each keeps its own."""
 
-    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema, order_key: int) -> None:
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema, order_key: int | None) -> None:
         self._writer, self._schema, self._order_key, self._row = writer, schema, order_key, 0
 
     def images(self, files: Sequence[Path], kept: Mask) -> None:
         for batch in _batches(files, kept):
-            self._write(batch, batch[OPERATION], batch[COMMIT_TIME])
+            if self._order_key is None:
+                self._writer.write_table(batch)
+            else:
+                self._write(batch, batch[OPERATION], batch[COMMIT_TIME])
 
     def rows(self, files: Sequence[Path], kept: Mask, time_us: int) -> None:
         for batch in _batches(files, kept):
@@ -196,9 +229,8 @@ class _Writing:
         numbers = pa.array(np.arange(self._row + 1, self._row + count + 1))
         self._row += count
         ours = [operation, pa.array(np.full(count, self._order_key)), time, numbers]
-        columns = [*ours, *(rows[name] for name in self._schema.names)]
-        schema = pa.schema([*OURS, *self._schema])
-        self._writer.write_table(pa.table(columns, names=schema.names).cast(schema))
+        columns = [*ours, *(rows[name] for name in self._schema.names[len(OURS) :])]
+        self._writer.write_table(pa.table(columns, names=self._schema.names).cast(self._schema))
 
 
 def _batches(files: Sequence[Path], kept: Mask) -> Iterator[pa.Table]:
@@ -213,29 +245,44 @@ def _batches(files: Sequence[Path], kept: Mask) -> Iterator[pa.Table]:
                     yield pa.Table.from_batches([batch.filter(pa.array(mask))])
 
 
-def _segment(read: Read, path: Path, rows: int, up_to: int) -> ChangesSegment:
-    facts: Any = pq.read_table(path, columns=[OPERATION, COMMIT_TIME])
+def _segment(of: Read | ChangesSegment, path: Path, *, again: bool) -> ChangesSegment:
+    facts: Any = pq.read_table(path, columns=[OPERATION, ORDER_KEY, COMMIT_TIME])
     operations = np.asarray(facts[OPERATION])
-    times = np.asarray(facts[COMMIT_TIME].cast(pa.int64()))
-    deletes = int((operations == DELETE).sum())
-    keys: Any = pq.read_table(path, columns=list(read.key))
-    bounds = [bounds_of(keys[name].combine_chunks()) for name in read.key]
+    inserts, updates = (int((operations == kind).sum()) for kind in (INSERT, UPDATE_AFTER))
+    order_keys, times = _range(facts[ORDER_KEY]), _range(facts[COMMIT_TIME].cast(pa.int64()))
+    keys: Any = pq.read_table(path, columns=list(of.key))
+    bounds = [bounds_of(keys[name].combine_chunks()) for name in of.key]
     return ChangesSegment(
         file=path,
         size_bytes=path.stat().st_size,
-        rows=rows,
-        inserts=rows - deletes,
-        updates=0,
-        deletes=deletes,
+        rows=facts.num_rows,
+        inserts=inserts,
+        updates=updates,
+        deletes=facts.num_rows - inserts - updates,
         key_changes=0,
         unique_keys=True,
-        first_order_key=up_to,
-        last_order_key=up_to,
-        first_commit_time_us=int(times.min()),
-        last_commit_time_us=int(times.max()),
-        key=read.key,
+        first_order_key=order_keys[0],
+        last_order_key=order_keys[1],
+        first_commit_time_us=times[0],
+        last_commit_time_us=times[1],
+        key=of.key,
         key_min=tuple(low for low, _ in bounds),
         key_max=tuple(high for _, high in bounds),
-        columns=read.columns,
-        again=True,
+        columns=of.columns,
+        again=again,
     )
+
+
+def bounds_of(column: Any) -> tuple[Any, Any]:
+    """Returns minimum and maximum in the manifest's form, for integers and strings; (None, None) for other types."""
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):
+        return None, None
+    low, high = (int(each) if isinstance(each, decimal.Decimal) else each for each in _range(column))
+    return low, high
+
+
+def _range(column: Any) -> tuple[Any, Any]:
+    found: Any = pc.min_max(column)
+    least_and_greatest = found.as_py()
+    return least_and_greatest["min"], least_and_greatest["max"]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from sluice.batch_manifest.values import ChangesSegment, LakeColumn
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.repair.fold import Read, cleared, repaired
+from sluice.spark_jobs.rows.fold import Fold, Read, cleared, folded
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 from tests.spark.fix_stream import AFTER, DELETE, INSERT, Image, stream
 
@@ -105,6 +105,10 @@ def _segment(path: Path, images: list[Image]) -> ChangesSegment:
     )
 
 
+def repaired(given_: Read, segments: list[ChangesSegment], path: Path, up_to: int) -> Fold:
+    return folded("a.b", segments, path, up_to, read=given_)
+
+
 def read(folder: Path, rows: list[tuple[int, int]], keys: list[int], had: list[bool], doubled: list[bool]) -> Read:
     """In two files, the second of which has the first row once more: the server found it by two keys."""
     files = (folder / "1.parquet", folder / "2.parquet")
@@ -152,7 +156,7 @@ def test_chosen_keys_become_right_and_stay_so_repair(
         folder = Path(name)
         given_ = read(folder, rows, asked, [False] * len(asked), doubled)
         segments = staged(folder, [image for image in images if image.at > low])
-        fold = repaired("a.b", given_, segments, folder / "made.parquet", place)
+        fold = repaired(given_, segments, folder / "made.parquet", place)
         made, away = fold.segment, cleared(given_, fold.lost, folder / "away.parquet", place)
         after = merged(merged(lake, away), made)
         twice = merged(after, made)
@@ -167,7 +171,7 @@ def test_chosen_keys_become_right_and_stay_so_repair(
 
 def test_rows_beyond_the_place_of_the_lake_are_left_alone_repair(tmp_path: Path) -> None:
     given_ = read(tmp_path, [(1, 3)], [1, 2], [True, False], [False, False])
-    made = repaired("a.b", given_, [], tmp_path / "made.parquet", 5).segment
+    made = repaired(given_, [], tmp_path / "made.parquet", 5).segment
     newer: Lake = {1: (Row(7, 7),), 2: (Row(6, 6),)}
     assert merged(newer, made) == newer
     assert merged({1: (Row(9, 5),), 2: (Row(9, 5),)}, made) == {1: (Row(3, 5),)}, "of just that place: replaced"
@@ -176,16 +180,16 @@ def test_rows_beyond_the_place_of_the_lake_are_left_alone_repair(tmp_path: Path)
 def test_a_row_that_was_there_and_is_not_found_by_its_key_is_not_removed_repair(tmp_path: Path) -> None:
     given_ = read(tmp_path, [], [1], [True], [False])
     with pytest.raises(TableError, match="not found by their keys"):
-        repaired("a.b", given_, [], tmp_path / "made.parquet", 5)
+        repaired(given_, [], tmp_path / "made.parquet", 5)
     deleted = staged(tmp_path, [Image(DELETE, 1, 4)])
-    made = repaired("a.b", given_, deleted, tmp_path / "made.parquet", 5).segment
+    made = repaired(given_, deleted, tmp_path / "made.parquet", 5).segment
     assert merged({1: (Row(9, 2),)}, made) == {}
 
 
 def test_rows_that_went_before_the_reading_leave_the_others_to_be_repaired_repair(tmp_path: Path) -> None:
     """Deleted between the comparison and the low place: the stream brings it; until then the lake has it as it was."""
     given_ = read(tmp_path, [(1, 3)], [1, 2, 3], [True, True, False], [False, True, False])
-    fold = repaired("a.b", given_, [], tmp_path / "made.parquet", 5)
+    fold = repaired(given_, [], tmp_path / "made.parquet", 5)
     assert [bool(each) for each in fold.lost] == [False, True, False]
     assert cleared(given_, fold.lost, tmp_path / "away.parquet", 5) is None
     lake: Lake = {1: (Row(9, 2),), 2: (Row(9, 2), Row(8, 2)), 3: (Row(9, 2),)}
@@ -197,4 +201,4 @@ def test_columns_that_changed_while_rows_were_read_are_refused_repair(tmp_path: 
     (segment,) = staged(tmp_path, [Image(DELETE, 1, 4)])
     for other in ({"partial": True}, {"columns": COLUMNS[:1]}, {"key": ("v",)}):
         with pytest.raises(TableError, match="start the repair again"):
-            repaired("a.b", given_, [dataclasses.replace(segment, **other)], tmp_path / "made.parquet", 5)
+            repaired(given_, [dataclasses.replace(segment, **other)], tmp_path / "made.parquet", 5)

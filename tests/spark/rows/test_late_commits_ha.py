@@ -24,7 +24,7 @@ from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_m
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.session import LakeSession
 from tests.instance.fix_destination import running
-from tests.spark.repair.test_repair_on_spark_equality import Broken
+from tests.spark.rows.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

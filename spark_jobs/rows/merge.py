@@ -1,0 +1,138 @@
+"""Merges an operation on rows, table after table: each table's chosen keys in one commit, with the rows that they have at the lake's
+position, by the same code and guards as the stream's changes. Called by a run.
+
+The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row. A table's failure
+does not affect others. A MERGE cannot distinguish two rows of one key: such rows are deleted in a commit before, under the same lock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+
+from sluice.batch_manifest.table_report import TableReport
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs.errors import MergeError, SparkUnavailableError, TableError
+from sluice.spark_jobs.merging.context import MergeContext
+from sluice.spark_jobs.merging.merge import merge_table
+from sluice.spark_jobs.rows.fold import Read, cleared, folded
+from sluice.spark_jobs.rows.interval import StagedInterval, place_of, staged_table
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.table_locks import Writing
+from sluice.spark_jobs.targets.report import TableTarget
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MergedRows:
+    """What is merged into one table. `read`: the keys that were chosen by name, with their rows; None: the keys that changed in the
+    interval.
+    """
+
+    target: TableTarget
+    read: Read | None = None
+
+
+def merge_rows(
+    interval: StagedInterval,
+    tables: Mapping[str, MergedRows],
+    spark: SparkSettings,
+    context: MergeContext,
+    *,
+    on_table_done: Callable[[TableReport, int], None],
+    on_left: Callable[[str, int], None] = lambda _name, _keys: None,
+) -> list[TableReport]:
+    """Merges the tables one after the other. A table without changes has no report. `context.fence`: that of the run that holds the run
+    lock.
+
+    `on_table_done`: called with a table's report and the order key up to which the lake has the table. `on_left`: called before it with a
+    table's number of keys that are left unchanged, because their rows are missing and it is unknown since when.
+
+    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
+    """
+    staged = [read_staged_batch(folder) for folder in interval.folders]
+    paths = {name: interval.folders[0].parent / f"folded-{number}.parquet" for number, name in enumerate(tables)}
+    with open_sessions(spark, 1, context.fence) as sessions:
+        one = _OneTable(sessions[0], interval, context, Writing.of(context.table_locks.who, spark, sessions))
+
+        def merge(name: str) -> TableReport | None:
+            rows = tables[name]
+            up_to = place_of(interval, name, rows.target, context.storage_options)
+            segments = interval.changes(staged, name, up_to)
+            if rows.read is None and not segments:
+                return None
+            changed_up_to = interval.changed_up_to if rows.read is None else -1
+            fold = folded(name, segments, paths[name], up_to, changed_up_to=changed_up_to, read=rows.read)
+            if left := int(fold.lost.sum()):
+                on_left(name, left)
+            if fold.segment is None:
+                return None
+            away = cleared(rows.read, fold.lost, paths[name].with_suffix(".doubled"), up_to) if rows.read else None
+            report = one.merge(name, rows.target, fold.segment, away, up_to)
+            on_table_done(report, up_to)
+            return report
+
+        return _each_table(tables, merge, interval.backfill.kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneTable:
+    session: LakeSession
+    interval: StagedInterval
+    context: MergeContext
+    writing: Writing
+
+    def merge(
+        self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None, up_to: int
+    ) -> TableReport:
+        """Merges one table's segment, after the deletion of the rows in `away`, and updates its history. Raises TableError, or any
+        exception of Spark.
+        """
+        table = staged_table(name, segment)
+        mending = self.interval.mending(self.session, table, target, up_to, self.context)
+        lock = self.context.table_locks.at(name, target.path, self.writing, self.context.fence, shared=target.shared)
+        with lock:
+            return mending.do(lambda: self._write(name, target, segment, away))
+
+    def _write(
+        self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None
+    ) -> TableReport:
+        if away is not None:
+            self._merge(name, target, away, "-doubled")
+        return self._merge(name, target, segment)
+
+    def _merge(self, name: str, target: TableTarget, segment: ChangesSegment, which: str = "") -> TableReport:
+        table, act = staged_table(name, segment), self.interval.backfill.kind
+        batch = self.interval.batch(table, which)
+        return merge_table(self.session, batch, table, target, self.context, reason=f"a {act} is merged by Spark")
+
+
+def _each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
+    """Merges each table. Returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
+
+    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
+    """
+    reports: list[TableReport] = []
+    errors: list[TableError] = []
+    for name in names:
+        try:
+            report = merge(name)
+        except Exception as error:
+            errors.append(_failure(name, error, act))
+        else:
+            reports += [report] if report is not None else []
+    if errors:
+        failed, merged = tuple(each.table for each in errors), tuple(each.name for each in reports)
+        raise MergeError(str(errors[0]), merged, failed, tuple(errors))
+    return reports
+
+
+def _failure(name: str, error: Exception, act: str) -> TableError:
+    if is_away(error):
+        raise SparkUnavailableError(
+            f"the connection to Spark was lost during the {act} of {name} ({first_line(error)}); start it again"
+        ) from error
+    return (
+        error
+        if isinstance(error, TableError)
+        else TableError(name, f"its {act} failed in Spark: {first_line(error)}; correct that and start the {act} again")
+    )
