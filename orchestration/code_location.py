@@ -16,12 +16,12 @@ from sluice.orchestration.base.table_catalog import defined_tables
 from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
 from sluice.orchestration.checks.stopped import destination_checks
 from sluice.orchestration.retention.jobs import prune_job, prune_schedule
-from sluice.orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
 from sluice.orchestration.run.catch_up_job import catch_up_job
 from sluice.orchestration.run.decisions.job import decide_job
 from sluice.orchestration.run.instance_jobs import instance_job
 from sluice.orchestration.run.maintain_jobs import maintain_job, maintain_schedules
-from sluice.orchestration.run.repair_jobs import repair_job
+from sluice.orchestration.run.rows.backfill_jobs import backfill_by_hour_job, backfill_job
+from sluice.orchestration.run.rows.repair_jobs import repair_job
 from sluice.orchestration.run.snapshot_run import snapshot_job
 from sluice.orchestration.run_kinds import run_kinds
 from sluice.orchestration.sensor.engine_asset import engine_asset

@@ -11,10 +11,10 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.checks.equality import equality_job_name
 from sluice.orchestration.retention.jobs import JOB as PRUNE_JOB
-from sluice.orchestration.run.backfill import jobs as backfill
 from sluice.orchestration.run.maintain_jobs import maintain_name
-from sluice.orchestration.run.repair_jobs import JOB as REPAIR_JOB
-from sluice.orchestration.run.repair_jobs import STEP as REPAIR_STEP
+from sluice.orchestration.run.rows import backfill_jobs as backfill
+from sluice.orchestration.run.rows.repair_jobs import JOB as REPAIR_JOB
+from sluice.orchestration.run.rows.repair_jobs import STEP as REPAIR_STEP
 from sluice.orchestration.run.snapshot_run import snapshot_name
 from sluice.orchestration.sensor.failing_runs import RunKind
 

@@ -23,8 +23,8 @@ from sluice.console.lake.history import captured_table, history_of
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from sluice.orchestration.run.backfill.run import Done, run_backfill
+from sluice.orchestration.run.rows.backfill import Done, run_backfill
+from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
@@ -123,7 +123,7 @@ def run(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: C
             bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
         try:
-            return run_backfill(ports, config, request, BackfillListener(say=say, progress=progress))
+            return run_backfill(ports, config, request, RowsListener(say=say, progress=progress))
         except MergeFailedError as error:
             raise SetupError(str(error)) from error
 

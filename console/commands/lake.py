@@ -62,7 +62,7 @@ def lake_swap(  # noqa: PLR0917  one argument an option
 ) -> None:
     """Replace a table's rows with the rows of a rebuilt table. Exit code 1 if refused, for example if the rebuilt table lacks changes."""
     from sluice.console.lake import swap as act  # noqa: PLC0415
-    from sluice.orchestration.run.backfill.swap import SwapRequest  # noqa: PLC0415
+    from sluice.orchestration.run.rows.swap import SwapRequest  # noqa: PLC0415
 
     config, request = config_now(), SwapRequest(destination=destination, table=table, rebuilt=rebuilt)
     made = act.plan(config, request)

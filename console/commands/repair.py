@@ -26,7 +26,8 @@ def repair(  # noqa: PLR0917  one argument an option
 ) -> None:
     """Read rows that differ from the source again and correct them, while the stream continues. Exit code 1 if rows still differ."""
     from sluice.console.lake import repair as act  # noqa: PLC0415
-    from sluice.orchestration.run.repair_run import Repaired, RepairRequest  # noqa: PLC0415
+    from sluice.orchestration.run.rows.repair import Repaired  # noqa: PLC0415
+    from sluice.orchestration.run.rows.request import RepairRequest  # noqa: PLC0415
 
     names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
     config, request = config_now(), RepairRequest(destination=destination, tables=names, settle_seconds=settle_seconds)

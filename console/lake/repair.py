@@ -1,5 +1,5 @@
 """Implements the user interface of `sluice repair`: shows the differences as a table and the progress as sentences. The rules are in
-`orchestration.run.repair_run`.
+`orchestration.run.rows.repair`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,8 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.repair_run import (
-    Repaired,
-    RepairListener,
-    RepairRequest,
-    TableRepair,
-    plan_repair,
-    run_repair,
-)
+from sluice.orchestration.run.rows.repair import Repaired, TableRepair, plan_repair, run_repair
+from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
 
 
@@ -46,7 +40,7 @@ def run(
     """Runs the repair. Raises SluiceError, or SetupError if a table could not be merged."""
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     try:
-        return run_repair(ports, config, request, planned, RepairListener(say=say))
+        return run_repair(ports, config, request, planned, RowsListener(say=say))
     except MergeFailedError as error:
         raise SetupError(str(error)) from error
 

@@ -14,7 +14,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.backfill.swap import SwapPlan, SwapRequest, plan_swap, run_swap
+from sluice.orchestration.run.rows.swap import SwapPlan, SwapRequest, plan_swap, run_swap
 from sluice.orchestration.run.spark_merge import spark_merge
 
 

@@ -29,10 +29,10 @@ from sluice.orchestration.base.failpoints import (
     BETWEEN_REPAIRED,
 )
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from sluice.orchestration.run.backfill.run import run_backfill
 from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
-from sluice.orchestration.run.repair_run import RepairListener, RepairRequest, plan_repair, run_repair
+from sluice.orchestration.run.rows.backfill import run_backfill
+from sluice.orchestration.run.rows.repair import plan_repair, run_repair
+from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
 from tests.acceptance.fix_kills import DATABASE, KillBench
 
@@ -71,7 +71,7 @@ def repair(bench: KillBench) -> None:
         RepairRequest(destination=DATABASE, tables=TABLES, settle_seconds=SETTLE_SECONDS),
     )
     done = run_repair(
-        PORTS, config, wish, plan_repair(config, wish), RepairListener(say=lambda _: None), wait_seconds=60.0
+        PORTS, config, wish, plan_repair(config, wish), RowsListener(say=lambda _: None), wait_seconds=60.0
     )
     if not done.all_right:
         raise MergeFailedError(str(done))
@@ -80,7 +80,7 @@ def repair(bench: KillBench) -> None:
 def backfill(bench: KillBench, since: float) -> None:
     """All changes since then once more."""
     wish = BackfillRequest(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
-    run_backfill(PORTS, bench.pipeline.config, wish, BackfillListener(say=lambda _: None), wait_seconds=60.0)
+    run_backfill(PORTS, bench.pipeline.config, wish, RowsListener(say=lambda _: None), wait_seconds=60.0)
 
 
 def break_lake(bench: KillBench, *names: str) -> int:

@@ -21,8 +21,8 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.lake_settings import spark_settings
 from sluice.orchestration.base.ports import MergeOrder, Ports
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from sluice.orchestration.run.backfill.run import Done, run_backfill
+from sluice.orchestration.run.rows.backfill import Done, run_backfill
+from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.session import open_sessions
@@ -121,7 +121,7 @@ class Pipeline:
         with pytest.MonkeyPatch.context() as patch:
             now = time.time_ns
             patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows have future times
-            return run_backfill(ports, self.config, request, BackfillListener(say=lambda _: None), run="by hand")
+            return run_backfill(ports, self.config, request, RowsListener(say=lambda _: None), run="by hand")
 
 
 def killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:

@@ -71,7 +71,8 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
 
 
 class BackfillReading:
-    """Reads the source for one backfill. `refused`: "database.table" → why the table is excluded; more are added as more becomes known.
+    """Reads the source for one backfill or repair, into `folder`. `refused`: "database.table" → why the table is excluded; more are added
+    as more becomes known.
 
     `find`: finds the interval; `refusals`: the rules that refuse tables.
     """
@@ -90,7 +91,7 @@ class BackfillReading:
     ) -> None:
         """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
         rules.check_request(request, now_us)
-        self._config, self._directory, self._request, self._folder = config, directory, request, folder
+        self._config, self._directory, self._request, self.folder = config, directory, request, folder
         self._progress, self._refusals = progress, refusals
         self._ledger = read_ledger(directory)
         self.place = find(config, self._ledger, request)
@@ -137,7 +138,7 @@ class BackfillReading:
     def _go_on(self) -> None:
         names = frozenset(self.names) - self.refused.keys()
         interval = IntervalReader(self._config, self.read_to, self._schemas, names, progress=self._report)
-        self.staged.append(interval.staged(self._folder / str(len(self.staged))))
+        self.staged.append(interval.staged(self.folder / str(len(self.staged))))
         self.read_to = interval.end
 
     def _report(self, read_bytes: int) -> None:

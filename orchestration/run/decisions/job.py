@@ -19,8 +19,8 @@ from sluice.orchestration.base.one_destination import one_destination, with_dest
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.decisions.waiting import waiting
 from sluice.orchestration.run.merge_run import failure
-from sluice.orchestration.run.repair_jobs import repaired, told_of
-from sluice.orchestration.run.repair_run import RepairRequest
+from sluice.orchestration.run.rows.repair_jobs import repaired, told_of
+from sluice.orchestration.run.rows.request import RepairRequest
 
 JOB = "decide"
 REASON_TAG = "sluice/reason"

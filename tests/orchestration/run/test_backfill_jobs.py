@@ -13,11 +13,11 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.orchestration.base.one_destination import one_destination
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.code_location import build_definitions
-from sluice.orchestration.run.backfill import jobs as backfill_jobs
-from sluice.orchestration.run.backfill.jobs import FromTimestamp, hours, request_of
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from sluice.orchestration.run.backfill.run import Done
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
+from sluice.orchestration.run.rows import backfill_jobs
+from sluice.orchestration.run.rows.backfill import Done
+from sluice.orchestration.run.rows.backfill_jobs import FromTimestamp, hours, request_of
+from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
@@ -39,7 +39,7 @@ def wishes(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
         _ports: Ports,
         _config: object,
         request: BackfillRequest,
-        told: BackfillListener,
+        told: RowsListener,
         *,
         run: str,
         wait_seconds: float,

@@ -20,10 +20,11 @@ from sluice.equality.values import TableResult, Verdict
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import evaluation_of
-from sluice.orchestration.run import repair_jobs
 from sluice.orchestration.run.decisions.job import REASON_TAG, decide_job
 from sluice.orchestration.run.decisions.waiting import NOTHING, waiting
-from sluice.orchestration.run.repair_run import Repaired, RepairRequest, TableRepair
+from sluice.orchestration.run.rows import repair_jobs
+from sluice.orchestration.run.rows.repair import Repaired, TableRepair
+from sluice.orchestration.run.rows.request import RepairRequest
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 

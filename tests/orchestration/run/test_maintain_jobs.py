@@ -16,9 +16,10 @@ from sluice.cdc_engine.config.operation import MaintenanceConfig
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.code_location import build_definitions
-from sluice.orchestration.run import maintain_jobs, maintain_run, repair_jobs
+from sluice.orchestration.run import maintain_jobs, maintain_run
 from sluice.orchestration.run.maintain_jobs import minute_of
 from sluice.orchestration.run.maintain_run import Looked, MaintainRequest
+from sluice.orchestration.run.rows import repair_jobs
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.maintain.rule import FileFacts, MaintenanceAct
 from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable

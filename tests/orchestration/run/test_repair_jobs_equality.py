@@ -17,9 +17,10 @@ from sluice.orchestration.base.table_catalog import delta_key, source_key
 from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import EQUAL_CHECK
 from sluice.orchestration.code_location import build_definitions
-from sluice.orchestration.run import repair_jobs
-from sluice.orchestration.run.repair_jobs import JOB, STEP, OfDestination, request_of
-from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair
+from sluice.orchestration.run.rows import repair_jobs
+from sluice.orchestration.run.rows.repair import Repaired, TableRepair
+from sluice.orchestration.run.rows.repair_jobs import JOB, STEP, OfDestination, request_of
+from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 KEY = Canonical(name="id", type="BIGINT", select="`id`", from_text="{}", from_delta="{}")
@@ -50,7 +51,7 @@ def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
 
     def run(*given: Any, run: str, wait_seconds: float) -> Repaired:
         _, _, _, planned, listener = given
-        assert isinstance(listener, RepairListener)
+        assert isinstance(listener, RowsListener)
         assert run
         assert wait_seconds > 0
         equal = TableResult(table="shop.orders", verdict=Verdict.EQUAL)

@@ -16,10 +16,10 @@ from sluice.cdc_engine.position import Position
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.backfill.into import after_a_quiet_time, base_of, place_of
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from sluice.orchestration.run.backfill.run import Done, run_backfill
-from sluice.orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
+from sluice.orchestration.run.rows.backfill import Done, run_backfill
+from sluice.orchestration.run.rows.into import after_a_quiet_time, base_of, place_of
+from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
+from sluice.orchestration.run.rows.swap import SwapRequest, plan_swap, run_swap
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.backfill.into import PastState, build
 from sluice.spark_jobs.errors import TableError
@@ -160,7 +160,7 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
             destination="shop", from_us=from_us, to_us=to_us, tables=(numbers,), into=f"past.at_{end}"
         )
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-        return run_backfill(ports, pipeline.config, request, BackfillListener(say=lambda _: None), run="by hand")
+        return run_backfill(ports, pipeline.config, request, RowsListener(say=lambda _: None), run="by hand")
 
     with running(pipeline.captured) as engine:
         for number in range(3):

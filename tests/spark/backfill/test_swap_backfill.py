@@ -18,7 +18,7 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.position import Position
 from sluice.console.main import app
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
+from sluice.orchestration.run.rows.swap import SwapRequest, plan_swap, run_swap
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.backfill.into import PastState, build
 from sluice.spark_jobs.backfill.swap import PastTable, refusal

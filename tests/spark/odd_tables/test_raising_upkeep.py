@@ -23,11 +23,12 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality import destination as equality
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run import cuts, repair_run, table_locks
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from sluice.orchestration.run.backfill.run import run_backfill
+from sluice.orchestration.run import cuts, table_locks
 from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
-from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
+from sluice.orchestration.run.rows import repair
+from sluice.orchestration.run.rows.backfill import run_backfill
+from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
+from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.maintain import side_tables, tables
@@ -49,10 +50,10 @@ MAINTENANCE: dict[str, Stage] = {
 }
 REPAIR: dict[str, Stage] = {
     "comparison": (equality, "_compare", lambda _asked, _side, schema, *_: schema.table),
-    "plan": (repair_run, "_refusal", lambda _config, _destination, result, _scope: result.table),
+    "plan": (repair, "_refusal", lambda _config, _destination, result, _scope: result.table),
     "facts": (IntervalSchemas, "rows_follow", lambda _schemas, _database, table: table),
     "reading": (SourceRows, "read", lambda _rows, name, *_: name),
-    "choice": (repair_run._RepairWork, "_chosen", lambda _work, name, *_: name),
+    "choice": (repair._RepairWork, "_chosen", lambda _work, _scope, rows: rows.name),
     "fold": (rows_merge, "folded", lambda name, *_: name),
     "snapshot": (cuts, "_mirror", lambda _config, _destination, _records, name: name),
 }
@@ -88,12 +89,12 @@ class Upkeep(Raising):
     def repair(self) -> Repaired:
         request = RepairRequest(destination="shop", settle_seconds=120.0)
         plan = plan_repair(self.config, request)
-        return run_repair(PORTS, self.config, request, plan, RepairListener(say=print), run="by hand")
+        return run_repair(PORTS, self.config, request, plan, RowsListener(say=print), run="by hand")
 
     def backfill_plain(self, from_us: int) -> None:
         names = tuple(f"{self.captured.database}.{name}" for name in LOGGED)
         request = BackfillRequest(destination="shop", from_us=from_us, to_us=None, tables=names)
-        run_backfill(PORTS, self.config, request, BackfillListener(say=print), run="by hand")
+        run_backfill(PORTS, self.config, request, RowsListener(say=print), run="by hand")
 
     def has_lost(self) -> set[str]:
         return {name for name in PLAIN if not self.lake(name, "id", "id = 1")}

@@ -22,7 +22,7 @@ from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.run.backfill.run import Done
+from sluice.orchestration.run.rows.backfill import Done
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.lake_look import LakeLook

@@ -27,7 +27,8 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.checks.equality import evaluation_of
-from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
+from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
+from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline, killed_at
@@ -52,7 +53,7 @@ class Broken(Pipeline):
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
         request = RepairRequest(destination="shop", tables=tables, settle_seconds=120.0)
         plan = plan_repair(self.config, request)
-        return run_repair(ports, self.config, request, plan, RepairListener(say=lambda _: None), run="by hand")
+        return run_repair(ports, self.config, request, plan, RowsListener(say=lambda _: None), run="by hand")
 
     @contextmanager
     def streaming(self, engine: Engine) -> Iterator[None]:

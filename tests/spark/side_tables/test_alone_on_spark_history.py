@@ -27,7 +27,8 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent, TableResult
 from sluice.lake_cut import read_cut
-from sluice.orchestration.run.repair_run import RepairRequest, plan_repair
+from sluice.orchestration.run.rows.repair import plan_repair
+from sluice.orchestration.run.rows.request import RepairRequest
 from sluice.orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline

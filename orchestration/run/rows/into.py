@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.instance.backfill.plan import BinlogInterval
     from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
     from sluice.cdc_engine.instance.backfill.work import BackfillReading
-    from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+    from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
     from sluice.spark_jobs.tables.commit_record import CommittedInterval
     from sluice.spark_jobs.tables.delta_table import DeltaTable
 
@@ -82,7 +82,7 @@ def _taken(config: SluiceConfig) -> set[str]:
 
 
 def run_into(
-    config: SluiceConfig, request: BackfillRequest, listener: BackfillListener, folder: Path
+    config: SluiceConfig, request: BackfillRequest, listener: RowsListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
     """Reads the changes and builds the table. Raises SluiceError or MergeFailedError, with a sentence; nothing is left at the table's path
     then.

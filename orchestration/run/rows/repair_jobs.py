@@ -1,4 +1,4 @@
-"""Defines the job that repairs: it compares, reads the rows that differ again, and compares once more. `repair_run` does the work.
+"""Defines the job that repairs: it compares, reads the rows that differ again, and compares once more. `repair` does the work.
 
 Only people start it."""
 
@@ -10,17 +10,14 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
-from sluice.equality.values import TableResult
 from sluice.orchestration.base.one_destination import one_destination, with_destination
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
-from sluice.orchestration.checks.equality import evaluation_of
-from sluice.orchestration.checks.stopped import FlowingTables
 from sluice.orchestration.run.merge_run import failure
-from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
+from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
+from sluice.orchestration.run.rows.report import listener_of
+from sluice.orchestration.run.rows.request import RepairRequest
 
 JOB = "repair_differences"
 STEP = "take_differences_anew"  # It differs from the job's name, because Dagster would not distinguish the two.
@@ -84,36 +81,8 @@ def repaired(
     plan = plan_repair(now, request)
     if only_plan:
         return Repaired(plan=plan)
-    listener = _listener(context, now, request)
+    listener = listener_of(context, now, request.destination, "repaired")
     return run_repair(ports, now, request, plan, listener, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
-
-
-def _listener(context: dg.OpExecutionContext, config: SluiceConfig, request: RepairRequest) -> RepairListener:
-    flowing = FlowingTables(config, request.destination)
-
-    def done(outcome: TableReport) -> None:
-        key = delta_key(request.destination, outcome.name)
-        names = (
-            "rows_inserted",
-            "rows_updated",
-            "rows_deleted",
-            "source_rows",
-            "delta_version",
-            "delta_version_before",
-        )
-        told: dict[str, dg.MetadataValue[Any]] = {
-            **{name: dg.MetadataValue.int(int(getattr(outcome, name))) for name in names},
-            **size_metadata(outcome.table_rows, outcome.table_bytes),
-            **SourceColumns(config, request.destination).metadata(outcome.name, outcome.columns),
-        }
-        context.log_event(dg.AssetMaterialization(key, description="repaired", metadata=told))
-        for result in flowing.passed(outcome.name):
-            context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
-
-    def checked(result: TableResult) -> None:
-        context.log_event(evaluation_of(config, request.destination, result))  # type: ignore[arg-type]  # Dagster takes it
-
-    return RepairListener(say=context.log.info, done=done, checked=checked)
 
 
 def told_of(made: Repaired) -> dict[str, dg.MetadataValue[Any]]:

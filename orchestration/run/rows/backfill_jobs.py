@@ -1,5 +1,5 @@
 """Defines the jobs of a backfill: one with times in its config, for the launchpad, and one per destination whose partitions are hours, for
-Dagster's backfill page. Only people start them. `run` does the work.
+Dagster's backfill page. Only people start them. `backfill` does the work.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
@@ -13,17 +13,15 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.time_text import SECOND_US, time_us
 from sluice.orchestration.base.one_destination import one_destination, with_destination
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
-from sluice.orchestration.checks.stopped import FlowingTables
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from sluice.orchestration.run.backfill.run import Done, run_backfill
 from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.rows.backfill import Done, run_backfill
+from sluice.orchestration.run.rows.report import listener_of
+from sluice.orchestration.run.rows.request import BackfillRequest
 
 JOB = "backfill_from_timestamp"
 STEP = "take_again_from_timestamp"
@@ -133,37 +131,14 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
 
 
 def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, request: BackfillRequest, ports: Ports) -> None:
-    flowing = FlowingTables(config, request.destination)
-
-    def done(outcome: TableReport) -> None:
-        key = delta_key(request.destination, outcome.name)
-        columns = SourceColumns(config, request.destination).metadata(outcome.name, outcome.columns)
-        size = size_metadata(outcome.table_rows, outcome.table_bytes)
-        told = {**_of_table(outcome), **size, **columns}
-        context.log_event(
-            dg.AssetMaterialization(key, description="changes of a past interval applied again", metadata=told)
-        )
-        for result in flowing.passed(outcome.name):
-            context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
-
     try:
-        told = BackfillListener(say=context.log.info, done=done)
+        listener = listener_of(context, config, request.destination, "changes of a past interval applied again")
         # This run is a fork of a process that may have started before the source changed.
         now = config.with_sources_in_use()
-        made = run_backfill(ports, now, request, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
+        made = run_backfill(ports, now, request, listener, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
     except (SluiceError, MergeFailedError) as error:
         raise failure(error) from None
     context.add_output_metadata(_of_all(request, made))
-
-
-def _of_table(outcome: TableReport) -> dict[str, dg.MetadataValue[Any]]:
-    names = ("rows_inserted", "rows_updated", "rows_deleted", "source_rows", "delta_version", "delta_version_before")
-    return {
-        **{name: dg.MetadataValue.int(int(getattr(outcome, name))) for name in names},
-        "merged_by": dg.MetadataValue.text(outcome.reason),
-        "first_commit_time": dg.MetadataValue.timestamp(outcome.first_commit_time_us / 1e6),
-        "last_commit_time": dg.MetadataValue.timestamp(outcome.last_commit_time_us / 1e6),
-    }
 
 
 def _of_all(request: BackfillRequest, made: Done) -> dict[str, dg.MetadataValue[Any]]:

@@ -1,4 +1,4 @@
-"""Applies the changes of a past interval again. Called by the jobs of `jobs`, and by `sluice backfill`.
+"""Applies the changes of a past interval again. Called by the jobs of `backfill_jobs`, and by `sluice backfill`.
 
 All changes are read over a separate connection. The run lock is held from when the lake contains everything that was read until the last
 table is merged."""
@@ -8,19 +8,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.orchestration.base import failpoints, lake_settings
-from sluice.orchestration.base.lake_settings import spark_settings, storage_options
-from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
-from sluice.orchestration.run.backfill.into import RebuiltTable, place_of, run_into
-from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.lake_settings import told
+from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
-from sluice.orchestration.run.spark_merge import KeptRecords, settings_unread, targets_of
-from sluice.orchestration.run.table_locks import table_locks_of, written_target
+from sluice.orchestration.run.rows.into import RebuiltTable, place_of, run_into
+from sluice.orchestration.run.rows.merge import RowsOperation, merge_read, not_merged
+from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener, counts_of
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.instance.backfill.work import BackfillReading
@@ -41,8 +39,7 @@ class Done:
     rebuilt: RebuiltTable | None = None
 
     def to_json(self) -> dict[str, Any]:
-        counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
-        tables = [{count: getattr(each, count) for count in counts} for each in self.outcomes]
+        tables = [counts_of(each) for each in self.outcomes]
         places = {"begin": self.begin, "end": self.end, "read_to": self.read_to}
         rebuilt = {"rebuilt": dataclasses.asdict(self.rebuilt)} if self.rebuilt else {}
         return {**places, "tables": tables, "refused": self.refused, **rebuilt}
@@ -52,7 +49,7 @@ def run_backfill(
     ports: Ports,
     config: SluiceConfig,
     request: BackfillRequest,
-    listener: BackfillListener,
+    listener: RowsListener,
     *,
     run: str = "",
     wait_seconds: float = 0.0,
@@ -104,73 +101,33 @@ def _merge(  # noqa: PLR0917  one caller
     config: SluiceConfig,
     request: BackfillRequest,
     reading: BackfillReading,
-    listener: BackfillListener,
+    listener: RowsListener,
     run: str,
     refusal: Callable[[], str],
 ) -> list[TableReport]:
     """Merges what was read; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
-    from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
-    from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
-    from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
-    from sluice.spark_jobs.rows.interval import StagedInterval  # noqa: PLC0415
-    from sluice.spark_jobs.rows.merge import MergedRows, merge_rows  # noqa: PLC0415
     from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
 
-    ledger_id, cursor = reading.catch_up()
+    lake = reading.catch_up()
     for name, why in reading.refused.items():
         listener.say(f"{name} is left out: {why}")
     if not reading.tables:
         listener.say("no table has changes in that interval, apart from those left out: nothing to merge")
         return []
-    folders: list[Path] = [batch.path for batch in reading.staged]
-    interval = StagedInterval(
-        backfill=Backfill(backfill_id=folders[0].parent.parent.name, from_us=request.from_us, to_us=request.to_us or 0),
+    operation = RowsOperation(
+        config=config,
         destination=request.destination,
-        ledger_id=ledger_id,
-        epoch=cursor.epoch,
-        folders=folders,
-        changed_up_to=reading.changed_up_to,
-        lake_at=cursor.order_key,
-        read_to=reading.read_to.order_key,
-        start=reading.place.begin.to_json(),
-        end=cursor.to_json(),
+        backfill=Backfill(backfill_id=reading.folder.name, from_us=request.from_us, to_us=request.to_us or 0),
+        fence=Fence(refusal),
+        run=run,
     )
-    merged: list[TableReport] = []
-    targets, odd = targets_of(reading.tables, written_target(config, request.destination))
-    failed = {name: settings_unread(name, error) for name, error in odd.items()}
 
-    def done(outcome: TableReport, _up_to: int) -> None:
-        merged.append(outcome)
+    def done(report: TableReport, _up_to: int) -> None:
         failpoints.reach(failpoints.BETWEEN_BACKFILLED)
-        listener.say(
-            f"{outcome.name}: {outcome.source_rows} keys; {outcome.rows_inserted} rows inserted, {outcome.rows_updated} "
-            f"updated, {outcome.rows_deleted} deleted"
-        )
-        listener.done(outcome)
+        listener.merged(report)
 
-    try:
-        merge_rows(
-            interval,
-            {name: MergedRows(target=each) for name, each in targets.items()},
-            spark_settings(config, request.destination),
-            MergeContext(
-                fence=Fence(refusal),
-                storage_options=storage_options(config.storage_options),
-                records=KeptRecords(LakeTables(config.destination_dir(request.destination))),
-                run=run,
-                table_locks=table_locks_of(config, request.destination, run),
-            ),
-            on_table_done=done,
-        )
-    except SparkUnavailableError as error:
-        raise SparkAwayError(lake_settings.told(config, error)) from error
-    except MergeError as error:
-        failed |= {each.table: each for each in error.errors}
-    except SparkJobError as error:
-        raise MergeFailedError(lake_settings.told(config, error)) from error
+    merged, failed = merge_read(operation, reading, lake, dict.fromkeys(reading.tables), done=done)
     if failed:
-        whys, done_names = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
-        sentence = f"{whys} (merged: {done_names}; not merged: {', '.join(failed)}; start the backfill again: it changes nothing twice)"
-        raise MergeFailedError(lake_settings.told(config, sentence))
+        raise MergeFailedError(told(config, not_merged("backfill", merged, failed)))
     return merged

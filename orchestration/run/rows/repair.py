@@ -17,18 +17,19 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ActRefusedError, SluiceError, TableStoppedError
 from sluice.equality.values import Extent, TableResult, Verdict
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.lake_settings import spark_settings, storage_options, target, told
-from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
+from sluice.orchestration.base.lake_settings import storage_options, target, told
+from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.cuts import amend_cut
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
-from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.orchestration.run.rows.merge import RowsOperation, merge_read, not_merged
+from sluice.orchestration.run.rows.request import RepairRequest, RowsListener, counts_of
 
 if TYPE_CHECKING:
     from sluice.batch_manifest.table_report import TableReport
     from sluice.cdc_engine.instance.backfill.work import BackfillReading
     from sluice.cdc_engine.instance.repair.rows import RowsRead
     from sluice.equality.scope import Scope
-    from sluice.spark_jobs.rows.merge import MergedRows
+    from sluice.spark_jobs.rows.fold import Read
 
 log = logging.getLogger(__name__)
 
@@ -45,26 +46,6 @@ NOT_IN_SNAPSHOT = (
 TWICE_MARKED = (
     "the lake has keys twice, and deleted rows are only marked there; re-snapshot it with `sluice snapshot start`"
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RepairRequest:
-    """The requested repair: tables of a destination, or all captured ones if empty. `settle_seconds`: how long to wait until merges have
-    caught up.
-    """
-
-    destination: str
-    tables: tuple[str, ...] = ()
-    settle_seconds: float = 300.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RepairListener:
-    """The callbacks of a repair. `done`: called when a table has its commit. `checked`: called when it was compared again."""
-
-    say: Callable[[str], None]
-    done: Callable[[TableReport], None] = lambda _: None
-    checked: Callable[[TableResult], None] = lambda _: None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,10 +85,9 @@ class Repaired:
         return not self.refused and all(each.equal for each in self.after)
 
     def to_json(self) -> dict[str, Any]:
-        counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
         return {
             "plan": [each.to_json() for each in self.plan],
-            "tables": [{count: getattr(each, count) for count in counts} for each in self.outcomes],
+            "tables": [counts_of(each) for each in self.outcomes],
             "refused": dict(self.refused),
             "after": [each.to_json() for each in self.after],
         }
@@ -165,7 +145,7 @@ def run_repair(
     config: SluiceConfig,
     request: RepairRequest,
     plan: tuple[TableRepair, ...],
-    listener: RepairListener,
+    listener: RowsListener,
     *,
     run: str = "",
     wait_seconds: float = 0.0,
@@ -192,7 +172,7 @@ def run_repair(
 
 
 def _compared_again(
-    config: SluiceConfig, request: RepairRequest, names: tuple[str, ...], listener: RepairListener
+    config: SluiceConfig, request: RepairRequest, names: tuple[str, ...], listener: RowsListener
 ) -> tuple[TableResult, ...]:
     from sluice.equality.destination import compare_destination  # noqa: PLC0415
 
@@ -222,7 +202,7 @@ class _RepairWork:
         ports: Ports,
         config: SluiceConfig,
         request: RepairRequest,
-        listener: RepairListener,
+        listener: RowsListener,
         folder: Path,
         run: str,
     ) -> None:
@@ -298,85 +278,57 @@ class _RepairWork:
         refusal: Callable[[], str],
     ) -> list[TableReport]:
         """Merges the rows. The caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
-        from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
-        from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
+        from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
         from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
-        from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
-        from sluice.spark_jobs.rows.interval import StagedInterval  # noqa: PLC0415
-        from sluice.spark_jobs.rows.merge import merge_rows  # noqa: PLC0415
         from sluice.spark_jobs.session import table_error  # noqa: PLC0415
         from sluice.spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
 
-        destination = self._wish.destination
-        ledger_id, cursor = reading.catch_up()
+        lake, destination, fence = reading.catch_up(), self._wish.destination, Fence(refusal)
         self.refused |= reading.refused
         names = [name for name in rows if name not in self.refused]
         began = min(each.read_at_us for each in rows.values())
-        interval = StagedInterval(
-            backfill=Backfill(backfill_id=self._folder.name, from_us=began, to_us=0, kind=REPAIR_KIND),
+        operation = RowsOperation(
+            config=self._config,
             destination=destination,
-            ledger_id=ledger_id,
-            epoch=cursor.epoch,
-            folders=[batch.path for batch in reading.staged],
-            changed_up_to=reading.read_to.order_key,
-            lake_at=cursor.order_key,
-            read_to=reading.read_to.order_key,
-            start=reading.place.begin.to_json(),
-            end=cursor.to_json(),
+            backfill=Backfill(backfill_id=self._folder.name, from_us=began, to_us=0, kind=REPAIR_KIND),
+            fence=fence,
+            run=self._run,
         )
-        merged: list[TableReport] = []
-        fence = Fence(refusal)
 
-        def done(outcome: TableReport, label: int) -> None:
-            merged.append(outcome)
+        def done(report: TableReport, label: int) -> None:
             failpoints.reach(failpoints.BETWEEN_REPAIRED)
             try:
-                amend_cut(self._config, destination, outcome.name, label, fence)
+                amend_cut(self._config, destination, report.name, label, fence)
             except (SluiceError, SparkJobError):
                 raise
             except Exception as error:
-                raise table_error(outcome.name, error, NOT_IN_SNAPSHOT) from error
-            self._listener.say(
-                f"{outcome.name}: {outcome.rows_inserted} rows inserted, {outcome.rows_updated} updated, "
-                f"{outcome.rows_deleted} deleted"
-            )
-            self._listener.done(outcome)
+                raise table_error(report.name, error, NOT_IN_SNAPSHOT) from error
+            self._listener.merged(report)
 
-        try:
-            merge_rows(
-                interval,
-                self._all_chosen(names, scopes, rows),
-                spark_settings(self._config, destination),
-                MergeContext(
-                    fence=fence,
-                    storage_options=storage_options(self._config.storage_options),
-                    records=KeptRecords(LakeTables(self._config.destination_dir(destination))),
-                    run=self._run,
-                ),
-                on_table_done=done,
-                on_left=lambda name, keys: self._listener.say(
-                    f"{name}: {keys} keys that differed are not changed: the source no longer has rows of them; the next "
-                    "comparison shows whether they still differ"
-                ),
+        def left(name: str, keys: int) -> None:
+            self._listener.say(
+                f"{name}: {keys} keys that differed are not changed: the source no longer has rows of them; the next "
+                "comparison shows whether they still differ"
             )
-        except SparkUnavailableError as error:
-            raise SparkAwayError(told(self._config, error)) from error
-        except SparkJobError as error:
-            if not isinstance(error, MergeError) or not all(each.own for each in error.errors):
-                raise MergeFailedError(told(self._config, error)) from error
-            self.refused |= {each.table: told(self._config, each.reason) for each in error.errors}
+
+        merged, failed = merge_read(
+            operation, reading, lake, self._all_chosen(names, scopes, rows), done=done, on_left=left
+        )
+        if any(not each.own for each in failed.values()):
+            raise MergeFailedError(told(self._config, not_merged("repair", merged, failed)))
+        self.refused |= {each.table: told(self._config, each.reason) for each in failed.values()}
         return merged
 
     def _all_chosen(
         self, names: Sequence[str], scopes: Mapping[str, Scope], rows: Mapping[str, RowsRead]
-    ) -> dict[str, MergedRows]:
+    ) -> dict[str, Read | None]:
         """Returns what is merged into each table. A table for which an unexpected error is raised is left out, with that error as the
         reason.
         """
-        found = {}
+        found = dict[str, "Read | None"]()
         for name in names:
             try:
-                found[name] = self._chosen(name, scopes[name], rows[name])
+                found[name] = self._chosen(scopes[name], rows[name])
             except SluiceError:
                 raise
             except Exception as error:  # The error may be of any kind; the other tables are repaired.
@@ -384,13 +336,12 @@ class _RepairWork:
                 self.refused[name] = _unexpected(error)
         return found
 
-    def _chosen(self, name: str, scope: Scope, rows: RowsRead) -> MergedRows:
+    def _chosen(self, scope: Scope, rows: RowsRead) -> Read:
         from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
         from sluice.spark_jobs.rows.fold import Read  # noqa: PLC0415
-        from sluice.spark_jobs.rows.merge import MergedRows  # noqa: PLC0415
 
         keys = list(scope.keys)
-        read = Read(
+        return Read(
             key=rows.key,
             columns=tuple(LakeColumn(name=name, type=kind, nullable=nullable) for name, kind, nullable in rows.columns),
             files=rows.files,
@@ -399,4 +350,3 @@ class _RepairWork:
             doubled=[scope.keys[key].lake_rows > 1 for key in keys],
             read_at_us=rows.read_at_us,
         )
-        return MergedRows(target=target(self._config, self._wish.destination, name), read=read)

@@ -1,0 +1,70 @@
+"""Defines the requests of operations on rows, and the callbacks that report their progress."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sluice.batch_manifest.table_report import TableReport
+from sluice.cdc_engine.time_text import time_text
+
+if TYPE_CHECKING:
+    from sluice.equality.values import TableResult
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BackfillRequest:
+    """A requested backfill: the interval [from_us, to_us) of a destination's tables. `to_us` None: until now.
+
+    `into`: the "database.table" to build with the single table's past state, instead of changing the live one.
+    """
+
+    destination: str
+    from_us: int
+    to_us: int | None
+    tables: tuple[str, ...]
+    into: str = ""
+
+    def __str__(self) -> str:
+        to = "now" if self.to_us is None else time_text(self.to_us)
+        if self.into:
+            return f"{self.destination}: {', '.join(self.tables)} as it was at {to}, as {self.into}"
+        return f"{self.destination}: changes from {time_text(self.from_us)} to {to}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepairRequest:
+    """The requested repair: tables of a destination, or all captured ones if empty. `settle_seconds`: how long to wait until merges have
+    caught up.
+    """
+
+    destination: str
+    tables: tuple[str, ...] = ()
+    settle_seconds: float = 300.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowsListener:
+    """The callbacks of an operation on rows. `done`: called when a table has its commit. `progress`: gets the bytes of the binlog that
+    were read, and in total. `checked`: called when a table was compared again.
+    """
+
+    say: Callable[[str], None]
+    done: Callable[[TableReport], None] = lambda _: None
+    progress: Callable[[int, int], None] = lambda _read, _all: None
+    checked: Callable[[TableResult], None] = lambda _: None
+
+    def merged(self, report: TableReport) -> None:
+        """Reports a table that has its commit."""
+        self.say(
+            f"{report.name}: {report.source_rows} keys; {report.rows_inserted} rows inserted, {report.rows_updated} updated, "
+            f"{report.rows_deleted} deleted"
+        )
+        self.done(report)
+
+
+def counts_of(report: TableReport) -> dict[str, Any]:
+    """Returns what a program is told about a table that has its commit."""
+    counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
+    return {count: getattr(report, count) for count in counts}
