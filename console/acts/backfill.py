@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
-from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.backfill.plan import Plan, make_plan
@@ -20,12 +18,11 @@ from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from sluice.cdc_engine.time_text import time_us
 from sluice.console.lake.history import captured_table, history_of
+from sluice.console.lake.operation import ports_of_command, results
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
-from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
 from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
-from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
 MIB = 1 << 20
@@ -111,7 +108,6 @@ def run(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: C
     request = BackfillRequest(
         destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables, into=into
     )
-    ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
         reading = bar.add_task("reading", total=None)
@@ -122,15 +118,8 @@ def run(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: C
         def say(sentence: str) -> None:
             bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
-        try:
+        with ports_of_command() as ports:
             return run_backfill(ports, config, request, RowsListener(say=say, progress=progress))
-        except MergeFailedError as error:
-            raise SetupError(str(error)) from error
-
-
-def _no_engine() -> Any:
-    """Raises NotImplementedError: a backfill needs no engine."""
-    raise NotImplementedError
 
 
 def outcome(done: Done) -> Table:
@@ -138,10 +127,4 @@ def outcome(done: Done) -> Table:
         shown = Table("table", "of", "rows", "up to", "path")
         shown.add_row(made.table, f"{made.of}, from version {made.version} on", str(made.rows), made.up_to, made.path)
         return shown
-    shown = Table("table", "keys", "rows inserted", "updated", "deleted", "version")
-    for each in done.outcomes:
-        counts = (each.source_rows, each.rows_inserted, each.rows_updated, each.rows_deleted, each.delta_version)
-        shown.add_row(each.name, *map(str, counts))
-    for name, why in sorted(done.refused.items()):
-        shown.add_row(name, f"left out: {why}")
-    return shown
+    return results(done.outcomes, done.refused)

@@ -32,12 +32,9 @@ def maintain(  # noqa: PLR0917  one argument an option
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
     """Maintain the Delta tables of a destination, between its merges. Without options: rewrite files if the benefit is large enough."""
-    from sluice.cdc_engine import destination_files  # noqa: PLC0415
+    from sluice.console.lake.operation import ports_of_command  # noqa: PLC0415
     from sluice.console.source.query import require_destination  # noqa: PLC0415
-    from sluice.console.toolchain.errors import SetupError  # noqa: PLC0415
-    from sluice.orchestration.base.ports import MergeFailedError, Ports  # noqa: PLC0415
     from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance  # noqa: PLC0415
-    from sluice.orchestration.run.spark_merge import spark_merge  # noqa: PLC0415
 
     config = config_now()
     require_destination(config, destination)
@@ -49,11 +46,8 @@ def maintain(  # noqa: PLR0917  one argument an option
         vacuum=vacuum,
         retention_hours=retention_hours,
     )
-    ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
-    try:
+    with ports_of_command() as ports:
         made = run_maintenance(ports, config, request, _say)
-    except MergeFailedError as error:
-        raise SetupError(str(error)) from error
     if as_json:
         screen.print_json(json.dumps(made.to_json()))
     else:
@@ -69,11 +63,6 @@ def _shown(made: dict[str, Any]) -> Table:
     for name, why in sorted(made["failed"].items()):
         shown.add_row(name, "failed", "", "", "", "", why)
     return shown
-
-
-def _no_engine() -> Any:
-    """Raises NotImplementedError: maintenance needs no engine."""
-    raise NotImplementedError
 
 
 def _say(sentence: str) -> None:

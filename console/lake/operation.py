@@ -1,0 +1,45 @@
+"""Runs an operation on Delta tables in the process of a command, which has no engine, and shows its results as a table."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from sluice.batch_manifest.table_report import TableReport
+from sluice.cdc_engine import destination_files
+from sluice.console.toolchain.errors import SetupError
+from sluice.equality.values import TableResult
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.spark_merge import spark_merge
+
+
+@contextlib.contextmanager
+def ports_of_command() -> Iterator[Ports]:
+    """Yields the ports of an operation that needs no engine. Raises SetupError if a table could not be written."""
+    try:
+        yield Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
+    except MergeFailedError as error:
+        raise SetupError(str(error)) from error
+
+
+def _no_engine() -> Any:
+    """Raises NotImplementedError: the operation needs no engine."""
+    raise NotImplementedError
+
+
+def results(
+    reports: Sequence[TableReport], refused: Mapping[str, str], after: Sequence[TableResult] | None = None
+) -> Table:
+    """Returns what was merged into each table. `refused`: why tables are left out. `after`: the comparisons after a repair."""
+    equal = ["equal now"] if after is not None else []
+    shown = Table("table", "keys", "rows inserted", "updated", "deleted", "version", *equal)
+    verdicts = {each.table: "yes" if each.equal else str(each.verdict) for each in after or ()}
+    for each in reports:
+        counts = (each.source_rows, each.rows_inserted, each.rows_updated, each.rows_deleted, each.delta_version)
+        shown.add_row(each.name, *map(str, counts), *(verdicts.get(each.name, "?") for _ in equal))
+    for name, why in sorted(refused.items()):
+        shown.add_row(name, f"left out: {why}")
+    return shown
