@@ -1,5 +1,5 @@
 """Implements the user interface of `sluice backfill`: shows the plan as a table, and the backfill with its progress. The rules are in
-`cdc_engine.instance.backfill`.
+`cdc_engine.instance.rows`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.instance.backfill.plan import Plan, make_plan
-from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.instance.rows.plan import Plan, make_plan
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from sluice.cdc_engine.time_text import time_us
 from sluice.console.lake.history import captured_table, history_of

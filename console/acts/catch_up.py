@@ -24,7 +24,7 @@ from sluice.cdc_engine.acts.catch_up import (
 )
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.file_lock import FileLock
-from sluice.cdc_engine.instance.backfill.reading import binlog_files
+from sluice.cdc_engine.instance.rows.reading import binlog_files
 from sluice.cdc_engine.instance.sources import source_facts
 from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.keeping.served import ONLY

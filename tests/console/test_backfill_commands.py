@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
-from sluice.cdc_engine.instance.backfill.plan import BackfillTablePlan, Plan
+from sluice.cdc_engine.instance.rows.plan import BackfillTablePlan, Plan
 from sluice.console.acts import backfill
 from sluice.console.main import app
 from sluice.spark_jobs.tables.commit_record import CommittedInterval

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.instance.discovery import discover
-from sluice.cdc_engine.instance.repair.rows import SourceRows
+from sluice.cdc_engine.instance.rows.source_rows import SourceRows
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot import table_reader
 from sluice.cdc_engine.snapshot.reader import open_reader

@@ -21,7 +21,7 @@ from sluice.orchestration.run.rows.merge import RowsOperation, merge_read, not_m
 from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener, counts_of
 
 if TYPE_CHECKING:
-    from sluice.cdc_engine.instance.backfill.work import BackfillReading
+    from sluice.cdc_engine.instance.rows.work import BackfillReading
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ def run_backfill(
 
     Always safe to repeat. `wait_seconds`: how long to wait for another backfill of the destination.
     """
-    from sluice.cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
-    from sluice.cdc_engine.instance.backfill.work import BackfillReading, folder_of  # noqa: PLC0415
+    from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
+    from sluice.cdc_engine.instance.rows.work import BackfillReading, folder_of  # noqa: PLC0415
 
     directory, given = config.destination_dir(request.destination), config.destinations[request.destination]
     interval = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)

@@ -20,9 +20,9 @@ from sluice.orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import DestinationConfig
-    from sluice.cdc_engine.instance.backfill.plan import BinlogInterval
-    from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
-    from sluice.cdc_engine.instance.backfill.work import BackfillReading
+    from sluice.cdc_engine.instance.rows.plan import BinlogInterval
+    from sluice.cdc_engine.instance.rows.rules import RequestedInterval
+    from sluice.cdc_engine.instance.rows.work import BackfillReading
     from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
     from sluice.spark_jobs.tables.commit_record import CommittedInterval
     from sluice.spark_jobs.tables.delta_table import DeltaTable
@@ -87,8 +87,8 @@ def run_into(
     """Reads the changes and builds the table. Raises SluiceError or MergeFailedError, with a sentence; nothing is left at the table's path
     then.
     """
-    from sluice.cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
-    from sluice.cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
+    from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
+    from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
 
     path, directory = place_of(config, request), config.destination_dir(request.destination)
@@ -123,7 +123,7 @@ def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the requested interval, but beginning at the end position of the base version."""
-    from sluice.cdc_engine.instance.backfill.plan import is_followed, locate_interval  # noqa: PLC0415
+    from sluice.cdc_engine.instance.rows.plan import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
     place, ledger, directory = locate_interval(*arguments), arguments[1], config.destination_dir(request.destination)

@@ -14,7 +14,7 @@ from sluice.orchestration.run.table_locks import table_locks_of, written_target
 if TYPE_CHECKING:
     from sluice.batch_manifest.table_report import TableReport
     from sluice.cdc_engine.config import SluiceConfig
-    from sluice.cdc_engine.instance.backfill.work import BackfillReading
+    from sluice.cdc_engine.instance.rows.work import BackfillReading
     from sluice.cdc_engine.position import Position
     from sluice.spark_jobs.errors import TableError
     from sluice.spark_jobs.fence import Fence

@@ -26,8 +26,8 @@ from sluice.orchestration.run.rows.request import RepairRequest, RowsListener, c
 
 if TYPE_CHECKING:
     from sluice.batch_manifest.table_report import TableReport
-    from sluice.cdc_engine.instance.backfill.work import BackfillReading
-    from sluice.cdc_engine.instance.repair.rows import RowsRead
+    from sluice.cdc_engine.instance.rows.source_rows import RowsRead
+    from sluice.cdc_engine.instance.rows.work import BackfillReading
     from sluice.equality.scope import Scope
     from sluice.spark_jobs.rows.fold import Read
 
@@ -155,7 +155,7 @@ def run_repair(
 
     Always safe to repeat. `wait_seconds`: how long to wait for a backfill or another repair of the destination.
     """
-    from sluice.cdc_engine.instance.backfill.work import folder_of  # noqa: PLC0415  imports the engine's packages
+    from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
     refused = {each.name: each.refused for each in plan if each.refused}
     for name, why in refused.items():
@@ -225,9 +225,9 @@ class _RepairWork:
         return outcomes
 
     def _reading(self, names: tuple[str, ...]) -> BackfillReading:
-        from sluice.cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415
-        from sluice.cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
-        from sluice.cdc_engine.instance.repair.rules import REFUSALS, from_the_lake  # noqa: PLC0415
+        from sluice.cdc_engine.instance.rows.plan import from_the_lake  # noqa: PLC0415
+        from sluice.cdc_engine.instance.rows.rules import REPAIR_ADVICE, RequestedInterval  # noqa: PLC0415
+        from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415
 
         destination = self._wish.destination
         reading = BackfillReading(
@@ -237,14 +237,14 @@ class _RepairWork:
             self._folder,
             now_us=time.time_ns() // 1000,
             find=from_the_lake,
-            refusals=REFUSALS,
+            advice=REPAIR_ADVICE,
         )
         reading.judge()
         return reading
 
     def _rows(self, scopes: Mapping[str, Scope], reading: BackfillReading) -> dict[str, RowsRead]:
         """Reads the rows of the tables that are not refused. Returns them when the lake has all changes that they may contain."""
-        from sluice.cdc_engine.instance.repair.rows import SourceRows  # noqa: PLC0415
+        from sluice.cdc_engine.instance.rows.source_rows import SourceRows  # noqa: PLC0415
 
         source, low = SourceRows(self._config, self._wish.destination), reading.place.begin
         found: dict[str, RowsRead] = {}

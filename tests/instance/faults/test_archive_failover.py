@@ -14,9 +14,9 @@ import pytest
 
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import PositionLostError
-from sluice.cdc_engine.instance.backfill.plan import make_plan
-from sluice.cdc_engine.instance.backfill.reading import binlog_files
-from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.instance.rows.plan import make_plan
+from sluice.cdc_engine.instance.rows.reading import binlog_files
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.parser.positions.binlog_files import archived_before
 from sluice.cdc_engine.parser.positions.time_search import earliest_on_offer
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts

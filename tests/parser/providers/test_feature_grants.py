@@ -11,10 +11,10 @@ import pytest
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.instance.backfill.plan import make_plan
-from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
 from sluice.cdc_engine.instance.discovery import captured_tables, foreign_keys
-from sluice.cdc_engine.instance.repair.rows import SourceRows
+from sluice.cdc_engine.instance.rows.plan import make_plan
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval
+from sluice.cdc_engine.instance.rows.source_rows import SourceRows
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.parser.connection import SourceConnection

@@ -13,9 +13,9 @@ import pytest
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas
 from sluice.cdc_engine.instance.engine.engine import Engine
-from sluice.cdc_engine.instance.repair.rows import SourceRows
+from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas
+from sluice.cdc_engine.instance.rows.source_rows import SourceRows
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState

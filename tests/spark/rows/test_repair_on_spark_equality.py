@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.instance.engine.engine import Engine
-from sluice.cdc_engine.instance.repair.rows import RowsRead, SourceRows
+from sluice.cdc_engine.instance.rows.source_rows import RowsRead, SourceRows
 from sluice.console.lake.history import captured_table, history_of
 from sluice.console.lake.life import row_life
 from sluice.console.main import app

@@ -16,11 +16,11 @@ from pathlib import Path
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import FileLock
-from sluice.cdc_engine.instance.backfill import rules
-from sluice.cdc_engine.instance.backfill.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
-from sluice.cdc_engine.instance.backfill.reading import IntervalReader
-from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
 from sluice.cdc_engine.instance.engine.kept_state import history_kept
+from sluice.cdc_engine.instance.rows import rules
+from sluice.cdc_engine.instance.rows.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
+from sluice.cdc_engine.instance.rows.reading import IntervalReader
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.position import Position
@@ -74,7 +74,7 @@ class BackfillReading:
     """Reads the source for one backfill or repair, into `folder`. `refused`: "database.table" → why the table is excluded; more are added
     as more becomes known.
 
-    `find`: finds the interval; `refusals`: the rules that refuse tables.
+    `find`: finds the interval; `advice`: what to do about refused tables.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class BackfillReading:
         now_us: int,
         progress: Callable[[int, int], None] = lambda _read, _all: None,
         find: Find = locate_interval,
-        refusals: rules.Refusals = rules.REFUSALS,
+        advice: rules.RefusalAdvice = rules.BACKFILL_ADVICE,
     ) -> None:
         """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
         rules.check_request(request, now_us)
         self._config, self._directory, self._request, self.folder = config, directory, request, folder
-        self._progress, self._refusals = progress, refusals
+        self._progress, self._advice = progress, advice
         self._ledger = read_ledger(directory)
         self.place = find(config, self._ledger, request)
         self._schemas = schemas_of(config, history_kept(directory).look(), self.place)
@@ -161,7 +161,7 @@ class BackfillReading:
     def judge(self) -> None:
         """Refuses tables by the facts that are known so far. Raises as `read`."""
         facts = facts_of(self.names, self._config, self._directory, self._schemas, self.staged)
-        found = {each.name: rules.refusal(each, self._refusals) for each in facts}
+        found = {each.name: rules.refusal(each, self._advice) for each in facts}
         # A refused table stays refused, because its changes were not read meanwhile.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
         named = [name for name in self._request.tables if name in self.refused and self._request.all_or_none]

@@ -10,8 +10,8 @@ import pytest
 
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
-from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
-from sluice.cdc_engine.instance.backfill.work import BackfillReading, folder_of
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval
+from sluice.cdc_engine.instance.rows.work import BackfillReading, folder_of
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_ledgers import FileLedger
 from tests.instance.fix_destination import Captured, running

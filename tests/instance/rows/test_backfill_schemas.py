@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
+from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas, known_at
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.errors import ActRefusedError, PositionLostError
-from sluice.cdc_engine.instance.backfill import plan as planning
-from sluice.cdc_engine.instance.backfill.plan import Plan, make_plan
-from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.instance.rows import plan as planning
+from sluice.cdc_engine.instance.rows.plan import Plan, make_plan
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.time_text import time_us
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running

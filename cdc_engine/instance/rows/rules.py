@@ -1,8 +1,8 @@
-"""Decides what a backfill may do, without I/O. `plan` gathers the facts that the rules need.
+"""Decides what a backfill or a repair may do, without I/O. `plan` gathers the facts that the rules need.
 
 A backfill reads the binlog from a time up to what the lake has, and sets each key that changed in the interval to the state after its
-last change. So it requires that every change of the table's rows is in row events that this server has, and that one schema is valid for
-all of them."""
+last change. A repair reads the binlog from the lake's position on, for the keys that it names. Both require that every change of the
+table's rows is in row events that this server has, and that one schema is valid for all of them."""
 
 from __future__ import annotations
 
@@ -58,12 +58,23 @@ class TableFacts:
     raised: str = ""
 
 
-Refusal = tuple[Callable[[TableFacts], object], str]
-Refusals = tuple[Refusal, ...]
-RAISED: Refusal = (lambda table: table.raised, "its schema and settings could not be read ({raised}): {instead}")
-# The first rule that applies is reported. The table's facts replace the braces.
-REFUSALS: Refusals = (
-    RAISED,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RefusalAdvice:
+    """What to do about a refused table, where a backfill and a repair differ. `again`: about statements and unread rows. `partial`: about
+    images that lack columns; empty, or it ends in a comma.
+    """
+
+    again: str
+    partial: str = ""
+
+
+BACKFILL_ADVICE = RefusalAdvice(again="take a later --from")
+REPAIR_ADVICE = RefusalAdvice(
+    again="start the repair again", partial="start the repair again when less is written to the table, or "
+)
+# The first rule that applies is reported. The table's facts and the advice replace the braces.
+REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
+    (lambda table: table.raised, "its schema and settings could not be read ({raised}): {instead}"),
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (
         lambda table: table.snapshot,
@@ -75,25 +86,29 @@ REFUSALS: Refusals = (
     ),
     (
         lambda table: not table.mirror,
-        "it has no current-state table, and its change log and history accept each change only once; {instead}",
+        (
+            "it has no current-state table whose rows could be corrected, and its change log and history accept each change "
+            "only once; {instead}"
+        ),
     ),
-    (lambda table: not table.key, "it has no key, so the rows of its changes cannot be identified; {instead}"),
+    (lambda table: not table.key, "it has no key, so its rows cannot be identified; {instead}"),
     (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
+    (lambda table: table.statements, "statements of the interval concern it ({shown}): {again}, or {instead}"),
+    (lambda table: table.unread, "{unread}: {again}, or {instead}"),
     (
-        lambda table: table.statements,
-        "statements of the interval concern it ({shown}): take a later --from, or {instead}",
+        lambda table: table.partial,
+        "its row images lack columns (binlog_row_image is not FULL): {partial_advice}{instead}",
     ),
-    (lambda table: table.unread, "{unread}: take a later --from, or {instead}"),
-    (lambda table: table.partial, "its row images lack columns (binlog_row_image is not FULL): {instead}"),
     (lambda table: table.quarantined, "values of it cannot be decoded: {instead}"),
 )
 
 
-def refusal(table: TableFacts, refusals: Refusals = REFUSALS) -> str:
-    """Returns why a table cannot be backfilled, and what to do instead; empty if it can."""
-    found = next((sentence for is_met, sentence in refusals if is_met(table)), "")
+def refusal(table: TableFacts, advice: RefusalAdvice = BACKFILL_ADVICE) -> str:
+    """Returns why the rows of a table cannot be operated on, and what to do instead; empty if they can."""
+    found = next((sentence for is_met, sentence in REFUSALS if is_met(table)), "")
     shown = "; ".join(table.statements[:SHOWN_STATEMENTS]) + (" …" if len(table.statements) > SHOWN_STATEMENTS else "")
-    return found.format(**dataclasses.asdict(table), shown=shown, instead=SNAPSHOT_WAY)
+    facts = dataclasses.asdict(table)
+    return found.format(**facts, shown=shown, again=advice.again, partial_advice=advice.partial, instead=SNAPSHOT_WAY)
 
 
 def check_request(request: RequestedInterval, now_us: int) -> None:

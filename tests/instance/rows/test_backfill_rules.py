@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
-from sluice.cdc_engine.instance.backfill import rules
-from sluice.cdc_engine.instance.backfill.rules import REFUSALS, RequestedInterval, TableFacts
+from sluice.cdc_engine.instance.rows import rules
+from sluice.cdc_engine.instance.rows.rules import REFUSALS, REPAIR_ADVICE, RequestedInterval, TableFacts
 from sluice.cdc_engine.parser.server_facts import BinaryLog
 from sluice.cdc_engine.position import Position
 
@@ -41,6 +41,19 @@ def test_a_table_that_cannot_be_read_anew_is_refused_with_what_to_do_backfill(
     facts: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     said = rules.refusal(dataclasses.replace(READY, **facts))
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"statements": ("ALTER a",)}, ("(ALTER a): start the repair again", "snapshot start")),
+        ({"unread": "column 1 (id): differs"}, ("start the repair again", "snapshot start")),
+        ({"partial": True}, ("start the repair again when less is written", "snapshot start")),
+    ],
+)
+def test_a_repair_is_advised_to_start_again(facts: dict[str, Any], words: tuple[str, ...]) -> None:
+    said = rules.refusal(dataclasses.replace(READY, **facts), REPAIR_ADVICE)
     assert all(word in said for word in words), said
 
 

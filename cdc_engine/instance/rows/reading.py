@@ -15,7 +15,7 @@ from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
-from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas
+from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas
 from sluice.cdc_engine.instance.sources import archive_of, source_facts, source_of
 from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles

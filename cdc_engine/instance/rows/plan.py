@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from sluice.batch_manifest.values import ChangesSegment, StagedTable
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.instance.backfill import rules
-from sluice.cdc_engine.instance.backfill.reading import IntervalReader, binlog_files
-from sluice.cdc_engine.instance.backfill.rules import RequestedInterval, TableFacts
-from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
 from sluice.cdc_engine.instance.engine.kept_state import history_kept
+from sluice.cdc_engine.instance.rows import rules
+from sluice.cdc_engine.instance.rows.reading import IntervalReader, binlog_files
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval, TableFacts
+from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas, known_at
 from sluice.cdc_engine.instance.tables.value_policies import keys_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import read_ledger
@@ -128,17 +128,26 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
     begin = choice_at(files, request.from_us)
     read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
     end = read_to if request.to_us is None else choice_at(files, request.to_us)
-    places = [
-        Position(
-            epoch=cursor.epoch,
-            file=each.file,
-            offset=each.offset,
-            gtid_set=each.executed,
-            server_uuid=facts.server_uuid,
-        )
-        for each in (begin, end, read_to)
-    ]
+    places = [_position(each, cursor.epoch, facts.server_uuid) for each in (begin, end, read_to)]
     return BinlogInterval(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, files=files)
+
+
+def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
+    """Returns the interval that starts at the ledger's cursor: the lake has everything before it, and the server shows it. Raises
+    ActRefusedError, SourceConnectionError.
+    """
+    files = binlog_files(config)
+    facts = files.facts
+    cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
+    end = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
+    place = _position(end, cursor.epoch, facts.server_uuid)
+    return BinlogInterval(begin=cursor, end=place, read_to=place, cursor=cursor, files=files)
+
+
+def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
+    return Position(
+        epoch=epoch, file=choice.file, offset=choice.offset, gtid_set=choice.executed, server_uuid=server_uuid
+    )
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:

@@ -1,1 +1,0 @@
-"""Reads the rows of chosen keys from the source again while the stream continues, for a repair of the lake."""
