@@ -16,7 +16,6 @@ from rich.markup import escape
 
 from sluice import __version__
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
-from sluice.console.commands.backfill import backfill
 from sluice.console.commands.catch_up import catch_up
 from sluice.console.commands.consumer import consumer_app
 from sluice.console.commands.instance import instance_app
@@ -25,7 +24,7 @@ from sluice.console.commands.maintain import maintain
 from sluice.console.commands.options import JsonOption, VerboseOption, config_now, errors, screen
 from sluice.console.commands.position import position_app
 from sluice.console.commands.questions import equal, history, sql, why
-from sluice.console.commands.repair import repair
+from sluice.console.commands.rows import backfill, repair
 from sluice.console.commands.schema import schema_app
 from sluice.console.commands.snapshot import snapshot_app
 from sluice.console.commands.source import source_app

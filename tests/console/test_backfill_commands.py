@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.rows.plan import BackfillTablePlan, Plan
-from sluice.console.acts import backfill
+from sluice.console.lake import rows
 from sluice.console.main import app
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
@@ -50,7 +50,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plan_of_a_backfill_is_shown_with_what_is_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "plan", lambda *_: dataclasses.replace(PLAN, tables=(READY, REFUSED)))
+    monkeypatch.setattr(rows, "backfill_plan", lambda *_: dataclasses.replace(PLAN, tables=(READY, REFUSED)))
     answer = CliRunner().invoke(app, ["backfill", "shop", "--from", "-10m", "--plan"])
     assert answer.exit_code == 1, "a table is refused"
     for words in (
@@ -66,7 +66,7 @@ def test_the_plan_of_a_backfill_is_shown_with_what_is_an_estimate(monkeypatch: p
 
 
 def test_the_plan_of_a_backfill_is_there_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "plan", lambda *_: PLAN)
+    monkeypatch.setattr(rows, "backfill_plan", lambda *_: PLAN)
     answer = CliRunner().invoke(app, ["backfill", "shop", "--from", "-10m", "--plan", "--json"])
     assert answer.exit_code == 0, answer.exception
     told = json.loads(answer.stdout)
@@ -108,10 +108,10 @@ def test_a_run_is_the_interval_of_all_its_batches_in_the_tables_that_it_merged()
         "shop.customers": [merged("two", 25, 45)],
         "shop.other": [merged("one", 1, 2)],
     }
-    found = backfill.interval_of_run(histories, "two")
+    found = rows.interval_of_run(histories, "two")
     assert (found.from_us, found.to_us, found.tables) == (20, 46, ("shop.customers", "shop.orders"))
     with pytest.raises(ConfigurationError, match="no log of these tables has a batch of the run 'three'"):
-        backfill.interval_of_run(histories, "three")
+        rows.interval_of_run(histories, "three")
 
 
 @pytest.mark.seeds

@@ -53,8 +53,7 @@ def merge_read(
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
     from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
-    from sluice.spark_jobs.rows.interval import StagedInterval  # noqa: PLC0415
-    from sluice.spark_jobs.rows.merge import MergedRows, merge_rows  # noqa: PLC0415
+    from sluice.spark_jobs.rows.merge import MergedRows, StagedInterval, merge_rows  # noqa: PLC0415
 
     config, destination, (ledger_id, cursor) = operation.config, operation.destination, lake
     interval = StagedInterval(

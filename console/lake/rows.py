@@ -1,11 +1,11 @@
-"""Implements the user interface of `sluice backfill`: shows the plan as a table, and the backfill with its progress. The rules are in
-`cdc_engine.instance.rows`.
+"""Implements the user interface of `sluice backfill` and `sluice repair`: shows plans and results as tables, and the progress. The rules
+are in `cdc_engine.instance.rows` and `orchestration.run.rows`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -22,13 +22,14 @@ from sluice.console.lake.operation import ports_of_command, results
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
-from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
+from sluice.orchestration.run.rows.repair import Repaired, TableRepair, plan_repair, run_repair
+from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
 MIB = 1 << 20
 
 
-def asked(from_word: str, to_word: str, tables: str) -> RequestedInterval:
+def backfill_asked(from_word: str, to_word: str, tables: str) -> RequestedInterval:
     """Returns the requested backfill. Raises ConfigurationError for an invalid time."""
     now_us = time.time_ns() // 1000
     names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
@@ -37,10 +38,10 @@ def asked(from_word: str, to_word: str, tables: str) -> RequestedInterval:
     )
 
 
-def asked_by_run(config: SluiceConfig, destination: str, run: str, tables: str) -> RequestedInterval:
+def backfill_asked_by_run(config: SluiceConfig, destination: str, run: str, tables: str) -> RequestedInterval:
     """Returns the interval that a Dagster run merged, from the logs of the tables. Raises ConfigurationError, SetupError."""
     require_destination(config, destination)
-    named = asked("-1s", "", tables).tables
+    named = backfill_asked("-1s", "", tables).tables
     names = named or tuple(each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE))
     histories = dict[str, list[CommittedInterval]]()
     for name in names:
@@ -73,13 +74,13 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
     )
 
 
-def plan(config: SluiceConfig, destination: str, wanted: RequestedInterval) -> Plan:
+def backfill_plan(config: SluiceConfig, destination: str, wanted: RequestedInterval) -> Plan:
     """Returns the plan. Raises what `make_plan` raises, and ConfigurationError for an unknown destination."""
     given = require_destination(config, destination)
     return make_plan(given, config.destination_dir(destination), wanted, time.time_ns() // 1000)
 
 
-def sentences(made: Plan) -> Iterator[str]:
+def backfill_sentences(made: Plan) -> Iterator[str]:
     """Yields sentences about the whole backfill."""
     to = made.to_time or "now"
     yield f"{made.destination}: changes from {made.from_time} to {to}"
@@ -90,7 +91,7 @@ def sentences(made: Plan) -> Iterator[str]:
     yield f"changes: {made.changes} ({how}); time: about {made.seconds:.0f} s"
 
 
-def rows(made: Plan) -> Table:
+def backfill_rows(made: Plan) -> Table:
     shown = Table("table", "changes", "schema history", "statements", "")
     for each in made.tables:
         back = "reaches back" if each.reaches_back else "begins later"
@@ -99,7 +100,7 @@ def rows(made: Plan) -> Table:
     return shown
 
 
-def run(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: Console, *, into: str = "") -> Done:
+def backfill(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: Console, *, into: str = "") -> Done:
     """Runs the backfill and prints its progress on `to`. `into`: builds a past state as a separate table instead.
 
     Raises SluiceError, or SetupError if a table could not be merged.
@@ -122,9 +123,38 @@ def run(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: C
             return run_backfill(ports, config, request, RowsListener(say=say, progress=progress))
 
 
-def outcome(done: Done) -> Table:
+def backfill_outcome(done: Done) -> Table:
+    """Returns the result, with one line per table."""
     if made := done.rebuilt:
         shown = Table("table", "of", "rows", "up to", "path")
         shown.add_row(made.table, f"{made.of}, from version {made.version} on", str(made.rows), made.up_to, made.path)
         return shown
     return results(done.outcomes, done.refused)
+
+
+def repair_plan(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
+    """Returns the plan. Raises what `plan_repair` raises, and ConfigurationError for an unknown destination."""
+    require_destination(config, request.destination)
+    return plan_repair(config, request)
+
+
+def repair_rows(planned: Sequence[TableRepair]) -> Table:
+    """Returns the differences, with one line per table."""
+    shown = Table("table", "chunks", "missing", "surplus", "doubled", "other values", "")
+    for each in planned:
+        counts = [str(each.keys.get(kind, "")) for kind in ("missing", "surplus", "doubled", "value")]
+        shown.add_row(each.name, str(len(each.result.chunks_different)), *counts, each.refused or "ready")
+    return shown
+
+
+def repair(
+    config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], say: Callable[[str], None]
+) -> Repaired:
+    """Runs the repair. Raises SluiceError, or SetupError if a table could not be merged."""
+    with ports_of_command() as ports:
+        return run_repair(ports, config, request, planned, RowsListener(say=say))
+
+
+def repair_outcome(done: Repaired) -> Table:
+    """Returns the result, with one line per table."""
+    return results(done.outcomes, done.refused, done.after)

@@ -1,0 +1,115 @@
+"""Defines `sluice backfill` and `sluice repair`, with their options; `console.lake.rows` does the work."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from sluice.console.commands.options import config_now, errors, screen
+
+
+def backfill(  # noqa: PLR0917  one argument an option
+    destination: str,
+    from_word: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
+        ),
+    ] = "",
+    to_word: Annotated[
+        str, typer.Option("--to", metavar="TIME", help="Only changes before this time. Default: now.")
+    ] = "",
+    run: Annotated[
+        str, typer.Option("--run", metavar="ID", help="Instead of times: the changes that this Dagster run merged.")
+    ] = "",
+    tables: Annotated[
+        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
+    ] = "",
+    into: Annotated[
+        str,
+        typer.Option(
+            "--into",
+            metavar="DATABASE.TABLE",
+            help="Write the table in --tables, as it was at --to, into this new table. The live table does not change.",
+        ),
+    ] = "",
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Show what would be read and changed, and what is refused; change nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
+) -> None:
+    """Apply the changes of an interval of the past again, while the stream continues. Exit code 1 if a table is refused."""
+    from sluice.console.lake import rows as act  # noqa: PLC0415
+
+    if bool(from_word) == bool(run) or (run and to_word):
+        raise typer.BadParameter("name --from TIME, or --run ID without --to.")
+    config = config_now()
+    wanted = (
+        act.backfill_asked_by_run(config, destination, run, tables)
+        if run
+        else act.backfill_asked(from_word, to_word, tables)
+    )
+    if only_plan:
+        made = act.backfill_plan(config, destination, wanted)
+        shown, refused = made.to_json(), made.problems
+        lines = [*act.backfill_sentences(made), act.backfill_rows(made)]
+    else:
+        done = act.backfill(config, destination, wanted, errors, into=into)
+        shown, refused = done.to_json(), tuple(done.refused)
+        lines = [act.backfill_outcome(done)]
+    _show(shown if as_json else lines)
+    raise typer.Exit(1 if refused else 0)
+
+
+def repair(  # noqa: PLR0917  one argument an option
+    destination: str,
+    tables: Annotated[
+        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
+    ] = "",
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Compare and show which rows would be read again; change nothing.")
+    ] = False,
+    settle_seconds: Annotated[
+        float, typer.Option("--settle-seconds", help="Seconds to wait until merges reach the compared position.")
+    ] = 300.0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
+) -> None:
+    """Read rows that differ from the source again and correct them, while the stream continues. Exit code 1 if rows still differ."""
+    from sluice.console.lake import rows as act  # noqa: PLC0415
+    from sluice.orchestration.run.rows.repair import Repaired  # noqa: PLC0415
+    from sluice.orchestration.run.rows.request import RepairRequest  # noqa: PLC0415
+
+    names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
+    config, request = config_now(), RepairRequest(destination=destination, tables=names, settle_seconds=settle_seconds)
+    planned = act.repair_plan(config, request)
+    ready = [each for each in planned if not each.refused]
+    if only_plan or not ready:
+        done, all_right = Repaired(plan=planned), not planned
+        lines = [act.repair_rows(planned)] if planned else ["nothing differs"]
+    else:
+        keys = sum(sum(each.keys.values()) for each in ready)
+        if not as_json:
+            screen.print(act.repair_rows(planned))
+        question = f"read {keys} keys of {len(ready)} tables again from the source?"
+        if not yes and not typer.confirm(question, err=as_json):
+            raise typer.Exit(1)
+        done = act.repair(config, request, planned, _say)
+        all_right, lines = done.all_right, [act.repair_outcome(done)]
+    _show(done.to_json() if as_json else lines)
+    raise typer.Exit(0 if all_right else 1)
+
+
+def _say(sentence: str) -> None:
+    errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show(made: dict[str, Any] | list[Any]) -> None:
+    """Prints a record as JSON, or lines."""
+    if isinstance(made, dict):
+        screen.print_json(json.dumps(made))
+        return
+    for line in made:
+        screen.print(line, markup=False, highlight=False, soft_wrap=True)
