@@ -45,6 +45,7 @@ def test_files_become_one_with_an_image_a_key_backfill(tmp_path: Path) -> None:
     assert (made.first_order_key, made.last_order_key) == (20, 50)
     assert (made.key_min, made.key_max) == ((1, "a"), (3, "b"))
     assert made.unique_keys
+    assert not made.again, "each image is a change with its own order key"
     assert made.size_bytes == made.file.stat().st_size
     assert pq.read_schema(made.file) == pq.read_schema(segments(tmp_path / "again", first)[0].file)
 

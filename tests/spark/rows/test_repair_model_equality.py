@@ -175,6 +175,8 @@ def test_rows_beyond_the_place_of_the_lake_are_left_alone_repair(tmp_path: Path)
     newer: Lake = {1: (Row(7, 7),), 2: (Row(6, 6),)}
     assert merged(newer, made) == newer
     assert merged({1: (Row(9, 5),), 2: (Row(9, 5),)}, made) == {1: (Row(3, 5),)}, "of just that place: replaced"
+    assert made is not None
+    assert made.again, "rows with exactly the lake's order key are replaced too"
 
 
 def test_a_row_that_was_there_and_is_not_found_by_its_key_is_not_removed_repair(tmp_path: Path) -> None:
