@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwr
 
 from benchmarks.servers.chromium import provide_chromium
 from benchmarks.servers.pipeline import Pipeline
+from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
 from sluice.console.toolchain.spark.server import SparkConnectServer
@@ -45,16 +46,17 @@ TABLES = {
     "orders": """
         id BIGINT UNSIGNED NOT NULL PRIMARY KEY,
         customer_id INT UNSIGNED NOT NULL,
-        status ENUM('new', 'paid', 'sent') NOT NULL,
+        status ENUM('new', 'paid', 'sent') NOT NULL COMMENT 'what became of it',
         total DECIMAL(14,2) NOT NULL,
         placed_at DATETIME(6) NOT NULL""",
 }
+COMMENTS = {"customers": "who buys", "orders": "what was bought"}
 SETTINGS: dict[str, Any] = {
     "owners": ["team:shop"],
     "maintenance": {"optimize": ""},
     "tables": {
         f"{DATABASE}.customers": {"snapshot": "initial", "group": "people"},
-        f"{DATABASE}.orders": {"owners": ["orders@example.com"], "group": "sales"},
+        f"{DATABASE}.orders": {"owners": ["orders@example.com"], "group": "sales", "history": True},
     },
 }
 
@@ -70,7 +72,9 @@ class ShopStack:
         self.pipeline.server.start()
         begin_hours_ago(self.pipeline.server.data_folder / FIRST_BINLOG)
         self._run(f"CREATE DATABASE {DATABASE} DEFAULT CHARACTER SET utf8mb4")
-        self._run(*(f"CREATE TABLE {DATABASE}.{name} ({body})" for name, body in TABLES.items()))
+        self._run(
+            *(f"CREATE TABLE {DATABASE}.{name} ({body}) COMMENT='{COMMENTS[name]}'" for name, body in TABLES.items())
+        )
         many = ", ".join(f"({n}, 'c{n}@example.com', 'basic', {n}.50, NOW(6))" for n in range(1, CUSTOMERS + 1))
         self._run(f"INSERT INTO {DATABASE}.customers VALUES {many}")
         self.pipeline.start()
@@ -115,6 +119,19 @@ class ShopStack:
 
     def _lake_of_orders(self) -> DeltaTable:
         return DeltaTable(self.pipeline.table_path("orders"))
+
+    def change_comment(self, table: str, comment: str) -> None:
+        self._run(f"ALTER TABLE {DATABASE}.{table} COMMENT='{comment}'")
+
+    def rename_column(self, table: str, old: str, new: str) -> None:
+        """Makes a change that waits for approval; returns when it does."""
+        self._run(f"ALTER TABLE {DATABASE}.{table} RENAME COLUMN {old} TO {new}")
+        wait_for("the change waits for approval", lambda: self.stopped_tables, RUN_SECONDS_MAX)
+
+    @property
+    def stopped_tables(self) -> tuple[str, ...]:
+        """The tables that have stopped now."""
+        return tuple(each.table for each in read_ledger(self.pipeline.directory).stopped_tables)
 
     def wait_until_published(self, table: str, after: float = 0.0) -> None:
         """Waits until a snapshot of a table that was requested at this time (seconds since 1970) or later is published."""

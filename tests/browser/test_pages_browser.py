@@ -11,13 +11,20 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.fix_shop_browser import RUN_SECONDS_MAX, ShopStack
+from tests.browser.fix_shop_browser import PAGE_SECONDS_MAX, RUN_SECONDS_MAX, ShopStack
+from tests.waiting import wait_for
 
 LOCATION = "/locations/__repository__@sluice"
 TABLES = ("customers", "orders")
 RUN_MS_MAX = RUN_SECONDS_MAX * 1000
+DESCRIBED = "{ assetNodes { assetKey { path } description } }"
+PAINTED = """canvas => {
+  const dots = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
+  return new Set(new Uint32Array(dots.buffer)).size
+}"""
 COUNTED = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
   name executionForLatestMaterialization { status } } } } } }"""
+COLOURS_MIN = 10  # an empty canvas has one, and a line with its axes has many shades
 Keep = Callable[[str], None]
 # The first test may have to download the browser.
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.browser, pytest.mark.timeout(600)]
@@ -38,6 +45,22 @@ def wait_for_success(page: Page) -> None:
     expect(page.get_by_text(re.compile("^(Success|Failure|Canceled)$")).first).to_be_visible(timeout=RUN_MS_MAX)
     expect(said(page, "Success")).to_be_visible()
     expect(page.get_by_text("STEP_FAILURE")).to_have_count(0)
+
+
+def write(page: Page, config: str) -> None:
+    """Replaces the config in the launchpad."""
+    expect(said(page, "No errors")).to_be_visible()
+    page.locator(".CodeMirror").first.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(config)
+    expect(said(page, "No errors")).to_be_visible()
+
+
+def launch(page: Page) -> None:
+    """Starts the run from the launchpad, and waits until it has ended well."""
+    button(page, "Launch Run").click()
+    page.wait_for_url("**/runs/*")
+    wait_for_success(page)
 
 
 def execute_all_checks(page: Page, table: str) -> None:
@@ -74,6 +97,8 @@ def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: Sho
         expect(said(page, told)).to_be_visible()
     expect(said(page, "Row count").locator("xpath=..")).to_contain_text(str(shop.orders))
     expect(said(page, "Storage").locator("xpath=..")).to_contain_text(re.compile(r"\d"))
+    for described in ("what was bought", "what became of it (enum('new','paid','sent'))"):
+        expect(page.get_by_text(described).first).to_be_visible()
     expect(page.get_by_text("Never materialized")).to_have_count(0)
     pictures("table")
     page.goto("/assets/shop/orders?view=events")
@@ -89,6 +114,21 @@ def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: Sho
     page.goto("/assets/shop/orders?view=lineage")
     for kind in ("MySQL", "Delta Lake"):
         expect(said(page, kind)).to_be_visible()
+    expect(said(page, "orders__history")).to_be_visible()
+
+
+@pytest.mark.found
+def test_a_comment_that_changes_is_shown(page: Page, shop: ShopStack) -> None:
+    """Number 30: the comments of the source were on no page."""
+    shop.change_comment("orders", "what customers bought")
+
+    def described() -> bool:
+        nodes = page.request.post("/graphql", data={"query": DESCRIBED}).json()["data"]["assetNodes"]
+        return any(str(node["description"]).startswith("what customers bought") for node in nodes)
+
+    wait_for("the definitions have the new comment", described, RUN_SECONDS_MAX)
+    page.goto("/assets/shop/orders?view=overview")
+    expect(page.get_by_text("what customers bought")).to_be_visible()
 
 
 @pytest.mark.found
@@ -107,6 +147,7 @@ def test_the_graph_shows_that_checks_passed_and_the_engine_observed(page: Page, 
         for node in nodes
         if "shop" in node["assetKey"]["path"][0:1]
     }
+    assert checks.pop("shop/orders__history") == []
     assert checks.keys() == {"shop/engine", "shop/orders", "shop/customers"}
     for asset, found in checks.items():
         assert found, asset
@@ -125,19 +166,26 @@ def test_execute_on_the_check_of_equality_compares_and_passes(page: Page, shop: 
 
 def test_a_backfill_from_the_launchpad_ends_with_every_check_green(page: Page, shop: ShopStack, pictures: Keep) -> None:
     page.goto(f"{LOCATION}/jobs/backfill_from_timestamp/playground")
-    expect(said(page, "No errors")).to_be_visible()
-    editor = page.locator(".CodeMirror").first
-    editor.click()
-    page.keyboard.press("Control+a")
-    page.keyboard.insert_text("ops:\n  take_again_from_timestamp:\n    config:\n      from_time: -10m\n")
-    expect(said(page, "No errors")).to_be_visible()
+    write(page, "ops:\n  take_again_from_timestamp:\n    config:\n      from_time: -10m\n")
     pictures("launchpad")
-    button(page, "Launch Run").click()
-    page.wait_for_url("**/runs/*")
-    wait_for_success(page)
+    launch(page)
     expect(page.get_by_text("2 tables have changes")).to_be_visible()
     for table in TABLES:
         execute_all_checks(page, table)
+
+
+@pytest.mark.found
+def test_lag_and_throughput_are_drawn(page: Page, shop: ShopStack, pictures: Keep) -> None:
+    """Number 30: the page of the engine showed lag and throughput as rows of block characters."""
+    page.goto("/assets/shop/engine?view=overview")
+    button(page, "Plots$").click()
+    for number in ("lag_seconds", "rows_per_second", "ring_bytes"):
+        expect(said(page, number)).to_be_visible()
+    plot = page.locator("canvas").first
+    expect(plot).to_be_visible()
+    wait_for("the plot is drawn", lambda: plot.evaluate(PAINTED) > COLOURS_MIN, PAGE_SECONDS_MAX)
+    said(page, "lag_seconds").scroll_into_view_if_needed()
+    pictures("engine")
 
 
 def test_an_hour_of_the_backfill_page_brings_back_what_the_lake_lost(page: Page, shop: ShopStack) -> None:
@@ -169,3 +217,26 @@ def test_materialize_on_a_table_reads_its_rows_anew(page: Page, shop: ShopStack)
     page.goto("/assets/shop/customers?view=events")
     expect(said(page, "snapshot_rows")).to_be_visible()
     expect(said(page, "400")).to_be_visible()
+
+
+@pytest.mark.found
+def test_the_plan_is_shown_before_the_change_is_approved(page: Page, shop: ShopStack, pictures: Keep) -> None:
+    """Number 30: what an operator approves on the command line had no counterpart with the plan in Dagster's pages."""
+    shop.rename_column("customers", "tier", "level")
+    page.goto(f"{LOCATION}/jobs/decide/playground")
+    expect(said(page, "No errors")).to_be_visible()
+    launch(page)
+    page.get_by_text("[Show Markdown]").click()
+    for told in ("Schema changes", "rename tier to level", "new_column"):
+        expect(page.get_by_text(told).first).to_be_visible()
+    pictures("decide")
+    page.goto(f"{LOCATION}/jobs/decide/playground")
+    decision = (
+        "act: approve\n      table: shop.customers\n      plan: new_column\n      reason: as agreed with the analysts"
+    )
+    write(page, f"ops:\n  act_on_decision:\n    config:\n      {decision}\n")
+    launch(page)
+    page.reload()
+    button(page, "View tags and config").click()
+    expect(page.get_by_text("sluice/reason: as agreed with the analysts").first).to_be_visible()
+    wait_for("the table continues", lambda: not shop.stopped_tables, RUN_SECONDS_MAX)
