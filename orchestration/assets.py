@@ -24,7 +24,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.table_meta.history.tables_file import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.base.side_tables import SideTable, side_events, side_tables
+from sluice.orchestration.base.side_tables import SideAsset, side_events, side_tables
 from sluice.orchestration.base.table_catalog import (
     DELTA_KINDS,
     SourceColumns,
@@ -225,7 +225,7 @@ def _tell(
 
 
 def _tell_sides(
-    context: dg.OpExecutionContext, sides: Sequence[SideTable], merged: MergedTable, *, drains: bool
+    context: dg.OpExecutionContext, sides: Sequence[SideAsset], merged: MergedTable, *, drains: bool
 ) -> None:
     """Reports the change log and the history of a merged table, which its run has written too. Held changes are in neither."""
     if not sides or merged.outcome.held:

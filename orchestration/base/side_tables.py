@@ -35,8 +35,8 @@ DESCRIPTIONS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SideTable:
-    """A table beside the Delta table of `of`. `kind`: LOG or HISTORY. `mirror`: whether a current-state table is there too."""
+class SideAsset:
+    """The asset of a table beside the Delta table of `of`. `kind`: LOG or HISTORY. `mirror`: whether a current-state table is there too."""
 
     destination: str
     of: str
@@ -46,13 +46,13 @@ class SideTable:
 
     @property
     def name(self) -> str:
-        """Its "database.table", as in its path."""
+        """The "database.table" of its table, as in the path."""
         return f"{self.of}__{self.kind}"
 
 
 def side_tables(
     config: SluiceConfig, destination: str, tables: Iterable[TableVersion]
-) -> Mapping[str, tuple[SideTable, ...]]:
+) -> Mapping[str, tuple[SideAsset, ...]]:
     """Returns "database.table" → the tables beside it that have an asset of their own.
 
     With `mirror: false` the first of them is the asset of the table itself. One whose name a captured table has is left out.
@@ -64,21 +64,21 @@ def side_tables(
     }
 
 
-def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Iterable[SideTable]:
+def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Iterable[SideAsset]:
     kept = config.kept_path(destination, table.database, table.table)
     log, history = config.side_table_paths(destination, table.database, table.table)
     mirror = config.destinations[destination].table(table.database, table.table).mirror
     for kind, path in ((LOG, log), (HISTORY, history)):
         if path and path != kept:
-            yield SideTable(destination=destination, of=table.name, kind=kind, path=path, mirror=mirror)
+            yield SideAsset(destination=destination, of=table.name, kind=kind, path=path, mirror=mirror)
 
 
-def side_specs(config: SluiceConfig, sides: Iterable[SideTable]) -> list[dg.AssetSpec]:
+def side_specs(config: SluiceConfig, sides: Iterable[SideAsset]) -> list[dg.AssetSpec]:
     """Returns the assets, downstream of the Delta table, or of the source if there is no current-state table."""
     return [_spec(config, side) for side in sides]
 
 
-def _spec(config: SluiceConfig, side: SideTable) -> dg.AssetSpec:
+def _spec(config: SluiceConfig, side: SideAsset) -> dg.AssetSpec:
     settings, destination = config.destinations[side.destination], side.destination
     details: dict[str, Any] = {"dagster/uri": side.path}
     if config.catalog is not None:
@@ -96,7 +96,7 @@ def _spec(config: SluiceConfig, side: SideTable) -> dg.AssetSpec:
     return shown_spec(Side.LAKE, named(destination, side.name), spec).replace_attributes(deps=[upstream])
 
 
-def side_events(sides: Sequence[SideTable], outcome: TableReport, end: str) -> list[dg.AssetMaterialization]:
+def side_events(sides: Sequence[SideAsset], outcome: TableReport, end: str) -> list[dg.AssetMaterialization]:
     """Returns the events of the tables beside one that was merged up to `end`. A history's columns are those of the Delta table."""
     return [
         dg.AssetMaterialization(
@@ -112,7 +112,7 @@ def side_events(sides: Sequence[SideTable], outcome: TableReport, end: str) -> l
     ]
 
 
-def _lineage(side: SideTable, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
+def _lineage(side: SideAsset, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
     key = delta_key(side.destination, side.of)
     there = columns[:LINEAGE_COLUMNS_MAX]
     told = {name: [dg.TableColumnDep(asset_key=key, column_name=name)] for name, _ in there}

@@ -70,8 +70,8 @@ def observation(destination: str, status: EngineSnapshot) -> dg.AssetObservation
         asset_key=engine_key(destination),
         metadata={
             "lag_seconds": dg.MetadataValue.float(float(status.lag_seconds)),
-            "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
             **_hours(retention_left_hours=status.retention_left_hours, oldest_binlog_hours=status.oldest_binlog_hours),
+            "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
             "ring_fill_ratio": dg.MetadataValue.float(int(status.ring_bytes) / ring_bytes_max),
             "ring_bytes": dg.MetadataValue.int(int(status.ring_bytes)),
             "ring_events": dg.MetadataValue.int(int(status.ring_events)),
