@@ -1,7 +1,7 @@
 """Sluice: the row changes of MySQL and MariaDB in Delta Lake tables. All packages of the product are imported from here.
 
 In a checkout the packages are links to the folders of the repository; in a wheel they are the folders themselves. `SluiceComponent`,
-`build_definitions` and `TranslatedTable` are imported when they are first used, because Dagster takes seconds.
+`build_definitions`, `on_updates` and `TranslatedTable` are imported when they are first used, because Dagster takes seconds.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sluice.orchestration.base.translation import TranslatedTable
+    from sluice.orchestration.component.downstream import on_updates
     from sluice.orchestration.component.location import build_definitions
     from sluice.orchestration.component.sluice_component import SluiceComponent
 
-__all__ = ["SluiceComponent", "TranslatedTable", "__version__", "build_definitions"]
+__all__ = ["SluiceComponent", "TranslatedTable", "__version__", "build_definitions", "on_updates"]
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ _LAZY = {
     "SluiceComponent": "sluice.orchestration.component.sluice_component",
     "TranslatedTable": "sluice.orchestration.base.translation",
     "build_definitions": "sluice.orchestration.component.location",
+    "on_updates": "sluice.orchestration.component.downstream",
 }
 
 

@@ -49,12 +49,13 @@ from pathlib import Path
 
 import dagster as dg
 import pyarrow
+import sluice
 from deltalake import DeltaTable, QueryBuilder
 
 LAKE = Path(__file__).parents[3] / "lake"
 
 
-@dg.asset(deps=[dg.AssetKey(["raw", "orders"])], automation_condition=dg.AutomationCondition.eager())
+@dg.asset(deps=[dg.AssetKey(["raw", "orders"])], automation_condition=sluice.on_updates())
 def order_report():
     # not to_pyarrow_table(), which does not read deletion vectors
     table = DeltaTable(str(LAKE / DATABASE / "orders"))

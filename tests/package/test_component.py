@@ -14,6 +14,7 @@ import yaml
 from sluice.cdc_engine.file_lock import is_locked
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.process import LISTENS
 from sluice.orchestration.component.engine_process import LOCK_FILE, WANTED_FILE
 from tests.component.conftest import REPORT
 from tests.package.conftest import Installed, uv
@@ -60,9 +61,12 @@ class Scaffolded:
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         with (self.root / "dev.log").open("ab") as log:
-            return subprocess.Popen(
-                self._words(command), cwd=self.root, env=self._environment(), stdout=log, stderr=subprocess.STDOUT
-            )
+            words = [*LISTENS, *self._words(command)]
+            return subprocess.Popen(words, cwd=self.root, env=self._environment(), stdout=log, stderr=subprocess.STDOUT)
+
+    def last_words(self) -> str:
+        """Returns the end of what a started command printed."""
+        return (self.root / "dev.log").read_text(errors="replace")[-4_000:]
 
     def _in(self, folder: Path, *command: str) -> str:
         done = subprocess.run(
@@ -133,4 +137,8 @@ def test_an_asset_of_a_scaffolded_project_runs_after_those_of_sluice(
         wait_for("the report has the new row", lambda: report.read_text() == "3", RUN_SECONDS_MAX)
     finally:
         dev.send_signal(signal.SIGINT)
-        dev.wait(60)
+        try:
+            dev.wait(60)
+        except subprocess.TimeoutExpired:
+            dev.kill()
+            pytest.fail(f"dg dev did not hear SIGINT: {project.last_words()}")
