@@ -51,6 +51,11 @@ class CanalServerConfig(RenderingConfig):
         "(`binlog_rows_query_log_events`; MariaDB's `binlog_annotate_row_events`). The text has all values: `masks`, `rows` "
         "and column filters do not apply to it, so they are refused together with it.",
     )
+    full_batches: bool = Field(
+        False,
+        description="Whether a client's get with a time-out waits until as many bytes as it requests have arrived, as in Canal. "
+        "`false`: it returns as soon as there is anything.",
+    )
     port: int = Field(
         0,
         ge=0,

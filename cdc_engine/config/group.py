@@ -71,6 +71,10 @@ class GroupConfig(StreamConfig):
             raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
             raise ValueError("canal_server.window_bytes_max: the members have the windows; set it in their files")
+        if self.canal_server.full_batches:
+            raise ValueError(
+                "canal_server.full_batches: a group's gets return as soon as there is anything; set it in a member's file"
+            )
         _refuse_selections(self.canal_server, *self.brokers)
         return self
 

@@ -73,6 +73,8 @@ class Stream(Protocol):
         events_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
+        *,
+        bytes_min: int = 1,
     ) -> WindowReading | None: ...
 
 
@@ -186,8 +188,8 @@ class Selection:
 
 
 class DestinationStream:
-    """Implements `server.consumer.Feed`. `open_own`: opens a stream at a position; `held_up`: returns whether the live stream waits for
-    the lake.
+    """Implements `server.consumer.ConsumerStream`. `open_own`: opens a stream at a position; `held_up`: returns whether the live stream
+    waits for the lake. `full`: a reader with a time-out waits until it can take as many bytes as it requests.
     """
 
     def __init__(
@@ -196,8 +198,11 @@ class DestinationStream:
         open_own: Callable[[WindowPosition], OwnStream],
         held_up: Callable[[], bool],
         selection: Selection,
+        *,
+        full: bool = False,
     ) -> None:
         self._live, self._open_own, self._held_up, self.selection = live, open_own, held_up, selection
+        self._full = full
         self._own: OwnStream | None = None
 
     @property
@@ -208,10 +213,13 @@ class DestinationStream:
         self, place: StreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> tuple[tuple[Chosen, ...] | None, StreamPosition]:
         deadline = time.monotonic() + timeout_seconds
+        bytes_min = bytes_max if self._full else 1
         while True:
             left = deadline - time.monotonic()
-            reading = self.read(place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up)
-            if reading is not None and reading.pieces:
+            reading = self.read(
+                place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up, bytes_min=bytes_min
+            )
+            if reading is not None and reading.pieces and (reading.in_time or left <= 0):
                 pieces, end = self._up_to_unreadable(reading)
                 chosen, state = self.selection.chosen(pieces, FIRST_STATE if reading.anew else place.state)
                 return chosen or None, StreamPosition(end, state)
@@ -243,12 +251,19 @@ class DestinationStream:
         return self._own
 
     def read(
-        self, place: WindowPosition, bytes_max: int, wait_seconds: float, given_up: Callable[[], bool]
+        self,
+        place: WindowPosition,
+        bytes_max: int,
+        wait_seconds: float,
+        given_up: Callable[[], bool],
+        *,
+        bytes_min: int = 1,
     ) -> WindowReading | None:
         """Returns what follows a position, as `Stream` does, from the stream that has it; None if the caller must call again."""
-        alone = self._own is not None
+        alone, held_up = self._own is not None, self._held_up()
+        wait = 0.0 if alone or held_up else wait_seconds
         live = self._live.read(
-            place, bytes_max, BATCH_EVENTS_MAX, 0.0 if alone or self._held_up() else wait_seconds, given_up
+            place, bytes_max, BATCH_EVENTS_MAX, wait, given_up, bytes_min=1 if held_up else bytes_min
         )
         if live is not None and (live.pieces or not self._held_up()):
             self.close()
@@ -256,7 +271,7 @@ class DestinationStream:
         if self._own is None:
             self._own = self._open_own(place)
         try:
-            found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up)
+            found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up, bytes_min=bytes_min)
         except SluiceError:
             self.close()  # The stream has ended; the next call opens another one.
             raise

@@ -93,11 +93,13 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     def feed(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
         """Returns the stream for one reader, restricted by filters in addition to the destination's."""
         captured, entries = CapturedTables([self._server_filter, *filters]), self._entries_for(reader)
+        client = not reader.group and reader.client_id not in self.forms.of_brokers
         return DestinationStream(
             self._streams.live,
             lambda place: self._streams.open_own(reader, place),
             self._streams.held_up,
             Selection(tables=captured, wants=self._wants(captured, entries), shown=self._shown, entries=entries),
+            full=client and self.forms.full_batches,
         )
 
     def _entries_for(self, reader: StreamReader) -> ShownEntries:

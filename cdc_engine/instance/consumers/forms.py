@@ -35,7 +35,8 @@ ALL_ENTRIES = ShownEntries()
 class Forms:
     """The settings for rows. `policies`, `keys`: by "database.table", with the row rules; only tables with such settings. `kept`: returns
     the captured columns of a table; all if None. `named`: returns, for "database.table", the columns that conf/ captures and those that it
-    leaves out. `entries`: what clients get; `of_brokers`: what brokers get, by their numbers.
+    leaves out. `entries`: what clients get; `of_brokers`: what brokers get, by their numbers. `full_batches`: a client's get waits until it
+    can take as much as it requests.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
@@ -44,6 +45,7 @@ class Forms:
     named: Callable[[str], tuple[frozenset[str] | None, frozenset[str]]] | None = None
     entries: ShownEntries = ALL_ENTRIES
     of_brokers: Mapping[int, ShownEntries] = dataclasses.field(default_factory=dict)
+    full_batches: bool = False
 
 
 def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
@@ -60,6 +62,7 @@ def forms_of(config: DestinationConfig) -> Forms:
         named=columns.names_of,
         entries=_entries_of(config.canal_server),
         of_brokers={broker.client_id: _entries_of(broker) for broker in config.brokers},
+        full_batches=config.canal_server.full_batches,
     )
 
 

@@ -150,6 +150,8 @@ class SourceStream:
         events_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
+        *,
+        bytes_min: int = 1,
     ) -> WindowReading | None:
         """Reads like a window. Raises the error that ended the stream after everything before the error was read.
 
@@ -158,7 +160,9 @@ class SourceStream:
         if self._epoch() != self._live_epoch:
             return None
         found = self._window.read(
-            place, bytes_max, events_max, timeout_seconds, lambda: given_up() or self._parser.last_error is not None
+            *(place, bytes_max, events_max, timeout_seconds),
+            lambda: given_up() or self._parser.last_error is not None,
+            bytes_min=bytes_min,
         )
         error = self._parser.last_error
         if error is not None and found is not None and not found.pieces:

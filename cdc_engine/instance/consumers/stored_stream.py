@@ -83,9 +83,11 @@ class StoredStream:
         events_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
+        *,
+        bytes_min: int = 1,
     ) -> WindowReading | None:
         """Reads like a window, and never waits. Returns None at the end of the files, and if they were removed."""
-        del timeout_seconds
+        del timeout_seconds, bytes_min
         while not given_up():
             found = self._window.read(place, bytes_max, events_max)
             if found is None or found.pieces:

@@ -57,12 +57,14 @@ class WindowPiece:
 class WindowReading:
     """The content between two positions, in order. `pieces` is empty if there is none. `end`: where the next reading begins.
 
-    `anew`: another transaction follows than the one that the reader has partly read; it is read from its first row event on.
+    `anew`: another transaction follows than the one that the reader has partly read; it is read from its first row event on. `in_time`:
+    False if the reader waited for more bytes than arrived.
     """
 
     pieces: tuple[WindowPiece, ...]
     end: WindowPosition
     anew: bool = False
+    in_time: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

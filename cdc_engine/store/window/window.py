@@ -130,13 +130,17 @@ class Window:
         events_max: int,
         timeout_seconds: float = 0.0,
         given_up: Callable[[], bool] = _never,
+        *,
+        bytes_min: int = 1,
     ) -> WindowReading | None:
         """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. Returns None if the
         position is not in the window.
 
-        `given_up`: called whenever the reader wakes up; a true result ends its wait.
+        `given_up`: called whenever the reader wakes up; a true result ends its wait. `bytes_min`: so many bytes of row events are waited
+        for, or as many as the window keeps; if fewer arrive in time, they are returned.
         """
         deadline = time.monotonic() + timeout_seconds
+        wanted = min(bytes_min, self._bytes_max)
         with self._changed:
             while (found := self._found(place)) is not None:
                 spot, again = found
@@ -144,12 +148,16 @@ class Window:
                     self._read = spot
                     self._evict()
                     self._changed.notify_all()
-                pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
-                if pieces:
-                    return WindowReading(pieces, self._remembered(self._place_of(end)), again)
                 left = deadline - time.monotonic()
-                if left <= 0 or given_up():
-                    return WindowReading((), place)
+                stops = given_up()
+                full = self._waits and self._bytes >= self._bytes_max
+                enough = stops or full or wanted <= 1 or self._bytes_after(spot) >= wanted
+                if enough or left <= 0:
+                    pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
+                    if pieces:
+                        return WindowReading(pieces, self._remembered(self._place_of(end)), again, in_time=enough)
+                    if left <= 0 or stops:
+                        return WindowReading((), place)
                 self._changed.wait(left)
             return None
 
@@ -182,6 +190,16 @@ class Window:
                 "the block was not put: another thread dropped the open transaction, or the window is closed"
             )
         self._putter = me
+
+    def _bytes_after(self, spot: Spot) -> int:
+        """Returns how many bytes of row events follow a spot."""
+        count = 0
+        for each in reversed(self._blocks):
+            if each.end <= spot:
+                break
+            first = min(each.block.event_count, max(0, spot.events - each.start.events))
+            count += each.size_bytes - int(each.bytes_before[first])
+        return count
 
     @property
     def _tail_key(self) -> Key:

@@ -42,11 +42,13 @@ class ReadAlone:
         events_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
+        *,
+        bytes_min: int = 1,
     ) -> WindowReading | None:
         for block in self._blocks[self._put :]:
             self._window.put(block)
         self._put = len(self._blocks)
-        return self._window.read(place, bytes_max, events_max, 0.0 * timeout_seconds, given_up)
+        return self._window.read(place, bytes_max, events_max, 0.0 * timeout_seconds, given_up, bytes_min=bytes_min)
 
     def place(self) -> None:
         """Nobody asks."""

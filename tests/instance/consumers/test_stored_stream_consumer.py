@@ -26,7 +26,7 @@ READER = StreamReader(1)
 class TheSource(OwnStream):
     """What a consumer gets where the files do not have its place."""
 
-    def read(self, place: WindowPosition, *_: object) -> WindowReading | None:
+    def read(self, place: WindowPosition, *_: object, **__: object) -> WindowReading | None:
         return WindowReading((), place)
 
     def place(self) -> None: ...
