@@ -224,7 +224,7 @@ class LogWatchdog(SqliteEventLogStorageWatchdog):
         self._patterns = [self._log_path, self._log_path + LOG_SUFFIX]
 
     def on_modified(self, event: Any) -> None:  # noqa: ARG002
-        """Reads what is new."""
+        """Reads the new events of the run."""
         self._process_log()
 
 

@@ -125,8 +125,8 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
 
 
 def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
-    """Returns the end at which a GTID set is executed; None if the text is none of the source's kind. Raises ActRefusedError if the source
-    has no GTIDs.
+    """Returns the end at which a GTID set is executed; None if the text is no GTID set of this kind of server. Raises ActRefusedError
+    if the source has no GTIDs.
     """
     try:
         found = str(parse_executed(gtids, mariadb=facts.mariadb))

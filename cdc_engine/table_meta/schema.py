@@ -129,7 +129,7 @@ class TableSchema:
     """A table's schema. `charset`: the default of new columns. `key`: the primary key's columns in key order. `foreign_keys`: ordered by
     name.
 
-    `engine`: in capitals; empty for engines with foreign keys, and if none was named, which is taken for InnoDB. `from_create`: the
+    `engine`: in capitals; empty for engines with foreign keys, and if the statement names none (InnoDB). `from_create`: the
     stream had the table's CREATE TABLE while it was captured, so every row of it came as a row event. `comment`: as in DeclaredColumn.
     """
 

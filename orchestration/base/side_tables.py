@@ -1,4 +1,4 @@
-"""Defines the assets of the tables beside a Delta table, its change log and its history, and builds their events.
+"""Defines the assets of the change log and the history of a Delta table, and builds their events.
 
 They are external assets: the run that merges the Delta table writes them too, and reports them as materialized."""
 
@@ -36,7 +36,9 @@ DESCRIPTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideAsset:
-    """The asset of a table beside the Delta table of `of`. `kind`: LOG or HISTORY. `mirror`: whether a current-state table is there too."""
+    """The asset of the change log or the history of the table `of`. `kind`: LOG or HISTORY. `mirror`: whether `of` has a current-state
+    table.
+    """
 
     destination: str
     of: str
@@ -53,9 +55,9 @@ class SideAsset:
 def side_tables(
     config: SluiceConfig, destination: str, tables: Iterable[TableVersion]
 ) -> Mapping[str, tuple[SideAsset, ...]]:
-    """Returns "database.table" → the tables beside it that have an asset of their own.
+    """Returns "database.table" → its change log and its history, if they have assets of their own.
 
-    With `mirror: false` the first of them is the asset of the table itself. One whose name a captured table has is left out.
+    With `mirror: false` the first of them is the asset of the table itself. A log or history with the name of a captured table is left out.
     """
     captured = {table.name: table for table in tables}
     return {
@@ -97,7 +99,9 @@ def _spec(config: SluiceConfig, side: SideAsset) -> dg.AssetSpec:
 
 
 def side_events(sides: Sequence[SideAsset], outcome: TableReport, end: str) -> list[dg.AssetMaterialization]:
-    """Returns the events of the tables beside one that was merged up to `end`. A history's columns are those of the Delta table."""
+    """Returns the events of the log and the history of a table that was merged up to `end`. A history's columns are those of the Delta
+    table.
+    """
     return [
         dg.AssetMaterialization(
             delta_key(side.destination, side.name),

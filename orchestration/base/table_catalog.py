@@ -145,7 +145,7 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
 
 
 def source_comments(config: SluiceConfig, destination: str) -> tables_file.Comments:
-    """Returns the comments of the source's tables and columns, for the list from which definitions are built. Raises MetaError."""
+    """Returns the comments of the source's tables and columns, for asset definitions. Raises MetaError."""
     return tables_file.read_comments(_list_of_definitions(config, destination))
 
 

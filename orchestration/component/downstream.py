@@ -13,6 +13,6 @@ def on_updates() -> dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey]:
     It also does not wait until no dependency is in progress, which may never happen for tables that change all the time.
     """
     conditions = dg.AutomationCondition
-    # without an operator between the two: Dagster compares the times of a trigger and of a reset in one tick only if both are plain
+    # If both became true in one tick, Dagster compares their times, but only for conditions that are not joined with & or |.
     updated = conditions.any_deps_match(conditions.newly_updated()).since(conditions.newly_requested())
     return (updated & ~conditions.any_deps_missing() & ~conditions.in_progress()).with_label("on_updates")

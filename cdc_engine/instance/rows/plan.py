@@ -121,7 +121,7 @@ def make_plan(config: DestinationConfig, directory: Path, request: RequestedInte
 
 
 def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
-    """Asks the source where the interval is. Raises as `make_plan`."""
+    """Finds the interval in the source's binlog. Raises what `make_plan` raises."""
     files = binlog_files(config)
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
@@ -204,7 +204,7 @@ def facts_of(
 
 
 def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts:
-    """Returns the facts of a table. If they cannot be found, returns facts with the error, which refuse this table only."""
+    """Returns the facts of a table. If an error prevents that, returns facts with the error, so that only this table is refused."""
     try:
         return facts(name)
     except SluiceError:

@@ -58,7 +58,7 @@ class WindowReading:
     """The content between two positions, in order. `pieces` is empty if there is none. `end`: where the next reading begins.
 
     `anew`: another transaction follows than the one that the reader has partly read; it is read from its first row event on. `in_time`:
-    False if the reader waited for more bytes than arrived.
+    False if fewer bytes arrived in time than the reader waited for.
     """
 
     pieces: tuple[WindowPiece, ...]

@@ -136,8 +136,8 @@ class Window:
         """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. Returns None if the
         position is not in the window.
 
-        `given_up`: called whenever the reader wakes up; a true result ends its wait. `bytes_min`: so many bytes of row events are waited
-        for, or as many as the window keeps; if fewer arrive in time, they are returned.
+        `given_up`: called whenever the reader wakes up; a true result ends its wait. `bytes_min`: waits until
+        so many bytes of row events have arrived, or as many as the window keeps. Returns fewer when the time is over.
         """
         deadline = time.monotonic() + timeout_seconds
         wanted = min(bytes_min, self._bytes_max)

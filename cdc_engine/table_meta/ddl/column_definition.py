@@ -80,7 +80,8 @@ def read_charset(cursor: TokenCursor) -> str:
 
 
 def read_comment(cursor: TokenCursor) -> str:
-    """Parses the text after COMMENT. Returns an empty text if it has bytes that are no characters: it only describes."""
+    """Parses the text after COMMENT. Returns an empty text for bytes that are not valid characters, because a comment changes
+    no row."""
     cursor.accept_sign("=")
     try:
         return cursor.literals.stored(cursor.next().text, COMMENT_CHARSET)

@@ -61,8 +61,8 @@ VARIANCE VAR_POP VAR_SAMP VECTOR_DIM VECTOR_TO_STRING VEC_DISTANCE VEC_DISTANCE_
 VEC_FROMTEXT VEC_TOTEXT VERSION WAIT_FOR_EXECUTED_GTID_SET WEEK WEEKDAY WEEKOFYEAR WEIGHT_STRING WSREP_LAST_SEEN_GTID
 WSREP_LAST_WRITTEN_GTID WSREP_SYNC_WAIT_UPTO_GTID YEAR YEARWEEK
 """
-# Of these, what only one of the two servers has. On the other one the name is that of a stored function: `nextval` is a usual one, and
-# writes a table.
+# Those of these functions that only one of the two servers has. On the other server such a name is a stored function. One named `nextval`
+# usually writes a table.
 _OF_MARIADB_ONLY = """
 ADD_MONTHS BINLOG_GTID_POS CHR COLUMN_ADD COLUMN_CHECK COLUMN_CREATE COLUMN_DELETE COLUMN_EXISTS COLUMN_GET COLUMN_JSON
 COLUMN_LIST CRC32C DECODE_HISTOGRAM JSON_ARRAY_INTERSECT JSON_COMPACT JSON_DETAILED JSON_EQUALS JSON_EXISTS
@@ -140,7 +140,7 @@ def calls_routine(found: Sequence[Token], rules: CallRules) -> bool:
 
 def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
     """Returns whether the body of a trigger or the query of a view calls a routine. It may contain INSERT INTO t (a, b)."""
-    if rules.oracle and rules.flavour == MARIADB:  # a name alone is a call there
+    if rules.oracle and rules.flavour == MARIADB:  # There a function may be called without parentheses.
         return True
     pairs = zip((Token(TokenKind.END, ""), *body), body, strict=False)
     if any(token.word == "CALL" and previous != _POINT for previous, token in pairs):

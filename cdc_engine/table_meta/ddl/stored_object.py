@@ -62,7 +62,7 @@ def _what(cursor: TokenCursor, word: str) -> str:
             cursor.next()
             if cursor.accept_sign("@"):
                 cursor.next()
-        elif word == "SQL":  # SECURITY DEFINER
+        elif word == "SQL":  # SQL SECURITY DEFINER or INVOKER
             cursor.next()
             cursor.next()
         while cursor.peek().word not in {TRIGGER, VIEW, *_OTHERS, *_BEFORE}:

@@ -80,7 +80,7 @@ class TableHistory:
         self._captured = captured
         self._known = KnownSchemas()
         self._known_cascades: Cascades | None = None
-        self.revision = 0  # it rises with what the history learns
+        self.revision = 0  # The number of writes to the repository.
         try:
             for record in self._repository.load():
                 self._known.remember(record)

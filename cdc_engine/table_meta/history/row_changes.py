@@ -35,8 +35,9 @@ _WAY_OUT = "set binlog_format=ROW in every session, and re-snapshot the table an
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
-    """Returns the stops for a TRUNCATE, ALTER or RENAME that may have been of a temporary table: to follow it and not to follow it may both
-    be wrong. None if it was not.
+    """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name.
+
+    Whether the statement changed the captured table is then unknown, so the table stops. Returns None for other sessions and statements.
     """
     if not context.session.thread_specific:
         return None
@@ -72,7 +73,7 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
-    # RDS writes a heartbeat in statement format into a database of the server, of which the history need not know everything.
+    # RDS writes a heartbeat in statement format into a database of the server. The history need not know all tables of such a database.
     if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
         reach = objects.reached(changed, statement.words, there)
         if reach.everything:
@@ -87,8 +88,10 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
 def _named(
     names: Collection[TableKey], context: DdlContext, there: Collection[TableKey], objects: StoredObjects | None
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of the tables that a statement names as changed. A name that is not that of a known table is that of a view, which
-    `reached` follows, of a temporary table, which only its session has, or of a table that was changed after the stream's start.
+    """Returns the stops of the tables that a statement names as changed.
+
+    A name that is not a known table may be a view, which `reached` follows, or a temporary table, which only its session has. Otherwise it
+    is a table that was changed after the stream's start.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
     found: dict[TableKey, CannotFollowError] = {}
@@ -103,8 +106,8 @@ def _named(
 
 
 def changed_by_query(words: Collection[str], context: DdlContext, *, calls: bool) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop because a SELECT may have written to them: that of a CREATE TABLE. Only statement format has the
-    SELECT.
+    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them. Servers log that SELECT in statement
+    format only.
     """
     objects = context.known.stored_objects(context.key)
     there = context.tables()

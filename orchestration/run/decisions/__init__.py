@@ -1,1 +1,1 @@
-"""What an operator decides in Dagster's UI."""
+"""Runs the decisions that an operator makes in Dagster's UI."""

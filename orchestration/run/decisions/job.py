@@ -27,7 +27,7 @@ REASON_TAG = "sluice/reason"
 
 
 class Act(enum.Enum):
-    """What is decided."""
+    """The kinds of decisions."""
 
     show = "show"
     approve = "approve"
