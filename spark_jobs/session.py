@@ -11,18 +11,16 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
 import os
 import re
 import socket
 import sys
-import time
 import urllib.parse
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from sluice.secret_values import SecretUnavailable, filled_text
 from sluice.spark_jobs.errors import LAKE_TROUBLE, SparkUnavailableError, TableError
@@ -74,8 +72,6 @@ SMALL_SETTINGS: Mapping[str, str] = {
     # Rewriting a few small files is faster than deletion vectors, which need another Spark job and keep the old files.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-# Publications of many small tables need nothing else of Spark, and opening a session takes longer than such a publication.
-DEFAULTS_SECONDS = 30.0
 # The changes plus the rows of files that they may match. Above this number, compiled code is faster.
 SMALL_ROWS_MAX = 200_000
 
@@ -152,38 +148,6 @@ class LakeSession:
             for name in SMALL_SETTINGS:
                 self.spark.conf.unset(name)
         self._small = small
-
-
-class SessionOnDemand(LakeSession):
-    """A session that is opened when something needs Spark, and released with `stack`. The sessions of a killed run are ended at once:
-    what they write must not follow what this run writes without Spark.
-    """
-
-    _known: ClassVar[dict[tuple[str, str, tuple[tuple[str, str], ...]], tuple[float, tuple[str, ...]]]] = {}
-
-    def __init__(self, settings: SparkSettings, fence: Fence, stack: contextlib.ExitStack) -> None:
-        super().__init__(None)
-        self._settings, self._stack, self.fence = settings, stack, fence
-        del self.spark, self.uploaded, self.shares_workers  # `__getattr__` is called for what is missing
-        if not settings.master:
-            end_left_over_sessions(settings)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in {"spark", "uploaded", "shares_workers"}:
-            raise AttributeError(name)
-        (opened,) = self._stack.enter_context(open_sessions(self._settings, 1, self.fence))
-        self.spark, self.uploaded, self.shares_workers = opened.spark, opened.uploaded, opened.shares_workers
-        return getattr(self, name)
-
-    def defaults_of_tables(self) -> tuple[str, ...]:
-        """Returns the properties that Spark had at most DEFAULTS_SECONDS ago, asked for by any session of this process."""
-        settings, now = self._settings, time.monotonic()
-        key = (settings.remote, settings.master, tuple(sorted(settings.options.items())))
-        asked_at, found = self._known.get(key, (-math.inf, ()))
-        if now - asked_at > DEFAULTS_SECONDS:
-            found = super().defaults_of_tables()
-            self._known[key] = (now, found)
-        return found
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ Every step can be repeated after a crash at any point: a chunk counts once its r
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import threading
 import time
@@ -217,14 +216,10 @@ def _read_chunks(
 ) -> None:
     """Reads as many chunks at a time as there are readers. Ends early if the record requires it. Raises the SluiceError of the first chunk
     that fails.
-
-    This thread reads a chunk that is the only one, because it has a connection already.
     """
     reading: dict[Future[ChunkFacts], Chunk] = {}
     marks = _marks(record)
     coming = reader.chunks(whole[-1].chunk if whole else None)
-    first = list(itertools.islice(coming, 2))
-    coming, read = itertools.chain(first, coming), _read_here if len(first) == 1 else None
     with ThreadPoolExecutor(dependencies.readers, thread_name_prefix="chunk") as pool:
         try:
             while (
@@ -233,7 +228,7 @@ def _read_chunks(
                 and not dependencies.conf_changed()
             ):
                 while len(reading) < dependencies.readers and (chunk := next(coming, None)) is not None:
-                    reading[(read or pool.submit)(reader.read, chunk, files.rows_path(chunk), marks)] = chunk
+                    reading[pool.submit(reader.read, chunk, files.rows_path(chunk), marks)] = chunk
                 if not reading:
                     return
                 done, _ = wait(reading, return_when=FIRST_COMPLETED)
@@ -247,14 +242,6 @@ def _read_chunks(
         finally:
             for each in reading:
                 each.cancel()
-
-
-def _read_here(
-    read: Callable[[Chunk, Path, Marks | None], ChunkFacts], chunk: Chunk, path: Path, marks: Marks | None
-) -> Future[ChunkFacts]:
-    done: Future[ChunkFacts] = Future()
-    done.set_result(read(chunk, path, marks))
-    return done
 
 
 def _marks(record: SnapshotRecord) -> Marks | None:

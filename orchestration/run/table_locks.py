@@ -69,22 +69,7 @@ def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
     for name in config.destinations:
         with contextlib.suppress(MetaError):
             tables[name] = [table.name for table in read_tables(config.destination_dir(name))]
-    newest = _derived[0]
-    if newest is None or newest.config is not config or newest.tables != tables:
-        newest = _derived[0] = _Derived(config, tables, clashing_tables(config, tables))
-    return newest.clashes
-
-
-@dataclasses.dataclass(frozen=True)
-class _Derived:
-    """The path clashes of these lists of tables. A run needs them before it creates each of many tables, and the lists rarely change."""
-
-    config: SluiceConfig
-    tables: Mapping[str, list[str]]
-    clashes: Mapping[tuple[str, str], str]
-
-
-_derived: list[_Derived | None] = [None]  # the newest of this process
+    return clashing_tables(config, tables)
 
 
 def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:

@@ -6,7 +6,6 @@ makes the same table or a newer one, so a run that was killed between the commit
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.merging.fold import parquet_view
-from sluice.spark_jobs.session import LakeSession, SessionOnDemand, SparkSettings, first_line, is_away
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from sluice.spark_jobs.side_tables import change_log
 from sluice.spark_jobs.side_tables.alone import kinds_of
 from sluice.spark_jobs.side_tables.history import KIND as HISTORY
@@ -62,16 +61,15 @@ def publish_snapshot(
     records: TableRecords = NO_RECORDS,
     table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> PublishedSnapshot:
-    """Publishes under the table lock, in a Spark session of its own if Spark is needed. `fence`: that of the run that holds the run lock.
+    """Publishes in a Spark session of its own, under the table lock. `fence`: that of the run that holds the run lock.
 
     Raises SparkUnavailableError, TableError, ColumnsDifferError, one sentence each.
     """
-    with contextlib.ExitStack() as stack:
-        session, target = SessionOnDemand(spark, fence, stack), given.target
+    with open_sessions(spark, 1, fence) as sessions:
         try:
-            writing = Writing.of(table_locks.who, spark, (session,) if target.shared else ())
+            writing, target = Writing.of(table_locks.who, spark, sessions), given.target
             with table_locks.at(given.owner.table, target.path, writing, fence, shared=target.shared):
-                return publish(session, given, storage_options or {}, records)
+                return publish(sessions[0], given, storage_options or {}, records)
         except (SparkJobError, ColumnsDifferError):
             raise
         except StoreError as error:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from sluice.cdc_engine.snapshot.chunk_files import ChunksInFolder, ChunksInStore, is_complete
 from sluice.cdc_engine.snapshot.chunks import Chunk
 from sluice.cdc_engine.snapshot.read import ChunkFacts
-from sluice.cdc_engine.snapshot.record import wanted
-from sluice.cdc_engine.snapshot.steps import SnapshotStep
-from sluice.cdc_engine.snapshot.work import advance
 from sluice.object_stores.stored_files import StoredFiles
-from tests.snapshot.test_work_snapshot import NAME, World
 
 FACTS = ChunkFacts(rows=1, bytes=1, received=1, seconds=0.1)
 
@@ -78,13 +72,3 @@ def _keep_rows(files: ChunksInStore, number: int, after: tuple[str, ...], up_to:
     chunk = Chunk(number=number, after=after, up_to=up_to)
     pq.write_table(pa.table({"n": list(range(rows))}), files.rows_path(chunk))
     files.keep(chunk, FACTS)
-
-
-@pytest.mark.parametrize(("rows", "chunks"), [(0, 1), (2, 1), (5, 2)])
-def test_a_snapshot_of_one_chunk_is_read_by_the_connection_that_it_has(tmp_path: Path, rows: int, chunks: int) -> None:
-    world = World(tmp_path, rows=dict.fromkeys(range(rows), -1))
-    world.records.begin(wanted(NAME, world.place(0), 0.0))
-    assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
-    assert len(world.chunk_reads) == chunks
-    assert (threading.get_ident() in world.readers) == (chunks == 1)
-    assert world.lake == world.rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,6 @@ class World:
     published: int = 0
     locked: bool = False
     chunk_reads: list[Path] = dataclasses.field(default_factory=list)
-    readers: set[int] = dataclasses.field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.records = _Noisy(self.folder, self)
@@ -195,7 +193,6 @@ class _Reader:
         rows = {key: value for key, value in self._world.rows.items() if low < key <= high}
         path.write_text(json.dumps(rows))
         self._world.chunk_reads.append(path)
-        self._world.readers.add(threading.get_ident())
         self._world.noise()
         return ChunkFacts(rows=len(rows), bytes=path.stat().st_size, received=0, seconds=0.1)
 

@@ -17,10 +17,9 @@ from sluice.lake_cut import read_cut, spark_views
 from sluice.orchestration.base.lake_settings import storage_options, target
 from sluice.orchestration.base.ports import MergeFailedError, MergeOrder
 from sluice.orchestration.code_server import WARM_MODULES
-from sluice.orchestration.run import table_locks
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.session import SparkSettings, open_sessions
-from tests.orchestration.fix_location import make_config, write_tables
+from tests.orchestration.fix_location import make_config
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Schema, stage
 
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
@@ -111,23 +110,3 @@ def test_secrets_come_from_the_environment_and_are_named_when_they_lack(monkeypa
     with pytest.raises(MergeFailedError, match="LAKE_OTHER") as raised:
         storage_options({"key": "$LAKE_KEY", "other": "$LAKE_OTHER"})
     assert "very secret" not in str(raised.value)
-
-
-def test_path_clashes_are_derived_again_only_after_a_list_or_conf_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def clashing(_: SluiceConfig, tables: Any) -> dict[tuple[str, str], str]:
-        asked.append(tables)
-        return {("shop", name): "it clashes" for name in tables["shop"]}
-
-    monkeypatch.setattr(table_locks, "clashing_tables", clashing)
-    config = make_config(tmp_path)
-    directory = config.destination_dir("shop")
-    for names, derived in ((("shop.a",), 1), (("shop.a",), 1), (("shop.a", "shop.b"), 2)):
-        write_tables(directory, names)
-        assert set(table_locks.known_clashes(config)) == {("shop", name) for name in names}
-        assert len(asked) == derived
-    table_locks.known_clashes(make_config(tmp_path))
-    assert len(asked) == 3

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from sluice.batch_manifest.values import LakeColumn
 from sluice.cdc_engine.snapshot.read import Marks
 from sluice.object_stores.stored_files import StoredFiles
-from sluice.spark_jobs import session
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND, Fence
 from sluice.spark_jobs.session import SparkSettings, open_sessions
@@ -396,34 +395,6 @@ def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> Non
     first = found["auto"][1]
     assert first.publish(100, since=SINCE).way == "spark"  # the run was killed before its record
     assert lake.rows("shop.auto", "id") == [(1,), (2,)]
-
-
-@pytest.mark.spark
-def test_snapshots_of_files_ask_spark_for_its_defaults_and_for_nothing_else(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Opening and releasing a session takes longer than such a publication."""
-    opened, ways = list[int](), list[str]()
-
-    def counted(*given: Any) -> Any:
-        opened.append(1)
-        return open_sessions(*given)
-
-    monkeypatch.setattr(session, "open_sessions", counted)
-    monkeypatch.setattr(session.SessionOnDemand, "_known", {})
-
-    def publish_one(name: str, **options: Any) -> int:
-        reading = reading_in(lake.folder, name=name)
-        reading.lake = lake
-        reading.chunk(1, [{"id": 1, "value": "read"}])
-        ways.append(reading.publish(100, since=SINCE, **options).way)
-        return len(opened)
-
-    assert [publish_one(f"shop.some{number}") for number in range(3)] == [1, 1, 1]
-    monkeypatch.setattr(session, "DEFAULTS_SECONDS", 0.0)
-    assert publish_one("shop.later") == 2, "the defaults are asked for again"
-    assert publish_one("shop.by_spark", merge="spark") == 3
-    assert ways == ["files"] * 4 + ["spark"]
 
 
 @pytest.mark.found
