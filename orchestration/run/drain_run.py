@@ -7,6 +7,7 @@ batch means. `drain_rules` has the table of the states in which it can end."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import threading
@@ -117,7 +118,8 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
     _claim(work, first)
     with work.ports.files().drain_lock(directory) as alone:
         if not alone:
-            yield from _merged(work, directory, first, lambda: False, is_first=True)
+            # Nothing is kept in `unreported`, which has the tables of the attached run: this run's success settles its batch.
+            yield from _merged(work, directory, first, lambda _: False, is_first=True)
             work.say("another run is attached and drains; this one ends with its batch")
             return
         try:
@@ -129,38 +131,47 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
 
 def _all(work: DrainRun, directory: Path, first: BatchReference) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    feed = work.ports.feed(directory, first.destination)
+    # It is called once the first batch is merged: a run that finds no engine ends well, so it must have merged its batch.
+    feed = functools.cache(lambda: work.ports.feed(directory, first.destination))
     taken, reference = begun, first
 
-    def settle() -> bool:
-        return _settled(work, feed, reference)
+    def settle(tables: Sequence[MergedTable]) -> bool:
+        work.unreported.keep(tables)
+        return _settled(work, feed(), reference)
 
-    while (yield from _merged(work, directory, reference, settle, is_first=reference is first)):
+    while True:
+        continues = yield from _merged(work, directory, reference, settle, is_first=reference is first)
+        work.unreported.remove()
+        if not continues:
+            return
         threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
-        offered, taken = _next(work, feed, first.destination, begun), time.monotonic()
+        offered, taken = _next(work, feed(), first.destination, begun), time.monotonic()
         if offered is None:
             return
         reference = offered
 
 
 def _merged(
-    work: DrainRun, directory: Path, reference: BatchReference, settle: Callable[[], bool], *, is_first: bool
+    work: DrainRun,
+    directory: Path,
+    reference: BatchReference,
+    settle: Callable[[Sequence[MergedTable]], bool],
+    *,
+    is_first: bool,
 ) -> Generator[MergedTable, None, bool]:
     """Merges one batch, settles it and yields its tables. Returns whether the run continues, as `settle` does. `is_first`: its end may not
     be fixed.
 
-    The tables are reported last, because that takes seconds if they are many. `Unreported` has them until then.
+    The tables are reported last, because that takes seconds if they are many.
     """
     tables: list[MergedTable] = []
     try:
         _merge(work, directory, reference, tables, is_first=is_first)
-        work.unreported.keep(tables)
-        continues = settle()
+        continues = settle(tables)
     except (MergeFailedError, RunEngineAwayError):
         yield from tables
         raise
     yield from tables
-    work.unreported.remove()
     return continues
 
 

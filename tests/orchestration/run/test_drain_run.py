@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sluice.cdc_engine.config import DrainConfig
 from sluice.cdc_engine.errors import StagingError
 from sluice.orchestration import assets
 from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
-from sluice.orchestration.base.ports import RunEngineAwayError
+from sluice.orchestration.base.ports import RunEngineAwayError, no_run_engine
 from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.code_location import build_definitions
@@ -208,6 +209,15 @@ def test_a_run_whose_engine_went_away_ends_well_and_leaves_its_batch_to_the_tick
     assert len(shop.instance.fetch_materializations(ORDERS, limit=10).records) == 1, "it is told, settled or not"
 
 
+def test_a_run_that_finds_no_engine_merges_its_batch_before_it_ends_well(shop: Shop) -> None:
+    """Its success lets the ticks ack the batch: without the merge its changes would be lost."""
+    ports = dataclasses.replace(shop.fakes.ports(), feed=no_run_engine)
+    shop.defs = build_definitions(shop.config, ports)
+    result = shop.run()
+    assert result.success
+    assert len(shop.merged()) == 1
+
+
 @pytest.mark.found
 @pytest.mark.parametrize("done", [True, False])
 def test_a_run_whose_ack_was_not_answered_takes_no_further_batch(
@@ -294,6 +304,14 @@ def test_a_run_beside_one_that_drains_merges_its_batch_and_asks_for_no_other(sho
     assert shop.run().success
     assert shop.feed.calls == ["take 1"]
     assert len(shop.fakes.merge.orders) == 1
+
+
+def test_a_run_beside_one_that_drains_leaves_what_that_run_has_to_report(shop: Shop) -> None:
+    shop.instance.daemon_cursor_storage.set_cursor_values({"sluice/unreported/shop": "of the other run"})
+    shop.fakes.files.drained_by = 4242
+    assert shop.run().success
+    kept = shop.instance.daemon_cursor_storage.get_cursor_values({"sluice/unreported/shop"})
+    assert kept == {"sluice/unreported/shop": "of the other run"}
 
 
 def test_an_engine_that_closes_sends_its_runs_away(shop: Shop) -> None:
