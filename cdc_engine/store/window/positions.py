@@ -72,8 +72,9 @@ class WindowBlock:
     """A block in a window. `start`: the spot before it. `end_key`: the key of the last transaction that ended up to its end. `open`: names
     the transaction that the block continues; None if the block begins one.
 
-    `bytes_before`: bytes of this block's row events up to each one (int64, one more than there are events). A statement within a
-    transaction counts as one row event, because its position must differ from those before and after it.
+    `bytes_start`: bytes of the window's row events before this block. `bytes_before`: bytes of this block's row events up to each one
+    (int64, one more than there are events). A statement within a transaction counts as one row event, because its position must differ
+    from those before and after it.
     """
 
     block: Block
@@ -81,6 +82,7 @@ class WindowBlock:
     end_key: Key
     open: Key | None
     bytes_before: Int64s
+    bytes_start: int = 0
 
     @property
     def within(self) -> int:
@@ -101,19 +103,23 @@ class WindowBlock:
     def size_bytes(self) -> int:
         return int(self.bytes_before[-1])
 
+    @property
+    def bytes_end(self) -> int:
+        return self.bytes_start + self.size_bytes
+
     def without_bytes(self) -> WindowBlock:
         """Returns the block without its buffer, for readers that need only positions."""
         return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
 
 
-def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> WindowBlock:
+def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
     """Returns a block as the one that follows a spot. `key`: the key of the last transaction end before it. `begun`: the transaction that
-    is open there.
+    is open there. `bytes_start`: see WindowBlock.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
         key = (block.epoch, file_number(block.file), int(block.transaction_end[-1]))
-    return WindowBlock(block, start, key, begun, sums)
+    return WindowBlock(block, start, key, begun, sums, bytes_start)
 
 
 def open_after(each: WindowBlock) -> Key | None:

@@ -6,6 +6,7 @@ stream waits instead (`waits`) until its one reader has read. Blocks are shared 
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import threading
 import time
@@ -80,7 +81,8 @@ class Window:
             left = unseen(block, self._tail_key)
             if left is None:
                 return
-            each = kept(left, self._tail, self._tail_key, self._open)
+            bytes_start = self._blocks[-1].bytes_end if self._blocks else 0
+            each = kept(left, self._tail, self._tail_key, self._open, bytes_start)
             self._blocks.append(each)
             self._bytes += each.size_bytes
             self._tail = each.end
@@ -137,10 +139,10 @@ class Window:
         position is not in the window.
 
         `given_up`: called whenever the reader wakes up; a true result ends its wait. `bytes_min`: waits until
-        so many bytes of row events have arrived, or as many as the window keeps. Returns fewer when the time is over.
+        so many bytes of row events have arrived, or half of what the window keeps, so that it still has the position. Returns fewer when
+        the time is over.
         """
         deadline = time.monotonic() + timeout_seconds
-        wanted = min(bytes_min, self._bytes_max)
         with self._changed:
             while (found := self._found(place)) is not None:
                 spot, again = found
@@ -150,8 +152,7 @@ class Window:
                     self._changed.notify_all()
                 left = deadline - time.monotonic()
                 stops = given_up()
-                full = self._waits and self._bytes >= self._bytes_max
-                enough = stops or full or wanted <= 1 or self._bytes_after(spot) >= wanted
+                enough = stops or bytes_min <= 1 or self._has_after(spot, bytes_min)
                 if enough or left <= 0:
                     pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
                     if pieces:
@@ -191,15 +192,16 @@ class Window:
             )
         self._putter = me
 
-    def _bytes_after(self, spot: Spot) -> int:
-        """Returns how many bytes of row events follow a spot."""
-        count = 0
-        for each in reversed(self._blocks):
-            if each.end <= spot:
-                break
-            first = min(each.block.event_count, max(0, spot.events - each.start.events))
-            count += each.size_bytes - int(each.bytes_before[first])
-        return count
+    def _has_after(self, spot: Spot, bytes_min: int) -> bool:
+        """Returns whether so many bytes of row events follow a spot, or so much that waiting for more could remove the spot."""
+        following = bisect.bisect_right(self._blocks, spot, key=lambda each: each.end)
+        if following == len(self._blocks):
+            return False
+        first, full = self._blocks[following], self._waits and self._bytes >= self._bytes_max
+        event = min(first.block.event_count, max(0, spot.events - first.start.events))
+        count = self._blocks[-1].bytes_end - first.bytes_start - int(first.bytes_before[event])
+        many = len(self._blocks) - following >= BLOCKS_MAX // 2
+        return full or many or count >= min(bytes_min, self._bytes_max // 2)
 
     @property
     def _tail_key(self) -> Key:
@@ -279,5 +281,5 @@ class Window:
         mask = np.arange(last.block.event_count) < int(last.block.transaction_events[-1])
         key = self._blocks[-2].end_key if len(self._blocks) > 1 else self._base_key
         self._bytes -= last.size_bytes
-        self._blocks[-1] = kept(keep_events(last.block, mask), last.start, key, last.open)
+        self._blocks[-1] = kept(keep_events(last.block, mask), last.start, key, last.open, last.bytes_start)
         self._bytes += self._blocks[-1].size_bytes

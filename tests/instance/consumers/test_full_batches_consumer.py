@@ -10,7 +10,7 @@ import pytest
 from sluice.cdc_engine.binlog.entries.elements import ROWS
 from sluice.cdc_engine.instance.consumers.consumer_stream import DestinationStream, StreamPosition
 from sluice.cdc_engine.store.window.positions import WindowPosition
-from sluice.cdc_engine.store.window.window import Window
+from sluice.cdc_engine.store.window.window import BLOCKS_MAX, Window
 from tests.fix_blocks import Source
 from tests.instance.consumers.test_feed_consumer import none_needed, selection_of
 from tests.store.fix_stores import START
@@ -99,3 +99,13 @@ def test_a_get_that_requests_more_than_the_window_keeps_returns_what_it_keeps(
     for _ in range(3):
         client.window.put(source.block([1]))
     assert len(client.get(100, LONG_SECONDS).result(60)) == 3
+
+
+@pytest.mark.seeds
+def test_a_get_returns_before_the_window_removes_its_position(pool: ThreadPoolExecutor) -> None:
+    """Many small transactions have few bytes: a get that waited for more would have to read the source over its own connection."""
+    client, source = Getting(pool, Window(START, bytes_max=1 << 30)), Source()
+    rows = client.get(1 << 20, LONG_SECONDS)
+    for _ in range(BLOCKS_MAX // 2):
+        client.window.put(source.block([1]))
+    assert len(rows.result(60)) == BLOCKS_MAX // 2
