@@ -100,9 +100,10 @@ def delta_assets(
     checked = checkable(destination, table_of.values())
     quarantining = [name for name in checked if quarantines(config, destination, name)]
     followed, sides = foreign_keys(config, destination), side_tables(config, destination, tables)
+    comments = source_comments(config, destination)
     for table in tables:
         name = _port_name(table.name)
-        outs[name] = _delta_out(config, destination, table, followed.get(table.name, ()))
+        outs[name] = _delta_out(config, destination, table, followed.get(table.name, ()), comments)
         ins[f"source_{name}"] = dg.AssetIn(key=source_key(destination, table.name), dagster_type=dg.Nothing)
         upstream[name] = {source_key(destination, table.name)}
 
@@ -344,8 +345,12 @@ def _merged(
         raise failure(error) from None
 
 
-def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, followed: Sequence[str]) -> dg.AssetOut:
-    """Returns the output of a table. `followed`: a sentence about each foreign key that changes its rows without row events."""
+def _delta_out(
+    config: SluiceConfig, destination: str, table: TableVersion, followed: Sequence[str], comments: Comments
+) -> dg.AssetOut:
+    """Returns the output of a table. `followed`: a sentence about each foreign key that changes its rows without row events. `comments`: of
+    all tables in the source.
+    """
     path = config.kept_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path}
     if config.catalog is not None:
@@ -366,11 +371,7 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, foll
         owners=owners_of(settings, table.name),
         freshness_policy=fresh,
         kinds=DELTA_KINDS,
-        description=_described(
-            source_comments(config, destination),
-            table,
-            f"The rows of {table.name} in the source of {destination}, {key}.",
-        ),
+        description=_described(comments, table, f"The rows of {table.name} in the source of {destination}, {key}."),
         metadata=details,
     )
     # It is not required: a batch may lack tables that its run selects.
