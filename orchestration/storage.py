@@ -17,7 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import sqlalchemy as db
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import (
@@ -105,52 +105,47 @@ def _sync_at_checkpoints(connection: Any, _: Any) -> None:
     connection.execute("PRAGMA synchronous = NORMAL").close()
 
 
-class KeptRuns(SqliteRunStorage):
+class KeptConnections:
+    """What the storages of one file share: connections that stay open, and a look at Dagster's migrations only if a table is missing.
+
+    Comes before Dagster's class in the list of bases. `NAME`: of the file. `TABLES`: those by which a complete file is known.
+    """
+
+    NAME: ClassVar[str]
+    TABLES: ClassVar[tuple[str, ...]] = (MIGRATIONS,)
+
+    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
+        self._kept = KeptFile(conn_string)
+        super().__init__(conn_string, inst_data)  # type: ignore[call-arg]  # of Dagster's class
+
+    @classmethod
+    def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> Any:
+        """Returns the storage in a folder."""
+        url = create_db_conn_string(base_dir, cls.NAME)
+        if _has_tables(url, *cls.TABLES):
+            return cls(url, inst_data)
+        return super().from_local(base_dir, inst_data)  # type: ignore[misc]  # of Dagster's class
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[db.Connection]:
+        with self._kept.begin() as connection:
+            yield connection
+
+    def dispose(self) -> None:
+        self._kept.close()
+        super().dispose()  # type: ignore[misc]  # of Dagster's class
+
+
+class KeptRuns(KeptConnections, SqliteRunStorage):
     """Dagster's runs, daemon heartbeats and job snapshots."""
 
-    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
-        self._kept = KeptFile(conn_string)
-        super().__init__(conn_string, inst_data)
-
-    @classmethod
-    def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> Self:
-        """Returns the storage in a folder. Dagster looks into its migrations each time; here it does so if the file lacks a table."""
-        url = create_db_conn_string(base_dir, "runs")
-        if _has_tables(url, MIGRATIONS, "instance_info"):
-            return cls(url, inst_data)
-        return super().from_local(base_dir, inst_data)
-
-    @contextlib.contextmanager
-    def connect(self) -> Iterator[db.Connection]:
-        with self._kept.begin() as connection:
-            yield connection
-
-    def dispose(self) -> None:
-        self._kept.close()
-        super().dispose()
+    NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
 
 
-class KeptSchedules(SqliteScheduleStorage):
+class KeptSchedules(KeptConnections, SqliteScheduleStorage):
     """Ticks and the states of sensors and schedules."""
 
-    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
-        self._kept = KeptFile(conn_string)
-        super().__init__(conn_string, inst_data)
-
-    @classmethod
-    def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> SqliteScheduleStorage:
-        """Returns the storage in a folder, as `KeptRuns.from_local`."""
-        url = create_db_conn_string(base_dir, "schedules")
-        return cls(url, inst_data) if _has_tables(url, MIGRATIONS) else super().from_local(base_dir, inst_data)
-
-    @contextlib.contextmanager
-    def connect(self) -> Iterator[db.Connection]:
-        with self._kept.begin() as connection:
-            yield connection
-
-    def dispose(self) -> None:
-        self._kept.close()
-        super().dispose()
+    NAME = "schedules"
 
 
 class KeptEvents(SqliteEventLogStorage):
