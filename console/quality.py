@@ -44,6 +44,8 @@ STATIC_CHECKS = {
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
+# The tests start some thousand Python processes: without bytecode, each of them would compile the project's sources again.
+NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # For tests/marks.py: a test that starts a server although this is set fails.
 NOT_QUICK = "not servers and not spark and not browser and not package"
 # This is pytest's own record for its --last-failed.
@@ -98,6 +100,7 @@ def run_quality(choice: CheckChoice) -> int:
     """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. A run without tests is a failure, too."""
     screen = Console(stderr=True)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
+    environment.pop(NO_BYTECODE_VARIABLE, None)
     checks = checks_of(choice)
     with _Aside(checks.pop(TYPES, ()), environment) as types:
         if choice.is_whole:

@@ -86,6 +86,14 @@ def test_each_check_that_fails_fails_the_run_and_all_are_run(
     assert said.count("types: passed") == (1 if wrong == "types" else 2)
 
 
+def test_tests_write_bytecode_although_the_shell_forbids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reported.py").write_text("import sys\nraise SystemExit(sys.dont_write_bytecode)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(quality.NO_BYTECODE_VARIABLE, "1")
+    monkeypatch.setattr(quality, "checks_of", lambda _: {"tests": ("reported",)})
+    assert run_quality(CheckChoice(quick=True)) == 0
+
+
 Failing = Callable[..., int]
 
 
