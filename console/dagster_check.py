@@ -22,6 +22,8 @@ CONNECT_SECONDS_MAX = 5
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")  # The log of a run in Dagster must contain their sentences.
 # dagster-postgres installs it. In newer versions of SQLAlchemy, `postgresql://` selects psycopg instead.
 DRIVER = "psycopg2"
+# Tags of runs by which earlier versions of dagster.yaml limit them, with the tag that runs have now.
+FORMER_TAGS = {"sluice/backfill": "sluice/rows", "sluice/repair": "sluice/rows"}
 
 Settings = Mapping[str, Any]
 
@@ -61,6 +63,8 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
             f"concurrency.runs.tag_concurrency_limits has no limit 1 per unique value of {DESTINATION_TAG}, so runs of one destination "
             "wait for each other while each takes a place in the queue; add it"
         )
+    for former in sorted({str(each.get("key")) for each in _limits(settings)} & FORMER_TAGS.keys()):
+        yield f"concurrency.runs.tag_concurrency_limits limits {former}, which no run has: the tag is {FORMER_TAGS[former]} now; write that"
     if _part(settings, "run_retries").get("enabled"):
         yield (
             "run_retries.enabled: the engine hands a failed batch out again under a new name, and refuses a run that Dagster starts "
@@ -160,10 +164,15 @@ def _not_importable(settings: Settings) -> Iterator[str]:
 
 
 def _limits_a_destination(settings: Settings) -> bool:
+    return any(_is_limit(each) for each in _limits(settings))
+
+
+def _limits(settings: Settings) -> list[dict[str, Any]]:
+    """Returns the limits by tags."""
     runs = _part(_part(settings, "concurrency"), "runs")
     older = _part(_part(settings, "run_coordinator"), "config")
     limits = [*(runs.get("tag_concurrency_limits") or []), *(older.get("tag_concurrency_limits") or [])]
-    return any(_is_limit(each) for each in limits if isinstance(each, dict))
+    return [each for each in limits if isinstance(each, dict)]
 
 
 def _is_limit(limit: Settings) -> bool:

@@ -20,8 +20,7 @@ from sluice.orchestration.run.catch_up_job import catch_up_job
 from sluice.orchestration.run.decisions.job import decide_job
 from sluice.orchestration.run.instance_jobs import instance_job
 from sluice.orchestration.run.maintain_jobs import maintain_job, maintain_schedules
-from sluice.orchestration.run.rows.backfill_jobs import backfill_by_hour_job, backfill_job
-from sluice.orchestration.run.rows.repair_jobs import repair_job
+from sluice.orchestration.run.rows.job import backfill_by_hour_job, rows_job
 from sluice.orchestration.run.snapshot_run import snapshot_job
 from sluice.orchestration.run_kinds import run_kinds
 from sluice.orchestration.sensor.engine_asset import engine_asset
@@ -149,5 +148,5 @@ def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
         return dg.Definitions()
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
     deciding = (instance_job(config), decide_job(config, ports))
-    jobs = [backfill_job(config, ports), repair_job(config, ports), *deciding, catch_up_job(config)]
+    jobs = [rows_job(config, ports), *deciding, catch_up_job(config)]
     return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs))

@@ -12,9 +12,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.checks.equality import equality_job_name
 from sluice.orchestration.retention.jobs import JOB as PRUNE_JOB
 from sluice.orchestration.run.maintain_jobs import maintain_name
-from sluice.orchestration.run.rows import backfill_jobs as backfill
-from sluice.orchestration.run.rows.repair_jobs import JOB as REPAIR_JOB
-from sluice.orchestration.run.rows.repair_jobs import STEP as REPAIR_STEP
+from sluice.orchestration.run.rows import job as rows
 from sluice.orchestration.run.snapshot_run import snapshot_name
 from sluice.orchestration.sensor.failing_runs import RunKind
 
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluice.cdc_engine.config import SluiceConfig
+
+NOT_TAKEN = "these changes are not taken"
 
 
 def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
@@ -37,19 +37,12 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
             ),
             matters=functools.partial(_snapshot_is_open, directory),
         ),
-        RunKind(
-            what="repair rows", job=REPAIR_JOB, step=REPAIR_STEP, remedy=_start_again(REPAIR_JOB, "rows still differ")
-        ),
-        RunKind(
-            what="apply past changes again",
-            job=backfill.JOB,
-            step=backfill.STEP,
-            remedy=_start_again(backfill.JOB, "these changes are not taken"),
-        ),
+        _operation(rows.OperationKind.repair, "repair rows", "rows still differ"),
+        _operation(rows.OperationKind.backfill, "apply past changes again", NOT_TAKEN),
         RunKind(
             what="apply the changes of an hour again",
-            job=backfill.by_hour_name(destination),
-            remedy=_start_again(backfill.by_hour_name(destination), "these changes are not taken"),
+            job=rows.by_hour_name(destination),
+            remedy=_start_again(rows.by_hour_name(destination), NOT_TAKEN),
         ),
         RunKind(
             what="maintain the Delta tables",
@@ -66,6 +59,18 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
             job=equality_job_name(destination),
             remedy=_start_again(equality_job_name(destination), "whether they are equal is unknown"),
         ),
+    )
+
+
+def _operation(operation: rows.OperationKind, what: str, meanwhile: str) -> RunKind:
+    """Returns one kind of the runs of the job of operations on rows."""
+    default = rows.RowsConfig().operation
+    return RunKind(
+        what=what,
+        job=rows.JOB,
+        step=rows.STEP,
+        entry=("operation", operation.value, default.value),
+        remedy=_start_again(f"{rows.JOB} (`operation: {operation.value}`)", meanwhile),
     )
 
 

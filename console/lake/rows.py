@@ -22,6 +22,7 @@ from sluice.console.lake.operation import ports_of_command, results
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
+from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair, plan_repair, run_repair
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
@@ -120,7 +121,10 @@ def backfill(config: SluiceConfig, destination: str, wanted: RequestedInterval, 
             bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
         with ports_of_command() as ports:
-            return run_backfill(ports, config, request, RowsListener(say=say, progress=progress))
+            listener = RowsListener(say=say, progress=progress)
+            return run_backfill(
+                RowsRun(ports=ports, config=config, destination=destination, listener=listener), request
+            )
 
 
 def backfill_outcome(done: Done) -> Table:
@@ -152,7 +156,9 @@ def repair(
 ) -> Repaired:
     """Runs the repair. Raises SluiceError, or SetupError if a table could not be merged."""
     with ports_of_command() as ports:
-        return run_repair(ports, config, request, planned, RowsListener(say=say))
+        listener = RowsListener(say=say)
+        run = RowsRun(ports=ports, config=config, destination=request.destination, listener=listener)
+        return run_repair(run, request, planned)
 
 
 def repair_outcome(done: Repaired) -> Table:

@@ -23,12 +23,9 @@ AFTER_CHUNK = "after_chunk"  # A chunk of a snapshot is complete.
 # All rows are read, and the stream has passed their position; the lake has none of them.
 BEFORE_PUBLISH = "before_publish"
 AFTER_PUBLISH = "after_publish"  # The lake has the table; the snapshot's record does not say so yet.
-BEFORE_BACKFILL = "before_backfill"  # The whole interval is read; nothing is written, and no lock is requested.
-BETWEEN_BACKFILLED = "between_backfilled"  # One table has the backfill's commit; others do not.
-AFTER_BACKFILL = "after_backfill"  # Every table has its commit; the files are still there.
-BEFORE_REPAIR = "before_repair"  # The rows are read, and the lake has passed their position; nothing is written.
-BETWEEN_REPAIRED = "between_repaired"  # One table has the repair's commit; others do not.
-AFTER_REPAIR = "after_repair"  # Every table has its commit; nothing was compared again.
+BEFORE_ROWS = "before_rows"  # A backfill or a repair has read everything; nothing is written, and no lock is requested.
+BETWEEN_ROWS = "between_rows"  # One table has the operation's commit; others do not.
+AFTER_ROWS = "after_rows"  # Every table has its commit; the files are still there, and nothing was compared again.
 BEFORE_MAINTENANCE = "before_maintenance"  # The run holds the run lock; nothing is written.
 BETWEEN_MAINTAINED = "between_maintained"  # One table was rewritten or vacuumed; others were not.
 AFTER_MAINTENANCE = "after_maintenance"  # All tables are done; the run has not ended.

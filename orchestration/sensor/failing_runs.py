@@ -22,13 +22,15 @@ class RunKind:
     """A job whose failures are reported. `what`: what its runs do, in the plural. `remedy`: what an operator does, as the end of a
     sentence.
 
-    `step`: for a job of all destinations, the step whose config names one. `matters`: whether its failures count now; default: always.
+    `step`: for a job of all destinations, the step whose config names one. `entry`: the key of that config that tells kinds of one job
+    apart, this kind's value, and the value that a config without the key means. `matters`: whether its failures count now; default: always.
     """
 
     what: str
     job: str
     remedy: str
     step: str = ""
+    entry: tuple[str, str, str] | None = None
     matters: Callable[[], bool] = lambda: True
 
 
@@ -64,6 +66,10 @@ class FailingRuns:
         if not kind.step:
             return True
         given = run_config.get("ops", {}).get(kind.step, {}).get("config") or {}
+        if kind.entry is not None:
+            key, value, default = kind.entry
+            if given.get(key, default) != value:
+                return False
         named = given.get("destination") or ""
         return bool(named == self._destination or (not named and self._only_one))
 

@@ -15,22 +15,21 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.failpoints import (
-    AFTER_BACKFILL,
     AFTER_MAINTENANCE,
-    AFTER_REPAIR,
-    BEFORE_BACKFILL,
+    AFTER_ROWS,
     BEFORE_MAINTENANCE,
-    BEFORE_REPAIR,
-    BETWEEN_BACKFILLED,
+    BEFORE_ROWS,
     BETWEEN_MAINTAINED,
-    BETWEEN_REPAIRED,
+    BETWEEN_ROWS,
 )
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from sluice.orchestration.run.rows.backfill import run_backfill
+from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import plan_repair, run_repair
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
@@ -45,17 +44,11 @@ SETTLE_SECONDS = 60.0
 MYSQL, ENGINE = "mysql", "engine host"
 # Each go is the next try of the one before: who is killed where. Killed before MySQL is needed for the last time, it ends the go there; the
 # engine never does, so the last go of each comes to its end.
-BACKFILLS = (
-    ((MYSQL, BEFORE_BACKFILL),),
-    ((ENGINE, BEFORE_BACKFILL), (MYSQL, BETWEEN_BACKFILLED)),
-    ((ENGINE, BETWEEN_BACKFILLED), (MYSQL, AFTER_BACKFILL)),
-    ((ENGINE, AFTER_BACKFILL),),
-)
-REPAIRS = (
-    ((MYSQL, BEFORE_REPAIR),),
-    ((ENGINE, BEFORE_REPAIR), (MYSQL, BETWEEN_REPAIRED)),
-    ((ENGINE, BETWEEN_REPAIRED), (MYSQL, AFTER_REPAIR)),
-    ((ENGINE, AFTER_REPAIR),),
+OPERATIONS = (
+    ((MYSQL, BEFORE_ROWS),),
+    ((ENGINE, BEFORE_ROWS), (MYSQL, BETWEEN_ROWS)),
+    ((ENGINE, BETWEEN_ROWS), (MYSQL, AFTER_ROWS)),
+    ((ENGINE, AFTER_ROWS),),
 )
 MAINTENANCES = (
     ((ENGINE, BEFORE_MAINTENANCE), (MYSQL, BETWEEN_MAINTAINED)),
@@ -64,15 +57,19 @@ MAINTENANCES = (
 )
 
 
+def by_hand(config: SluiceConfig) -> RowsRun:
+    """An operation on rows that waits for the one before it, which was killed."""
+    listener = RowsListener(say=lambda _: None)
+    return RowsRun(ports=PORTS, config=config, destination=DATABASE, listener=listener, wait_seconds=60.0)
+
+
 def repair(bench: KillBench) -> None:
     """Raises where a side does not answer, or what was repaired is not equal afterwards."""
     config, wish = (
         bench.pipeline.config,
         RepairRequest(destination=DATABASE, tables=TABLES, settle_seconds=SETTLE_SECONDS),
     )
-    done = run_repair(
-        PORTS, config, wish, plan_repair(config, wish), RowsListener(say=lambda _: None), wait_seconds=60.0
-    )
+    done = run_repair(by_hand(config), wish, plan_repair(config, wish))
     if not done.all_right:
         raise MergeFailedError(str(done))
 
@@ -80,7 +77,7 @@ def repair(bench: KillBench) -> None:
 def backfill(bench: KillBench, since: float) -> None:
     """All changes since then once more."""
     wish = BackfillRequest(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
-    run_backfill(PORTS, bench.pipeline.config, wish, RowsListener(say=lambda _: None), wait_seconds=60.0)
+    run_backfill(by_hand(bench.pipeline.config), wish)
 
 
 def break_lake(bench: KillBench, *names: str) -> int:
@@ -133,10 +130,10 @@ def test_backfill_repair_and_maintenance_are_right_when_source_and_engine_are_ki
     kill_bench.workload.run(1)
     kill_bench.settle()
     assert break_lake(kill_bench, "counters") == 1
-    for deaths in BACKFILLS:
+    for deaths in OPERATIONS:
         broken_off(kill_bench, lambda bench: backfill(bench, since), *deaths)
     assert break_lake(kill_bench, *LOST) == len(LOST)
-    for deaths in REPAIRS:
+    for deaths in OPERATIONS:
         break_lake(kill_bench, *LOST)
         broken_off(kill_bench, repair, *deaths)
     for deaths in MAINTENANCES:

@@ -165,8 +165,8 @@ def test_execute_on_the_check_of_equality_compares_and_passes(page: Page, shop: 
 
 
 def test_a_backfill_from_the_launchpad_ends_with_every_check_green(page: Page, shop: ShopStack, pictures: Keep) -> None:
-    page.goto(f"{LOCATION}/jobs/backfill_from_timestamp/playground")
-    write(page, "ops:\n  take_again_from_timestamp:\n    config:\n      from_time: -10m\n")
+    page.goto(f"{LOCATION}/jobs/operate_on_rows/playground")
+    write(page, "ops:\n  rows:\n    config:\n      operation: backfill\n      from_time: -10m\n")
     pictures("launchpad")
     launch(page)
     expect(page.get_by_text("2 tables have changes")).to_be_visible()

@@ -134,14 +134,13 @@ def test_each_launchpad_opens_valid_or_names_what_is_missing(tmp_path: Path) -> 
     assert {
         "operate_engine",
         "catch_up",
-        "repair_differences",
-        "backfill_from_timestamp",
+        "operate_on_rows",
         "merge_shop_job",
     } <= jobs.keys()
     for job in jobs.values():
         dg.validate_run_config(job, {})
     several = build_definitions(two, make_fake_ports(two).ports())
-    for name in ("operate_engine", "decide", "catch_up", "repair_differences", "backfill_from_timestamp"):
+    for name in ("operate_engine", "decide", "catch_up", "operate_on_rows"):
         job = several.resolve_job_def(name)
         (op,) = [each.name for each in job.all_node_defs]
         with pytest.raises(dg.DagsterInvalidConfigError, match=r"(?s)[Mm]issing required config entr.*destination"):

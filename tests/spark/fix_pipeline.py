@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.lake_settings import spark_settings
 from sluice.orchestration.base.ports import MergeOrder, Ports
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
+from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.fence import BY_HAND
@@ -121,7 +123,12 @@ class Pipeline:
         with pytest.MonkeyPatch.context() as patch:
             now = time.time_ns
             patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows have future times
-            return run_backfill(ports, self.config, request, RowsListener(say=lambda _: None), run="by hand")
+            return run_backfill(by_hand(ports, self.config), request)
+
+
+def by_hand(ports: Ports, config: SluiceConfig, say: Callable[[str], None] = lambda _: None) -> RowsRun:
+    """A run of an operation on rows of `shop`."""
+    return RowsRun(ports=ports, config=config, destination="shop", listener=RowsListener(say=say), run="by hand")
 
 
 def killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:

@@ -27,18 +27,15 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.lake_cut import read_cut
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.failpoints import (
-    AFTER_BACKFILL,
     AFTER_CHUNK,
     AFTER_MAINTENANCE,
     AFTER_PUBLISH,
-    AFTER_REPAIR,
-    BEFORE_BACKFILL,
+    AFTER_ROWS,
     BEFORE_MAINTENANCE,
     BEFORE_PUBLISH,
-    BEFORE_REPAIR,
-    BETWEEN_BACKFILLED,
+    BEFORE_ROWS,
     BETWEEN_MAINTAINED,
-    BETWEEN_REPAIRED,
+    BETWEEN_ROWS,
 )
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
@@ -154,13 +151,13 @@ def test_a_backfill_whose_spark_dies_is_right_when_it_is_done_again_backfill(
         shop.insert(number, number)
     shop.merge(shop.engine)
     shop.by_another_hand(f"DELETE FROM delta.`{shop.path}` WHERE n IN (50, 51)")
-    broken_off(shop, monkeypatch, lambda: shop.backfill(0), BEFORE_BACKFILL, BETWEEN_BACKFILLED, AFTER_BACKFILL)
+    broken_off(shop, monkeypatch, lambda: shop.backfill(0), BEFORE_ROWS, BETWEEN_ROWS, AFTER_ROWS)
 
 
 def test_a_repair_whose_spark_dies_is_right_when_it_is_done_again_equality(
     shop: Behind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for point in (BEFORE_REPAIR, BETWEEN_REPAIRED, AFTER_REPAIR):
+    for point in (BEFORE_ROWS, BETWEEN_ROWS, AFTER_ROWS):
         shop.by_another_hand(f"UPDATE delta.`{shop.path}` SET filler = 'wrong' WHERE n IN (2, 6)")
         broken_off(shop, monkeypatch, shop.repair, point)
 

@@ -19,7 +19,7 @@ from sluice.orchestration.base.one_destination import one_destination, with_dest
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.decisions.waiting import waiting
 from sluice.orchestration.run.merge_run import failure
-from sluice.orchestration.run.rows.repair_jobs import repaired, told_of
+from sluice.orchestration.run.rows.job import operated
 from sluice.orchestration.run.rows.request import RepairRequest
 
 JOB = "decide"
@@ -108,7 +108,7 @@ def _repaired(
     name = one_destination(decision.destination, settings.destinations)
     request = RepairRequest(destination=name, tables=(decision.table,) if decision.table else ())
     _tag(context, decision)  # before the first change, because a repair that fails has repaired tables
-    return told_of(repaired(context, settings, ports, request, only_plan=decision.act is Act.plan_repair))
+    return operated(context, settings, ports, request, only_plan=decision.act is Act.plan_repair)
 
 
 def _approve(directory: Path, decision: Decision) -> str:

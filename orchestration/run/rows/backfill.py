@@ -1,27 +1,27 @@
-"""Applies the changes of a past interval again. Called by the jobs of `backfill_jobs`, and by `sluice backfill`.
+"""Applies the changes of a past interval again. Called by the jobs of `job`, and by `sluice backfill`.
 
-All changes are read over a separate connection. The run lock is held from when the lake contains everything that was read until the last
-table is merged."""
+Chooses the keys that changed in the interval. All changes are read over a separate connection, from the interval's start to the source's
+end; `operation` merges them."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.batch_manifest.table_report import TableReport
-from sluice.cdc_engine.config import SluiceConfig
-from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.lake_settings import told
-from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.merge_run import only_writer_of_rows_read
-from sluice.orchestration.run.rows.into import RebuiltTable, place_of, run_into
-from sluice.orchestration.run.rows.merge import RowsOperation, merge_read, not_merged
-from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener, counts_of
+from sluice.orchestration.run.rows.into import RebuiltTable, interval_of, place_of, run_into
+from sluice.orchestration.run.rows.operation import RowsRun, operate
+from sluice.orchestration.run.rows.request import BackfillRequest, counts_of
 
 if TYPE_CHECKING:
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.instance.rows.plan import Plan
     from sluice.cdc_engine.instance.rows.work import BackfillReading
+    from sluice.spark_jobs.rows.fold import Read
+    from sluice.spark_jobs.staged_batch import Backfill
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,40 +45,28 @@ class Done:
         return {**places, "tables": tables, "refused": self.refused, **rebuilt}
 
 
-def run_backfill(
-    ports: Ports,
-    config: SluiceConfig,
-    request: BackfillRequest,
-    listener: RowsListener,
-    *,
-    run: str = "",
-    wait_seconds: float = 0.0,
-) -> Done:
-    """Reads the changes and merges them. Raises SluiceError or MergeFailedError, with a sentence; what was merged before is correct.
+def plan_backfill(config: SluiceConfig, request: BackfillRequest) -> Plan:
+    """Returns what the backfill would do. Changes nothing. Raises what `make_plan` raises."""
+    from sluice.cdc_engine.instance.rows.plan import make_plan  # noqa: PLC0415  imports the engine's packages
 
-    Always safe to repeat. `wait_seconds`: how long to wait for another backfill of the destination.
-    """
-    from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
-    from sluice.cdc_engine.instance.rows.work import BackfillReading, folder_of  # noqa: PLC0415
+    name = request.destination
+    return make_plan(
+        config.destinations[name], config.destination_dir(name), interval_of(request), time.time_ns() // 1000
+    )
 
-    directory, given = config.destination_dir(request.destination), config.destinations[request.destination]
-    interval = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
-    listener.say(str(request))
+
+def run_backfill(run: RowsRun, request: BackfillRequest) -> Done:
+    """Reads the changes and merges them, or builds the requested table of them. Raises as `operate`."""
+    from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
+
+    run.listener.say(str(request))
     if request.into:
-        place_of(config, request)
-    with folder_of(directory, wait_seconds) as folder:
-        if request.into:
-            return _done(request, *run_into(config, request, listener, folder))
-        reading = BackfillReading(
-            given, directory, interval, folder, now_us=time.time_ns() // 1000, progress=listener.progress
-        )
-        reading.read()
-        listener.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")
-        failpoints.reach(failpoints.BEFORE_BACKFILL)
-        with only_writer_of_rows_read(ports, config, request.destination, listener.say) as refusal:
-            outcomes = _merge(config, request, reading, listener, run, refusal)
-        failpoints.reach(failpoints.AFTER_BACKFILL)
-        return _done(request, reading, None, outcomes)
+        place_of(run.config, request)
+        with folder_of(run.directory, run.wait_seconds) as folder:
+            return _done(request, *run_into(run.config, request, run.listener, folder))
+    backfill = _Backfill(run, request)
+    outcomes = operate(run, backfill)
+    return _done(request, backfill.reading, None, outcomes)
 
 
 def _done(
@@ -97,37 +85,47 @@ def _done(
     )
 
 
-def _merge(  # noqa: PLR0917  one caller
-    config: SluiceConfig,
-    request: BackfillRequest,
-    reading: BackfillReading,
-    listener: RowsListener,
-    run: str,
-    refusal: Callable[[], str],
-) -> list[TableReport]:
-    """Merges what was read; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
-    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
-    from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
+class _Backfill:
+    """Implements `operation.RowsOperation`. `reading`: set by `read`."""
 
-    lake = reading.catch_up()
-    for name, why in reading.refused.items():
-        listener.say(f"{name} is left out: {why}")
-    if not reading.tables:
-        listener.say("no table has changes in that interval, apart from those left out: nothing to merge")
-        return []
-    operation = RowsOperation(
-        config=config,
-        destination=request.destination,
-        backfill=Backfill(backfill_id=reading.folder.name, from_us=request.from_us, to_us=request.to_us or 0),
-        fence=Fence(refusal),
-        run=run,
-    )
+    leaves_out = False
+    reading: BackfillReading
 
-    def done(report: TableReport, _up_to: int) -> None:
-        failpoints.reach(failpoints.BETWEEN_BACKFILLED)
-        listener.merged(report)
+    def __init__(self, run: RowsRun, request: BackfillRequest) -> None:
+        self._run, self._request = run, request
 
-    merged, failed = merge_read(operation, reading, lake, dict.fromkeys(reading.tables), done=done)
-    if failed:
-        raise MergeFailedError(told(config, not_merged("backfill", merged, failed)))
-    return merged
+    @property
+    def refused(self) -> dict[str, str]:
+        return self.reading.refused
+
+    @property
+    def marks(self) -> Backfill:
+        from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
+
+        request = self._request
+        return Backfill(backfill_id=self.reading.folder.name, from_us=request.from_us, to_us=request.to_us or 0)
+
+    def read(self, folder: Path) -> BackfillReading:
+        from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415
+
+        run, request = self._run, self._request
+        self.reading = reading = BackfillReading(
+            run.config.destinations[run.destination],
+            run.directory,
+            interval_of(request),
+            folder,
+            now_us=time.time_ns() // 1000,
+            progress=run.listener.progress,
+        )
+        reading.read()
+        run.listener.say(
+            f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes"
+        )
+        return reading
+
+    def rows(self, reading: BackfillReading) -> dict[str, Read | None]:
+        for name, why in reading.refused.items():
+            self._run.listener.say(f"{name} is left out: {why}")
+        if not reading.tables:
+            self._run.listener.say("no table has changes in that interval, apart from those left out: nothing to merge")
+        return dict.fromkeys(reading.tables)

@@ -15,7 +15,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError, PositionLostError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import time_text
-from sluice.orchestration.base.lake_settings import storage_options, target
+from sluice.orchestration.base.lake_settings import storage_options, target, told
 from sluice.orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ class RebuiltTable:
     version: int
     up_to: str
     rows: int
+
+
+def interval_of(request: BackfillRequest) -> RequestedInterval:
+    """Returns the interval of a request."""
+    from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
+
+    return RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
 
 
 def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
@@ -87,12 +94,10 @@ def run_into(
     """Reads the changes and builds the table. Raises SluiceError or MergeFailedError, with a sentence; nothing is left at the table's path
     then.
     """
-    from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
-    from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415
+    from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
     from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
 
     path, directory = place_of(config, request), config.destination_dir(request.destination)
-    interval = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
     chosen: list[CommittedInterval] = []
 
     def find(given: DestinationConfig, ledger: Any, wanted: RequestedInterval) -> BinlogInterval:
@@ -103,7 +108,7 @@ def run_into(
         reading = BackfillReading(
             config.destinations[request.destination],
             directory,
-            interval,
+            interval_of(request),
             folder,
             now_us=now_us,
             progress=listener.progress,
@@ -116,7 +121,7 @@ def run_into(
         )
         return reading, _build(config, request, reading, base, (path, folder))
     except SparkJobError as error:
-        raise MergeFailedError(str(error)) from error
+        raise MergeFailedError(told(config, error)) from error
 
 
 def _from_a_version(

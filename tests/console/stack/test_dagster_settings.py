@@ -21,6 +21,13 @@ SCHEME = "postgresql+psycopg2"
 POSTGRES = {"storage": {"postgres": {"postgres_url": {"env": "DAGSTER_TEST_URL"}}}}
 
 
+def with_limit(tag: str) -> dict[str, Any]:
+    """The package's limits with another tag."""
+    runs = SHIPPED["concurrency"]["runs"]
+    limits = [*runs["tag_concurrency_limits"], {"key": tag, "limit": 1}]
+    return {"concurrency": {"runs": {**runs, "tag_concurrency_limits": limits}}}
+
+
 def several(config: SluiceConfig) -> SluiceConfig:
     shop = config.destinations["shop"]
     return config.model_copy(update={"destinations": {"shop": shop, "other": shop}})
@@ -54,6 +61,7 @@ def test_the_packages_file_needs_nothing(tmp_path: Path) -> None:
         ({"concurrency": {}}, "sluice/destination"),
         ({"run_retries": {"enabled": True}}, "run_retries.enabled"),
         ({"sensors": {}}, "sensors.use_threads"),
+        (with_limit("sluice/repair"), "limits sluice/repair, which no run has: the tag is sluice/rows now"),
         ({"python_logs": {"managed_python_loggers": ["orchestration"]}}, "managed_python_loggers"),
     ],
 )

@@ -22,7 +22,8 @@ from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import evaluation_of
 from sluice.orchestration.run.decisions.job import REASON_TAG, decide_job
 from sluice.orchestration.run.decisions.waiting import NOTHING, waiting
-from sluice.orchestration.run.rows import repair_jobs
+from sluice.orchestration.run.rows import job as rows_job
+from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair
 from sluice.orchestration.run.rows.request import RepairRequest
 from tests.fix_ledgers import FileLedger
@@ -124,15 +125,13 @@ def repairs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, RepairRequest]]:
         found.append(("plan", request))
         return planned
 
-    def run(
-        _ports: object, _config: object, request: RepairRequest, _plan: object, listener: Any, **_: Any
-    ) -> Repaired:
+    def run(run: RowsRun, request: RepairRequest, _plan: object) -> Repaired:
         found.append(("repair", request))
-        listener.done(fake_report("shop.orders"))
+        run.listener.done(fake_report("shop.orders"))
         return Repaired(plan=planned)
 
-    monkeypatch.setattr(repair_jobs, "plan_repair", plan)
-    monkeypatch.setattr(repair_jobs, "run_repair", run)
+    monkeypatch.setattr(rows_job, "plan_repair", plan)
+    monkeypatch.setattr(rows_job, "run_repair", run)
     return found
 
 
@@ -163,7 +162,7 @@ def test_a_repair_that_fails_has_its_reason_as_a_tag(
     def run(*_: Any, **__: Any) -> Repaired:
         raise ActRefusedError("the stream began anew meanwhile; ask again")
 
-    monkeypatch.setattr(repair_jobs, "run_repair", run)
+    monkeypatch.setattr(rows_job, "run_repair", run)
     result, told, tags = launched(tmp_path, act="repair", reason="a lost file")
     assert not result.success
     assert "began anew" in told

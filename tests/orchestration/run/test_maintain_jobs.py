@@ -19,7 +19,7 @@ from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import maintain_jobs, maintain_run
 from sluice.orchestration.run.maintain_jobs import minute_of
 from sluice.orchestration.run.maintain_run import Looked, MaintainRequest
-from sluice.orchestration.run.rows import repair_jobs
+from sluice.orchestration.run.rows import job as rows_job
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.maintain.rule import FileFacts, MaintenanceAct
 from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable
@@ -165,7 +165,7 @@ def test_destinations_begin_at_minutes_of_their_own_and_few_at_once() -> None:
     assert len({minute_of(f"shop{number}") for number in range(60)}) > 20
     settings = yaml.safe_load((Path(__file__).parents[3] / "conf" / "dagster.yaml").read_text())
     limits = {each["key"]: each["limit"] for each in settings["concurrency"]["runs"]["tag_concurrency_limits"]}
-    assert (limits[maintain_jobs.TAG], limits[repair_jobs.TAG]) == (2, 1)
+    assert (limits[maintain_jobs.TAG], limits[rows_job.TAG]) == (2, 2)
 
 
 def test_maintenance_writes_over_what_the_run_left_that_it_waited_for(tmp_path: Path) -> None:

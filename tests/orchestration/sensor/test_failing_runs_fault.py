@@ -81,18 +81,16 @@ def test_fault_snapshot_runs_that_fail_reach_status_and_the_asset(shop: Shop) ->
 
 
 OF_SHOP = {"destination": "shop"}
+REPAIR = {"operation": "repair"}
 
 
 @pytest.mark.found
 @pytest.mark.parametrize(
     ("job", "config"),
     [
-        ("repair_differences", {"ops": {"take_differences_anew": {"config": OF_SHOP}}}),
-        ("repair_differences", {"ops": {"take_differences_anew": {"config": {}}}}),
-        (
-            "backfill_from_timestamp",
-            {"ops": {"take_again_from_timestamp": {"config": {**OF_SHOP, "from_time": "-10m"}}}},
-        ),
+        ("operate_on_rows", {"ops": {"rows": {"config": {**OF_SHOP, **REPAIR}}}}),
+        ("operate_on_rows", {"ops": {"rows": {"config": REPAIR}}}),
+        ("operate_on_rows", {"ops": {"rows": {"config": {**OF_SHOP, "from_time": "-10m"}}}}),
         ("backfill_shop_by_hour", {}),
         ("maintain_shop_job", {}),
         ("equal_shop_job", {}),
@@ -123,10 +121,22 @@ def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_told_until_one_suc
 def test_runs_of_another_destination_are_not_this_ones(shop: Shop) -> None:
     store, kinds = RunStore(shop.instance, JOB), run_kinds(shop.config, "shop")
     for _ in range(2):
-        ended(shop, "repair_differences", S.FAILURE, {"ops": {"take_differences_anew": {"config": {}}}})
+        ended(shop, "operate_on_rows", S.FAILURE, {"ops": {"rows": {"config": REPAIR}}})
     assert FailingRuns("shop", kinds, only_one=True).troubles(store)
     assert not FailingRuns("shop", kinds, only_one=False).troubles(store), "it names none, and there are several"
     assert not FailingRuns("billing", kinds, only_one=False).troubles(store)
+
+
+def test_backfills_that_succeed_do_not_hide_repairs_that_fail(shop: Shop) -> None:
+    repair, backfill = ({"ops": {"rows": {"config": config}}} for config in (REPAIR, {"operation": "backfill"}))
+    for _ in range(2):
+        ended(shop, "operate_on_rows", S.FAILURE, repair, "the disk is full")
+        ended(shop, "operate_on_rows", S.SUCCESS, backfill)
+    (trouble,) = told(shop)
+    assert trouble.startswith("2 runs in a row that repair rows failed")
+    assert "start the job operate_on_rows (`operation: repair`) again" in trouble
+    ended(shop, "operate_on_rows", S.SUCCESS, repair)
+    assert told(shop) == ()
 
 
 def test_a_look_is_taken_every_few_seconds(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

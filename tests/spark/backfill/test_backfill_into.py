@@ -18,7 +18,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
 from sluice.orchestration.run.rows.into import after_a_quiet_time, base_of, place_of
-from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
+from sluice.orchestration.run.rows.request import BackfillRequest
 from sluice.orchestration.run.rows.swap import SwapRequest, plan_swap, run_swap
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.backfill.into import PastState, build
@@ -28,7 +28,7 @@ from sluice.spark_jobs.rows.fold import folded
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.instance.fix_destination import running
-from tests.spark.fix_pipeline import SECOND_US, Pipeline
+from tests.spark.fix_pipeline import SECOND_US, Pipeline, by_hand
 from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
 
 
@@ -160,7 +160,7 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
             destination="shop", from_us=from_us, to_us=to_us, tables=(numbers,), into=f"past.at_{end}"
         )
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-        return run_backfill(ports, pipeline.config, request, RowsListener(say=lambda _: None), run="by hand")
+        return run_backfill(by_hand(ports, pipeline.config), request)
 
     with running(pipeline.captured) as engine:
         for number in range(3):

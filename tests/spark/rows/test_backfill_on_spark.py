@@ -155,7 +155,7 @@ def test_a_backfill_that_is_killed_anywhere_is_right_when_it_is_done_again_backf
         pipeline.merge(engine)
         others = pipeline.config.table_path("shop", *other.split("."))
         begin = time_text((pipeline.began + 1) * SECOND_US)
-        for point in (failpoints.BEFORE_BACKFILL, failpoints.BETWEEN_BACKFILLED, failpoints.AFTER_BACKFILL):
+        for point in (failpoints.BEFORE_ROWS, failpoints.BETWEEN_ROWS, failpoints.AFTER_ROWS):
             for path in (pipeline.path, others):
                 pipeline.by_another_hand(f"DELETE FROM delta.`{path}` WHERE n = 1")
             (gates / point).touch()

@@ -28,10 +28,10 @@ from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.checks.equality import evaluation_of
 from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
-from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
+from sluice.orchestration.run.rows.request import RepairRequest
 from sluice.orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running
-from tests.spark.fix_pipeline import Pipeline, killed_at
+from tests.spark.fix_pipeline import Pipeline, by_hand, killed_at
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
@@ -53,7 +53,7 @@ class Broken(Pipeline):
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
         request = RepairRequest(destination="shop", tables=tables, settle_seconds=120.0)
         plan = plan_repair(self.config, request)
-        return run_repair(ports, self.config, request, plan, RowsListener(say=lambda _: None), run="by hand")
+        return run_repair(by_hand(ports, self.config), request, plan)
 
     @contextmanager
     def streaming(self, engine: Engine) -> Iterator[None]:
@@ -205,10 +205,10 @@ def test_a_repair_that_is_killed_anywhere_is_right_when_it_is_done_again_repair_
         for path in (pipeline.path, others):
             pipeline.by_another_hand(f"UPDATE delta.`{path}` SET filler = 'wrong' WHERE n = 1")
         wrong = 2
-        for point in (failpoints.BEFORE_REPAIR, failpoints.BETWEEN_REPAIRED, failpoints.AFTER_REPAIR):
+        for point in (failpoints.BEFORE_ROWS, failpoints.BETWEEN_ROWS, failpoints.AFTER_ROWS):
             (gates / point).touch()
             killed_at(gates / point, command, environment)  # each is the next try of what was killed before
-            wrong -= point != failpoints.BEFORE_REPAIR
+            wrong -= point != failpoints.BEFORE_ROWS
             found = [pipeline.rows()[1], pipeline.rows(others)[1]]
             assert found.count("wrong") == wrong, (point, found)
             pipeline.change(
@@ -218,7 +218,7 @@ def test_a_repair_that_is_killed_anywhere_is_right_when_it_is_done_again_repair_
         again = subprocess.run(command, env=environment, capture_output=True, timeout=180, check=False)
         assert again.returncode == 0, again.stderr.decode()
         assert pipeline.rows() == dict.fromkeys(range(3), "")
-        expected = {1: "", 12: failpoints.BEFORE_REPAIR, 11: failpoints.BETWEEN_REPAIRED, 10: failpoints.AFTER_REPAIR}
+        expected = {1: "", 12: failpoints.BEFORE_ROWS, 11: failpoints.BETWEEN_ROWS, 10: failpoints.AFTER_ROWS}
         assert pipeline.rows(others) == expected
         left = [each.name for each in (pipeline.captured.directory / "backfills").iterdir()]
         assert len(left) == 2, f"the lock, and what the last one that was killed had read: {left}"

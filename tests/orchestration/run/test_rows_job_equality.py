@@ -1,4 +1,4 @@
-"""The job of a repair as Dagster shows it: what the launchpad asks for, its events, and how a run fails."""
+"""A repair by the job of operations on rows as Dagster shows it: its events, and how a run fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.errors import ActRefusedError
 from sluice.equality.canonical import Canonical
 from sluice.equality.scope import Scope
 from sluice.equality.tables import DifferingKey
@@ -17,10 +17,11 @@ from sluice.orchestration.base.table_catalog import delta_key, source_key
 from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import EQUAL_CHECK
 from sluice.orchestration.code_location import build_definitions
-from sluice.orchestration.run.rows import repair_jobs
+from sluice.orchestration.run.rows import job as rows_job
+from sluice.orchestration.run.rows.job import JOB, STEP
+from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair
-from sluice.orchestration.run.rows.repair_jobs import JOB, STEP, OfDestination, request_of
-from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
+from sluice.orchestration.run.rows.request import RepairRequest
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 KEY = Canonical(name="id", type="BIGINT", select="`id`", from_text="{}", from_delta="{}")
@@ -30,6 +31,7 @@ FOUND = TableRepair(
         (KEY,), {(7,): DifferingKey(in_source=True, lake_rows=0), (8,): DifferingKey(in_source=False, lake_rows=1)}
     ),
 )
+REPAIR = {"operation": "repair"}
 ODD = TableRepair(result=TableResult(table="shop.odd", verdict=Verdict.DIFFERENT), refused="it has no key")
 
 
@@ -49,34 +51,24 @@ def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
         found.append(request)
         return FOUND, ODD
 
-    def run(*given: Any, run: str, wait_seconds: float) -> Repaired:
-        _, _, _, planned, listener = given
-        assert isinstance(listener, RowsListener)
-        assert run
-        assert wait_seconds > 0
+    def run(run: RowsRun, _request: RepairRequest, planned: tuple[TableRepair, ...]) -> Repaired:
+        assert run.run
+        assert run.wait_seconds > 0
         equal = TableResult(table="shop.orders", verdict=Verdict.EQUAL)
-        listener.done(fake_report("shop.orders"))
-        listener.checked(equal)
+        run.listener.done(fake_report("shop.orders"))
+        run.listener.checked(equal)
         return Repaired(plan=planned, refused={"shop.odd": "it has no key"}, after=(equal,))
 
-    monkeypatch.setattr(repair_jobs, "plan_repair", plan)
-    monkeypatch.setattr(repair_jobs, "run_repair", run)
+    monkeypatch.setattr(rows_job, "plan_repair", plan)
+    monkeypatch.setattr(rows_job, "run_repair", run)
     return found
-
-
-def test_the_launchpad_says_what_each_word_of_a_repair_means_equality(job: dg.JobDefinition) -> None:
-    (op,) = job.all_node_defs
-    asked: Any = op.config_schema
-    fields = asked.config_type.fields
-    assert set(fields) == {"destination", "tables", "only_plan", "settle_seconds"}
-    assert all(field.description for field in fields.values())
 
 
 def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
     job: dg.JobDefinition, wishes: list[RepairRequest]
 ) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        config = {"tables": ["shop.orders"], "settle_seconds": 9.0}
+        config = {**REPAIR, "tables": ["shop.orders"], "settle_seconds": 9.0}
         result = job.execute_in_process(run_config={"ops": {STEP: {"config": config}}}, instance=instance)
         assert result.success
         assert result.asset_materializations_for_node(STEP)[0].asset_key == delta_key("shop", "shop.orders")
@@ -92,7 +84,7 @@ def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
 
 
 def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, wishes: list[RepairRequest]) -> None:
-    result = job.execute_in_process(run_config={"ops": {STEP: {"config": {"only_plan": True}}}})
+    result = job.execute_in_process(run_config={"ops": {STEP: {"config": {**REPAIR, "only_plan": True}}}})
     assert result.success
     assert len(wishes) == 1
     assert not result.asset_materializations_for_node(STEP)
@@ -104,16 +96,9 @@ def test_a_repair_that_cannot_be_fails_with_its_sentence_equality(
     def run(*_: Any, **__: Any) -> Repaired:
         raise ActRefusedError("the stream began anew meanwhile; ask again")
 
-    monkeypatch.setattr(repair_jobs, "run_repair", run)
-    result = job.execute_in_process(run_config={"ops": {STEP: {"config": {}}}}, raise_on_error=False)
+    monkeypatch.setattr(rows_job, "run_repair", run)
+    result = job.execute_in_process(run_config={"ops": {STEP: {"config": REPAIR}}}, raise_on_error=False)
     assert not result.success
     assert wishes
     (failed,) = [event for event in result.all_events if event.is_step_failure]
     assert "began anew" in str(failed.step_failure_data.user_failure_data)
-
-
-def test_a_repair_is_of_the_only_destination_or_of_the_one_that_is_named_equality(tmp_path: Path) -> None:
-    config = make_config(tmp_path)
-    assert request_of(config, OfDestination()).destination == "shop"
-    with pytest.raises(ConfigurationError, match="no destination 'other'"):
-        request_of(config, OfDestination(destination="other"))

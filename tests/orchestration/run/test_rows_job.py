@@ -1,4 +1,4 @@
-"""The jobs of a backfill as Dagster shows them: what the launchpad asks for, what a partition means, how a run fails."""
+"""The jobs of operations on rows as Dagster shows them: what the launchpad asks for, what a partition means, how a run fails."""
 
 from __future__ import annotations
 
@@ -11,16 +11,27 @@ import pytest
 
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.orchestration.base.one_destination import one_destination
-from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
-from sluice.orchestration.run.rows import backfill_jobs
+from sluice.orchestration.run.rows import job as rows_job
 from sluice.orchestration.run.rows.backfill import Done
-from sluice.orchestration.run.rows.backfill_jobs import FromTimestamp, hours, request_of
-from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
+from sluice.orchestration.run.rows.job import JOB, STEP, OperationKind, RowsConfig, hours, request_of
+from sluice.orchestration.run.rows.operation import RowsRun
+from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
+
+
+class Planned:
+    """A plan that only names its destination."""
+
+    def __init__(self, request: BackfillRequest) -> None:
+        self._request = request
+
+    def to_json(self) -> dict[str, str]:
+        return {"destination": self._request.destination}
 
 
 @pytest.fixture
@@ -35,31 +46,32 @@ def wishes(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
     """What the jobs ask for, instead of its being done."""
     found: list[BackfillRequest] = []
 
-    def run(
-        _ports: Ports,
-        _config: object,
-        request: BackfillRequest,
-        told: RowsListener,
-        *,
-        run: str,
-        wait_seconds: float,
-    ) -> Done:
-        assert run
-        assert wait_seconds > 0
-        told.say("done")
+    def run(run: RowsRun, request: BackfillRequest) -> Done:
+        assert run.run
+        assert run.wait_seconds > 0
+        run.listener.say("done")
         found.append(request)
         return Done(begin="b:4@1", end="b:9@1", read_to="b:9@1", outcomes=(), refused={"shop.odd": "it has no key"})
 
-    monkeypatch.setattr(backfill_jobs, "run_backfill", run)
+    monkeypatch.setattr(rows_job, "run_backfill", run)
     return found
 
 
-def test_the_launchpad_says_what_each_word_of_a_backfill_means(definitions: dg.Definitions) -> None:
-    job = definitions.resolve_job_def("backfill_from_timestamp")
+def test_the_launchpad_says_what_each_field_of_an_operation_means(definitions: dg.Definitions) -> None:
+    job = definitions.resolve_job_def(JOB)
     (op,) = job.all_node_defs
     asked: Any = op.config_schema
     fields = asked.config_type.fields
-    assert set(fields) == {"destination", "from_time", "to_time", "tables", "into"}
+    assert set(fields) == {
+        "operation",
+        "destination",
+        "tables",
+        "only_plan",
+        "from_time",
+        "to_time",
+        "into",
+        "settle_seconds",
+    }
     assert not any(field.is_required for field in fields.values()), "the launchpad opens with a config that is valid"
     assert all(field.description for field in fields.values())
 
@@ -67,9 +79,9 @@ def test_the_launchpad_says_what_each_word_of_a_backfill_means(definitions: dg.D
 def test_a_backfill_from_a_time_is_what_the_config_says(
     definitions: dg.Definitions, wishes: list[BackfillRequest]
 ) -> None:
-    job = definitions.resolve_job_def("backfill_from_timestamp")
+    job = definitions.resolve_job_def(JOB)
     config = {"from_time": "2026-03-01T11:00:00Z", "to_time": "2026-03-01T12:00:00Z", "tables": ["shop.orders"]}
-    result = job.execute_in_process(run_config={"ops": {"take_again_from_timestamp": {"config": config}}})
+    result = job.execute_in_process(run_config={"ops": {STEP: {"config": config}}})
     assert result.success
     expected = BackfillRequest(
         destination="shop", from_us=NOW_US - 3_600_000_000, to_us=NOW_US, tables=("shop.orders",)
@@ -93,8 +105,8 @@ def test_the_hours_of_a_backfill_are_those_that_a_source_may_have() -> None:
 
 
 def test_a_backfill_that_cannot_be_fails_with_its_sentence(definitions: dg.Definitions) -> None:
-    job = definitions.resolve_job_def("backfill_from_timestamp")
-    run_config = {"ops": {"take_again_from_timestamp": {"config": {"from_time": "noon"}}}}
+    job = definitions.resolve_job_def(JOB)
+    run_config = {"ops": {STEP: {"config": {"from_time": "noon"}}}}
     result = job.execute_in_process(run_config=run_config, raise_on_error=False)
     assert not result.success
     (failed,) = result.get_step_failure_events()
@@ -103,10 +115,46 @@ def test_a_backfill_that_cannot_be_fails_with_its_sentence(definitions: dg.Defin
 
 def test_a_backfill_is_of_the_only_destination_or_of_the_one_that_is_named(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    assert request_of(config, FromTimestamp(from_time="-10m"), NOW_US).destination == "shop"
-    assert request_of(config, FromTimestamp(from_time="-10m"), NOW_US).from_us == NOW_US - 600_000_000
-    with pytest.raises(ConfigurationError, match="no destination 'shoe'"):
-        request_of(config, FromTimestamp(from_time="-10m", destination="shoe"), NOW_US)
+    found = request_of(config, RowsConfig(from_time="-10m"), NOW_US)
+    assert found == BackfillRequest(destination="shop", from_us=NOW_US - 600_000_000, to_us=None, tables=())
+    hour = request_of(config, RowsConfig(), NOW_US)
+    assert isinstance(hour, BackfillRequest)
+    assert hour.from_us == NOW_US - 3_600_000_000
+    for operation in OperationKind:
+        with pytest.raises(ConfigurationError, match="no destination 'shoe'"):
+            request_of(config, RowsConfig(operation=operation, destination="shoe"), NOW_US)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (RowsConfig(operation=OperationKind.repair, from_time="-1h"), "a repair has no from_time"),
+        (RowsConfig(operation=OperationKind.repair, to_time="-1h", into="a.b"), "a repair has no to_time, into"),
+        (RowsConfig(settle_seconds=1.0), "a backfill has no settle_seconds"),
+    ],
+)
+def test_a_field_of_the_other_operation_is_refused(tmp_path: Path, given: RowsConfig, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        request_of(make_config(tmp_path), given, NOW_US)
+
+
+def test_the_operation_of_a_config_is_what_the_run_does(tmp_path: Path) -> None:
+    given = RowsConfig(operation=OperationKind.repair, tables=["shop.orders"], settle_seconds=9.0)
+    assert request_of(make_config(tmp_path), given, NOW_US) == RepairRequest(
+        destination="shop", tables=("shop.orders",), settle_seconds=9.0
+    )
+
+
+def test_a_plan_of_a_backfill_changes_nothing(
+    definitions: dg.Definitions, wishes: list[BackfillRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_job, "plan_backfill", lambda _config, request: Planned(request))
+    job = definitions.resolve_job_def(JOB)
+    result = job.execute_in_process(run_config={"ops": {STEP: {"config": {"only_plan": True}}}})
+    (handled,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
+    told: Any = handled.step_output_data.metadata
+    assert told["plan"].value == {"destination": "shop"}
+    assert not wishes
 
 
 def test_what_was_read_as_conf_was_before_is_not_written(tmp_path: Path) -> None:

@@ -1,0 +1,233 @@
+"""Defines the job of operations on rows, whose config names the operation: a backfill or a repair. Only people start it.
+
+Each destination also has a job of backfills whose partitions are hours, for Dagster's backfill page: that page cannot ask for a config."""
+
+# There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
+# runtime.
+
+import dataclasses
+import datetime as dt
+import enum
+import time
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.time_text import SECOND_US, time_us
+from sluice.orchestration.base.one_destination import one_destination, with_destination
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_backfill
+from sluice.orchestration.run.rows.operation import RowsRun
+from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
+from sluice.orchestration.run.rows.report import listener_of
+from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest
+
+JOB = "operate_on_rows"
+STEP = "rows"  # It differs from the job's name, because Dagster would not distinguish the two.
+TAG = "sluice/rows"
+# Servers keep their binlogs for 30 days by default. A run for a purged hour fails at once.
+DAYS_ON_OFFER = 31
+WAIT_SECONDS = 6 * 3600.0  # The longest wait for another operation on the destination's rows.
+FROM_TIME = "-1h"
+TABLES = '"database.table" each; all that are captured if empty'
+REPORTED_AS = {BackfillRequest: "changes of a past interval applied again", RepairRequest: "repaired"}
+Told = dict[str, dg.MetadataValue[Any]]
+
+
+class OperationKind(enum.Enum):
+    """The operations that the job carries out."""
+
+    backfill = "backfill"
+    repair = "repair"
+
+
+class RowsConfig(dg.Config):
+    """What the launchpad asks for. The fields of one operation are empty for the other one."""
+
+    operation: OperationKind = Field(
+        default=OperationKind.backfill,
+        description=(
+            "backfill: applies the changes between from_time and to_time again. repair: compares the tables with the source, and reads "
+            "the rows that differ again."
+        ),
+    )
+    destination: str = ""  # `with_destination` accepts only names from conf/
+    tables: list[str] = Field(default=[], description=f"{TABLES}.")
+    only_plan: bool = Field(default=False, description="Report what would be done; change nothing.")
+    from_time: str = Field(
+        default="",
+        description=(
+            f"For a backfill: changes from this time on, {FROM_TIME} if empty. ISO form with its zone, as 2026-03-01T12:00:00Z, or how "
+            "long ago, as -10m."
+        ),
+    )
+    to_time: str = Field(
+        default="", description="For a backfill: changes before this time, in the same form; up to now if empty."
+    )
+    into: str = Field(
+        default="",
+        description=(
+            'For a backfill: "database.table" that is built from the one table in `tables`, as it was at `to_time`; the live table is not '
+            "changed."
+        ),
+    )
+    settle_seconds: float = Field(
+        default=RepairRequest.settle_seconds,
+        description="For a repair: how long to wait until the merges have reached the source.",
+    )
+
+
+class OfPartition(dg.Config):
+    """The settings of a run whose times are those of a partition."""
+
+    tables: list[str] = Field(default=[], description=f"{TABLES}.")
+
+
+def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> BackfillRequest | RepairRequest:
+    """Returns the request in a run's config. Raises ConfigurationError for an unknown destination, an invalid time, or a field of the other
+    operation.
+    """
+    name, tables = one_destination(given.destination, config.destinations), tuple(given.tables)
+    if given.operation is OperationKind.repair:
+        others = [field for field in ("from_time", "to_time", "into") if getattr(given, field)]
+        if others:
+            raise ConfigurationError(
+                f"a repair has no {', '.join(others)}: leave that out, or set `operation: backfill`"
+            )
+        return RepairRequest(destination=name, tables=tables, settle_seconds=given.settle_seconds)
+    if given.settle_seconds != RepairRequest.settle_seconds:
+        raise ConfigurationError("a backfill has no settle_seconds: leave that out, or set `operation: repair`")
+    to_us = time_us(given.to_time, now_us) if given.to_time else None
+    from_us = time_us(given.from_time or FROM_TIME, now_us)
+    return BackfillRequest(destination=name, from_us=from_us, to_us=to_us, tables=tables, into=given.into)
+
+
+def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
+    """Returns the job. The last events of a repair are the checks `equals_lake` of the repaired tables."""
+    asked = with_destination(RowsConfig, settings.destinations)
+
+    @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
+    def rows(context: dg.OpExecutionContext) -> None:
+        given = asked(**context.op_config)
+        try:
+            request = request_of(settings, given, time.time_ns() // 1000)
+            told = operated(context, settings, ports, request, only_plan=given.only_plan)
+        except (SluiceError, MergeFailedError) as error:
+            raise failure(error) from None
+        context.add_output_metadata(told)
+
+    @dg.job(
+        name=JOB,
+        executor_def=dg.in_process_executor,
+        tags={TAG: "yes"},
+        description=(
+            "Makes rows of the lake right while the stream continues: newer rows stay, deleted rows stay deleted. `operation: backfill` "
+            "applies the changes of an interval of the past again, as `sluice backfill` does; `operation: repair` reads the rows that "
+            "differ from the source again, as `sluice repair` does."
+        ),
+    )
+    def job() -> None:
+        rows()
+
+    return job
+
+
+def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
+    """Returns the hours that a source may still have, up to the current one."""
+    first = (now - dt.timedelta(days=DAYS_ON_OFFER)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
+
+
+def by_hour_name(destination: str) -> str:
+    """Returns the name of the job whose partitions are hours."""
+    return f"backfill_{destination}_by_hour"
+
+
+def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
+    """Returns the job with hours as partitions; each ends when the next one begins."""
+
+    @dg.op(name=f"hour_of_rows_of_{destination}")
+    def hour_of_rows(context: dg.OpExecutionContext, config: OfPartition) -> None:
+        hour = context.partition_time_window
+        from_us, to_us = (round(each.timestamp()) * SECOND_US for each in (hour.start, hour.end))
+        request = BackfillRequest(destination=destination, from_us=from_us, to_us=to_us, tables=tuple(config.tables))
+        try:
+            told = operated(context, settings, ports, request)
+        except (SluiceError, MergeFailedError) as error:
+            raise failure(error) from None
+        context.add_output_metadata(told)
+
+    @dg.job(
+        name=by_hour_name(destination),
+        executor_def=dg.in_process_executor,
+        partitions_def=hours(dt.datetime.now(dt.UTC)),
+        tags={TAG: "yes"},
+        description=(
+            f"Backfills of {destination} hour by hour, as {JOB} makes them: each partition is the changes that committed in its hour."
+        ),
+    )
+    def job() -> None:
+        hour_of_rows()
+
+    return job
+
+
+def operated(
+    context: dg.OpExecutionContext,
+    settings: SluiceConfig,
+    ports: Ports,
+    request: BackfillRequest | RepairRequest,
+    *,
+    only_plan: bool = False,
+) -> Told:
+    """Plans and, unless `only_plan`, carries out the operation. Reports each table as an event of the run, and returns the metadata of the
+    whole. Raises SluiceError, MergeFailedError.
+    """
+    # This run is a fork of a process that may have started before the source changed.
+    config = settings.with_sources_in_use()
+    run = RowsRun(
+        ports=ports,
+        config=config,
+        destination=request.destination,
+        listener=listener_of(context, config, request.destination, REPORTED_AS[type(request)]),
+        run=context.run.run_id,
+        wait_seconds=WAIT_SECONDS,
+    )
+    if isinstance(request, RepairRequest):
+        differing = plan_repair(config, request)
+        return _of_repair(Repaired(plan=differing) if only_plan else run_repair(run, request, differing))
+    if only_plan:
+        return {"plan": dg.MetadataValue.json(plan_backfill(config, request).to_json())}
+    return _of_backfill(request, run_backfill(run, request))
+
+
+def _of_backfill(request: BackfillRequest, made: Done) -> Told:
+    return {
+        "asked": dg.MetadataValue.text(str(request)),
+        "start_position": dg.MetadataValue.text(made.begin),
+        "end_position": dg.MetadataValue.text(made.end),
+        "read_up_to": dg.MetadataValue.text(made.read_to),
+        "tables": dg.MetadataValue.int(len(made.outcomes)),
+        **({"left_out": dg.MetadataValue.json(made.refused)} if made.refused else {}),
+        **({"rebuilt": dg.MetadataValue.json(dataclasses.asdict(made.rebuilt))} if made.rebuilt else {}),
+    }
+
+
+def _of_repair(made: Repaired) -> Told:
+    """Returns what differs per table, and what was done."""
+    lines = [
+        f"- {each.name}: "
+        + (each.refused or ", ".join(f"{count} {kind}" for kind, count in each.keys.items() if count))
+        for each in made.plan
+    ]
+    return {
+        "differing_tables": dg.MetadataValue.int(len(made.plan)),
+        "found": dg.MetadataValue.md("\n".join(lines) or "nothing differs"),
+        "repaired_tables": dg.MetadataValue.int(len(made.outcomes)),
+        "equal_again": dg.MetadataValue.int(sum(each.equal for each in made.after)),
+        "left_out": dg.MetadataValue.json(dict(made.refused)),
+    }

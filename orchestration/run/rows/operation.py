@@ -1,0 +1,209 @@
+"""Carries out an operation on rows: reads what it chooses, and merges that under the run lock. `backfill` and `repair` choose.
+
+The steps are those of docs/concepts/operations-on-rows.md. The stream's changes are read from the binlog once more, up to the lake's
+position, so nothing is buffered for an operation, and its tables continue."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.lake_settings import spark_settings, storage_options, told
+from sluice.orchestration.base.ports import MergeFailedError, SparkAwayError
+from sluice.orchestration.run.cuts import CutAmendments
+from sluice.orchestration.run.merge_run import only_writer_of_rows_read
+from sluice.orchestration.run.spark_merge import KeptRecords, settings_unread, targets_of
+from sluice.orchestration.run.table_locks import table_locks_of, written_target
+
+if TYPE_CHECKING:
+    from sluice.batch_manifest.table_report import TableReport
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.instance.rows.work import BackfillReading
+    from sluice.cdc_engine.position import Position
+    from sluice.orchestration.base.ports import Ports
+    from sluice.orchestration.run.rows.request import RowsListener
+    from sluice.spark_jobs.errors import TableError
+    from sluice.spark_jobs.rows.fold import Read
+    from sluice.spark_jobs.rows.merge import StagedInterval
+    from sluice.spark_jobs.staged_batch import Backfill
+
+NOT_IN_SNAPSHOT = (
+    "its rows are right, but its version could not be added to the newest consistent snapshot; the snapshot of the next "
+    "batch includes it"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowsRun:
+    """The run or command in which an operation on rows of a destination works. `run`: the Dagster run, or empty. `wait_seconds`: how long
+    to wait for another operation on the destination's rows.
+    """
+
+    ports: Ports
+    config: SluiceConfig
+    destination: str
+    listener: RowsListener
+    run: str = ""
+    wait_seconds: float = 0.0
+
+    @property
+    def directory(self) -> Path:
+        return self.config.destination_dir(self.destination)
+
+
+class RowsOperation(Protocol):
+    """An operation on rows. `marks`: its id, kind and times, which its commits store; they are complete once it has read. `refused`:
+    "database.table" → why the table is left out.
+
+    `leaves_out`: whether a table that cannot be merged is left out, because the operation compares its tables afterwards. Otherwise the
+    operation fails.
+    """
+
+    leaves_out: bool
+
+    @property
+    def refused(self) -> dict[str, str]: ...
+    @property
+    def marks(self) -> Backfill: ...
+
+    def read(self, folder: Path) -> BackfillReading | None:
+        """Chooses rows, and reads them and the stream into a folder. Returns None if there is nothing to merge. Raises SluiceError."""
+
+    def rows(self, reading: BackfillReading) -> Mapping[str, Read | None]:
+        """Returns the tables to merge, each with the rows that were read, or with None if the keys that changed in the interval are chosen.
+        The caller holds the run lock, and the reading has caught up with the lake.
+        """
+
+
+def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
+    """Reads and merges. Returns the reports of the merged tables. Raises SluiceError or MergeFailedError, with a sentence; what was merged
+    before is right.
+
+    Always safe to repeat: before the first commit there is only a folder, which is removed, and each commit makes its table right.
+    """
+    from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
+
+    with folder_of(run.directory, run.wait_seconds) as folder:
+        reading = operation.read(folder)
+        if reading is None:
+            return []
+        failpoints.reach(failpoints.BEFORE_ROWS)
+        with only_writer_of_rows_read(run.ports, run.config, run.destination, run.listener.say) as refusal:
+            reports = _merge(run, operation, reading, refusal)
+        failpoints.reach(failpoints.AFTER_ROWS)
+        return reports
+
+
+def _merge(
+    run: RowsRun, operation: RowsOperation, reading: BackfillReading, refusal: Callable[[], str]
+) -> list[TableReport]:
+    """Merges what was read. The caller holds the run lock, whose fence is `refusal`."""
+    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  imported where it is used, as in runs
+    from sluice.spark_jobs.session import table_error  # noqa: PLC0415
+
+    lake = reading.catch_up()
+    rows = operation.rows(reading)
+    if not rows:
+        return []
+    merged: list[TableReport] = []
+    snapshots = CutAmendments(run.config, run.destination)
+
+    def done(report: TableReport, up_to: int) -> None:
+        merged.append(report)
+        failpoints.reach(failpoints.BETWEEN_ROWS)
+        try:
+            snapshots.add(report.name, up_to, refusal)
+        except (SluiceError, SparkJobError):
+            raise
+        except Exception as error:
+            raise table_error(report.name, error, NOT_IN_SNAPSHOT) from error
+        run.listener.merged(report)
+
+    def left(name: str, keys: int) -> None:
+        run.listener.say(
+            f"{name}: {keys} keys that differed are not changed: the source no longer has rows of them; the next "
+            "comparison shows whether they still differ"
+        )
+
+    failed = _merge_tables(run, _interval(run, operation, reading, lake), rows, refusal, (done, left))
+    if failed and not (operation.leaves_out and all(each.own for each in failed.values())):
+        raise MergeFailedError(told(run.config, _not_merged(operation.marks.kind, merged, failed)))
+    for name, error in failed.items():
+        operation.refused[name] = told(run.config, error.reason)
+    try:
+        snapshots.write(refusal)
+    except SparkJobError as error:
+        raise MergeFailedError(told(run.config, error)) from error
+    return merged
+
+
+def _interval(
+    run: RowsRun, operation: RowsOperation, reading: BackfillReading, lake: tuple[str, Position]
+) -> StagedInterval:
+    """Returns what was read of the stream. `lake`: the ledger's id and cursor, as `reading.catch_up` returns them."""
+    from sluice.spark_jobs.rows.merge import StagedInterval  # noqa: PLC0415
+
+    ledger_id, cursor = lake
+    return StagedInterval(
+        backfill=operation.marks,
+        destination=run.destination,
+        ledger_id=ledger_id,
+        epoch=cursor.epoch,
+        folders=[batch.path for batch in reading.staged],
+        changed_up_to=reading.changed_up_to,
+        lake_at=cursor.order_key,
+        read_to=reading.read_to.order_key,
+        start=reading.place.begin.to_json(),
+        end=cursor.to_json(),
+    )
+
+
+def _merge_tables(
+    run: RowsRun,
+    interval: StagedInterval,
+    rows: Mapping[str, Read | None],
+    refusal: Callable[[], str],
+    callbacks: tuple[Callable[[TableReport, int], None], Callable[[str, int], None]],
+) -> dict[str, TableError]:
+    """Merges the tables of `rows`. `callbacks`: `on_table_done` and `on_left` of `merge_rows`. Returns the errors of tables that could not
+    be merged.
+
+    Raises SluiceError or MergeFailedError, with a sentence, if the cause is not one table.
+    """
+    from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415
+    from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
+    from sluice.spark_jobs.rows.merge import MergedRows, merge_rows  # noqa: PLC0415
+
+    config, (done, left) = run.config, callbacks
+    targets, odd = targets_of(tuple(rows), written_target(config, run.destination))
+    failed = {name: settings_unread(name, error) for name, error in odd.items()}
+    context = MergeContext(
+        fence=Fence(refusal),
+        storage_options=storage_options(config.storage_options),
+        records=KeptRecords(LakeTables(run.directory)),
+        run=run.run,
+        table_locks=table_locks_of(config, run.destination, run.run),
+    )
+    tables = {name: MergedRows(target=each, read=rows[name]) for name, each in targets.items()}
+    spark = spark_settings(config, run.destination)
+    try:
+        merge_rows(interval, tables, spark, context, on_table_done=done, on_left=left)
+    except SparkUnavailableError as error:
+        raise SparkAwayError(told(config, error)) from error
+    except MergeError as error:
+        failed |= {each.table: each for each in error.errors}
+    except SparkJobError as error:
+        raise MergeFailedError(told(config, error)) from error
+    return failed
+
+
+def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, TableError]) -> str:
+    """Returns the sentence about tables that could not be merged. `act`: backfill or repair."""
+    whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
+    return f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: it changes nothing twice)"
