@@ -38,16 +38,16 @@ class StagedFiles:
         self._batch += 1
         operations = self._random.choice(np.array([UPDATE, DELETE], np.int8), changes, p=[0.9, 0.1])
         ids = self._keys(changes, keys)
-        start = self._place()
+        start = self._position()
         self._offset += BYTES_A_CHANGE * changes
         folder = self._directory / f"{self._batch}"
         folder.mkdir(parents=True)
-        pq.write_table(_rows(ids, operations, self._place().order_key), folder / FILE, compression="lz4")
+        pq.write_table(_rows(ids, operations, self._position().order_key), folder / FILE, compression="lz4")
         manifest = self._manifest(folder, ids, operations, start)
         (folder / MANIFEST_FILE).write_text(manifest_json(manifest))
         return folder
 
-    def _place(self) -> Position:
+    def _position(self) -> Position:
         return Position(epoch=1, file="mysql-bin.000001", offset=self._offset)
 
     def _keys(self, changes: int, keys: str) -> Any:
@@ -57,7 +57,7 @@ class StagedFiles:
         return self._random.choice(self._table_rows, changes, replace=False).astype(np.int64)
 
     def _manifest(self, folder: Path, ids: Any, operations: Any, start: Position) -> Manifest:
-        end, rows, deletes = self._place(), len(ids), int((operations == DELETE).sum())
+        end, rows, deletes = self._position(), len(ids), int((operations == DELETE).sum())
         size = (folder / FILE).stat().st_size
         columns = (LakeColumn(name=name, type=kind, nullable=name != "id", mysql_type=kind) for name, kind in COLUMNS)
         segment = ChangesSegment(

@@ -107,9 +107,9 @@ class _Bench:
         self._directory = self._config.destination_dir(DATABASE)
         self._directory.mkdir(parents=True)
         with server.connect() as connection:
-            known, place = stable_snapshot(connection, lambda name, _: name == DATABASE, lambda: _end(connection))
+            known, position = stable_snapshot(connection, lambda name, _: name == DATABASE, lambda: _end(connection))
         write_tables(self._directory / TABLES_FILE, [each.version() for each in known.tables])
-        StoredLedger(record_store(self._directory), DATABASE).update(lambda ledger: ledger.set_cursor(place))
+        StoredLedger(record_store(self._directory), DATABASE).update(lambda ledger: ledger.set_cursor(position))
 
     def start_at_current_position(self) -> None:
         """Removes the table from the lake, because the bare read creates a new one each time too."""

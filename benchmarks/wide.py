@@ -257,7 +257,7 @@ def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> 
         cursor.execute(f"USE {DATABASE}")
         cursor.execute("BEGIN")
         for name in names:
-            values = ", ".join(f"({number * changes + place}, {place}, 'c', 'p')" for place in range(changes))
+            values = ", ".join(f"({number * changes + index}, {index}, 'c', 'p')" for index in range(changes))
             cursor.execute(f"INSERT INTO {name} VALUES {values}")
         cursor.execute("COMMIT")
         sent = time.time()

@@ -48,7 +48,7 @@ class RowChange:
     after: dict[str, Any] | None
     key: tuple[str, ...]
     updated: frozenset[str]
-    place: Place
+    position: Place
 
     @property
     def row(self) -> dict[str, Any]:
@@ -65,19 +65,19 @@ class Statement:
     table: str
     sql: str
     ddl: bool
-    place: Place
+    position: Place
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionBegin:
     thread: int
-    place: Place
+    position: Place
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
     transaction: str
-    place: Place
+    position: Place
 
 
 Change = RowChange | Statement | TransactionBegin | TransactionEnd
@@ -120,11 +120,12 @@ class Batch:
         for entry in self.entries:
             if entry.entryType == EntryType.TRANSACTIONBEGIN:
                 yield TransactionBegin(
-                    thread=messages.TransactionBegin.FromString(entry.storeValue).threadId, place=place_of(entry.header)
+                    thread=messages.TransactionBegin.FromString(entry.storeValue).threadId,
+                    position=place_of(entry.header),
                 )
             elif entry.entryType == EntryType.TRANSACTIONEND:
                 ended = messages.TransactionEnd.FromString(entry.storeValue)
-                yield TransactionEnd(transaction=ended.transactionId, place=place_of(entry.header))
+                yield TransactionEnd(transaction=ended.transactionId, position=place_of(entry.header))
             elif entry.entryType == EntryType.ROWDATA:
                 yield from _changes(entry)
 
@@ -150,7 +151,7 @@ def place_of(header: Any) -> Place:
 
 def _changes(entry: Any) -> Iterator[Change]:
     header, change = entry.header, messages.row_change(entry)
-    kind, place = EventType(change.eventType), place_of(header)
+    kind, position = EventType(change.eventType), place_of(header)
     if kind not in ROWS or change.sql:
         yield Statement(
             kind=kind.name,
@@ -158,7 +159,7 @@ def _changes(entry: Any) -> Iterator[Change]:
             table=header.tableName,
             sql=change.sql,
             ddl=change.isDdl,
-            place=place,
+            position=position,
         )
         return
     for row in change.rowDatas:
@@ -171,7 +172,7 @@ def _changes(entry: Any) -> Iterator[Change]:
             after=_image(row.afterColumns) if kind is not EventType.DELETE else None,
             key=tuple(column.name for column in newest if column.isKey),
             updated=frozenset(column.name for column in newest if column.updated),
-            place=place,
+            position=position,
         )
 
 

@@ -487,14 +487,14 @@ class LedgerLocation:
 class DestinationDir(PosixPath):
     """The folder of a destination, with the location of its ledger and leases. A path without a location is a folder that contains them."""
 
-    place: LedgerLocation | None = None
+    location: LedgerLocation | None = None
 
     @classmethod
-    def of(cls, place: LedgerLocation) -> DestinationDir:
-        made = cls(place.directory)
-        made.place = dataclasses.replace(place, directory=Path(place.directory))
+    def of(cls, location: LedgerLocation) -> DestinationDir:
+        made = cls(location.directory)
+        made.location = dataclasses.replace(location, directory=Path(location.directory))
         return made
 
     def __reduce__(self) -> Any:
         """Keeps the location when the path is sent to another process."""
-        return (DestinationDir.of, (self.place,)) if self.place else (Path, (str(self),))
+        return (DestinationDir.of, (self.location,)) if self.location else (Path, (str(self),))

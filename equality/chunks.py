@@ -70,8 +70,8 @@ class Ranges:
     count: int
 
     def number(self) -> str:
-        place = f"(CAST({identifier(self.column)} AS HUGEINT) - {self.low}) // {self.width}"
-        return f"CAST(greatest(0, least({self.count - 1}, {place})) AS INTEGER)"
+        location = f"(CAST({identifier(self.column)} AS HUGEINT) - {self.low}) // {self.width}"
+        return f"CAST(greatest(0, least({self.count - 1}, {location})) AS INTEGER)"
 
     def where(self, numbers: Iterable[int]) -> list[str]:
         return [self._between(each) for each in sorted(numbers)]

@@ -93,7 +93,7 @@ class Comparison:
         self._plan, self._source, self._lake, self._merged, self._extent = plan, source, lake, merged, extent
         self._folder, self._visible = folder, visible
         self._deadline = time.monotonic() + extent.settle_seconds
-        self._place: BinlogEnd | None = None
+        self._end: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
         """Compares the table. `chunks`: those of an earlier comparison. `choose`: selects the chunks to compare by the lake's current sums;
@@ -111,7 +111,7 @@ class Comparison:
         finally:
             self._tables.close()
         different = self._different(found.chunks, source, lake)
-        place = self._place
+        end = self._end
         result = TableResult(
             table=self._plan.name,
             verdict=verdict_of(found.count, found.open),
@@ -127,9 +127,9 @@ class Comparison:
             moving=found.moving,
             left_out=self._plan.left_out,
             version=self._lake.version,
-            server_uuid=place.server_uuid if place else "",
-            position=str(place) if place else "",
-            gtid_set=place.gtid_set if place else "",
+            server_uuid=end.server_uuid if end else "",
+            position=str(end) if end else "",
+            gtid_set=end.gtid_set if end else "",
             checked_at_us=began_us,
             seconds=round(time.monotonic() - started, 3),
         )
@@ -207,7 +207,7 @@ class Comparison:
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )
-        ahead = self._merged.order_key(self._place) if self._place else None
+        ahead = self._merged.order_key(self._end) if self._end else None
         moving = {key for key in keys if key not in sure and ahead is not None and rows[key].order_key > ahead}
         found.moving += len(moving)
         found.open += len([key for key in keys if key not in sure | moving])
@@ -293,17 +293,17 @@ class Comparison:
             if not self._may_prove(number, found):
                 found.open = 1
                 return source, lake, found
-            with self._source.read_view() as place:
-                if place is None:
+            with self._source.read_view() as end:
+                if end is None:
                     found.open, found.late = 1, False
                     return source, lake, found
                 source = self._tables.sums_of_source(self._source.rows(self._plan, [""]))
-                self._place = place
-                if not self._merged.wait(place, self._left()):
+                self._end = end
+                if not self._merged.wait(end, self._left()):
                     found.open, found.late = 1, True
                     return source, lake, found
                 self._lake.refresh()
-                upto = self._merged.order_key(place)
+                upto = self._merged.order_key(end)
                 lake = self._tables.sums_of_lake(self._lake.rows(self._plan), None, upto)
                 if source == lake or not any(each.rows or each.hashes for each in (*source.values(), *lake.values())):
                     return source, lake, found
@@ -346,12 +346,12 @@ class Comparison:
         ]
 
     def _note(self) -> BinlogEnd:
-        self._place = self._source.place()
-        return self._place
+        self._end = self._source.end()
+        return self._end
 
     def _wait(self) -> bool:
-        place = self._note()
-        return self._merged.wait(place, self._left())
+        end = self._note()
+        return self._merged.wait(end, self._left())
 
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -364,12 +364,12 @@ class Comparison:
             )
         if found.late and (why := self._merged.halted()):
             return (
-                f"the source was read up to {self._place}, the lake has {self._merged.told()}, and {why}: the "
+                f"the source was read up to {self._end}, the lake has {self._merged.told()}, and {why}: the "
                 "differences may be changes that are not merged yet"
             )
         if found.late:
             return (
-                f"the source was read up to {self._place}, and the lake has {self._merged.told()} after "
+                f"the source was read up to {self._end}, and the lake has {self._merged.told()} after "
                 f"{self._extent.settle_seconds:.0f} s: the differences may be changes that are not merged "
                 "yet. `sluice status` shows what holds it up"
             )

@@ -192,7 +192,7 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
     """Returns the result for a table that was never merged. It is equal as long as the source's table is empty."""
     rows = side.row_count(schema.database, schema.table)
-    place = side.place()
+    end = side.end()
     return TableResult(
         table=lake.name,
         verdict=Verdict.DIFFERENT if rows else Verdict.EQUAL,
@@ -204,9 +204,9 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
         mode=extent.mode,
         rows=rows,
         difference_count=rows,
-        server_uuid=place.server_uuid,
-        position=str(place),
-        gtid_set=place.gtid_set,
+        server_uuid=end.server_uuid,
+        position=str(end),
+        gtid_set=end.gtid_set,
         checked_at_us=time.time_ns() // 1000,
     )
 

@@ -24,10 +24,10 @@ MARIADB = "mariadb-"  # The prefix of the identity of a server without a uuid.
 class Merged(Protocol):
     """The progress of a destination's merges."""
 
-    def wait(self, place: BinlogEnd, seconds: float) -> bool:
+    def wait(self, end: BinlogEnd, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether everything that was committed up to the position is in the lake."""
 
-    def order_key(self, place: BinlogEnd) -> int | None:
+    def order_key(self, end: BinlogEnd) -> int | None:
         """Returns the order key of a position; None if the lake's order keys belong to another server's files."""
 
     def told(self) -> str:
@@ -53,10 +53,10 @@ class DestinationMerged:
     ) -> None:
         self._directory, self._sleep, self._say, self._gone_seconds_max = directory, sleep, say, gone_seconds_max
 
-    def wait(self, place: BinlogEnd, seconds: float) -> bool:
+    def wait(self, end: BinlogEnd, seconds: float) -> bool:
         began = time.monotonic()
         said_at, gone_since = -SAY_SECONDS, None
-        while not reached(self._cursor(), place):
+        while not reached(self._cursor(), end):
             now = time.monotonic()
             why = self.halted()
             gone_since = (gone_since or now) if why else None
@@ -64,7 +64,7 @@ class DestinationMerged:
                 return False
             if self._say is not None and now - said_at >= SAY_SECONDS:
                 said_at = now
-                self._say(f"waiting for the lake to reach {place}: it has {self.told()}{f'; {why}' if why else ''}")
+                self._say(f"waiting for the lake to reach {end}: it has {self.told()}{f'; {why}' if why else ''}")
             self._sleep(POLL_SECONDS)
         return True
 
@@ -80,8 +80,8 @@ class DestinationMerged:
             return "no engine runs for this destination: `sluice up` starts it"
         return _stopped_state(self._directory)
 
-    def order_key(self, place: BinlogEnd) -> int | None:
-        return order_key_of(self._cursor(), place)
+    def order_key(self, end: BinlogEnd) -> int | None:
+        return order_key_of(self._cursor(), end)
 
     def told(self) -> str:
         cursor = self._cursor()
@@ -101,7 +101,7 @@ def _stopped_state(directory: Path) -> str:
     return f"the engine stopped in the state {state}{why}" if state in {*ENDED, EngineState.STOPPED} else ""
 
 
-def reached(cursor: Position | None, place: BinlogEnd) -> bool:
+def reached(cursor: Position | None, end: BinlogEnd) -> bool:
     """Returns whether a cursor includes everything up to a position: by file and offset on the same server, by GTIDs on another one.
 
     On the same MariaDB server GTIDs count too: after the last transaction it writes events that are not transactions (BINLOG_CHECKPOINT,
@@ -109,21 +109,21 @@ def reached(cursor: Position | None, place: BinlogEnd) -> bool:
     """
     if cursor is None:
         return False
-    same = cursor.server_uuid == place.server_uuid and bool(cursor.file)
-    if same and (file_number(cursor.file), cursor.offset) >= (file_number(place.file), place.offset):
+    same = cursor.server_uuid == end.server_uuid and bool(cursor.file)
+    if same and (file_number(cursor.file), cursor.offset) >= (file_number(end.file), end.offset):
         return True
-    if (same and not place.server_uuid.startswith(MARIADB)) or not cursor.gtid_set or not place.gtid_set:
+    if (same and not end.server_uuid.startswith(MARIADB)) or not cursor.gtid_set or not end.gtid_set:
         return False
     try:
-        mariadb = is_mariadb(place.gtid_set)
+        mariadb = is_mariadb(end.gtid_set)
         there = parse_executed(cursor.gtid_set, mariadb=mariadb)
-        return bool(there.contains(parse_executed(place.gtid_set, mariadb=mariadb)))  # type: ignore[arg-type]
+        return bool(there.contains(parse_executed(end.gtid_set, mariadb=mariadb)))  # type: ignore[arg-type]
     except (ValueError, SluiceError):
         return False
 
 
-def order_key_of(cursor: Position | None, place: BinlogEnd) -> int | None:
+def order_key_of(cursor: Position | None, end: BinlogEnd) -> int | None:
     """Returns `Merged.order_key` for the cursor."""
-    if cursor is None or cursor.server_uuid != place.server_uuid:
+    if cursor is None or cursor.server_uuid != end.server_uuid:
         return None
-    return order_key(cursor.epoch, file_number(place.file), min(place.offset, OFFSET_MAX))
+    return order_key(cursor.epoch, file_number(end.file), min(end.offset, OFFSET_MAX))

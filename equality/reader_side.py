@@ -43,7 +43,7 @@ class ReaderSide(SourceSide):
             self._connection.close()
             raise
 
-    def place(self) -> BinlogEnd:
+    def end(self) -> BinlogEnd:
         """Returns what the replica has executed. It includes everything that was visible before this call."""
         if self._connection.mariadb:
             identity = f"mariadb-{self._connection.rows('SELECT @@server_id AS identity')[0]['identity']}"

@@ -52,7 +52,7 @@ class Scope:
     def values(self, keys: Sequence[Key]) -> dict[str, list[Any]]:
         """Returns the values of the keys in Delta, by column."""
         return {
-            column.name: [_as_delta(column, key[place]) for key in keys] for place, column in enumerate(self.columns)
+            column.name: [_as_delta(column, key[index]) for key in keys] for index, column in enumerate(self.columns)
         }
 
 

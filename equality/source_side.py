@@ -74,7 +74,7 @@ class SourceSide:
         """Runs a query like `SourceConnection.ask`."""
         return self._connection.ask(question)
 
-    def place(self) -> BinlogEnd:
+    def end(self) -> BinlogEnd:
         """Returns the end of the binlog. Everything that was committed before this call is before it."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
@@ -129,9 +129,9 @@ class SourceSide:
         fast.
         """
         for _ in range(PLACES_TRIED):
-            before = self.place()
+            before = self.end()
             self._connection.rows(READ_VIEW)
-            if self.place() == before:
+            if self.end() == before:
                 break
             self._connection.rows("ROLLBACK")
         else:

@@ -176,8 +176,8 @@ class Tables:
         answer = self._duckdb.execute(
             f"SELECT {self._all} FROM {table} WHERE ({self._key}) IN (SELECT ({self._key}) FROM keys)"
         )
-        places = [self._names.index(name) for name in self._plan.key]
-        return {tuple(row[place] for place in places): row for row in answer.fetchall()}
+        indices = [self._names.index(name) for name in self._plan.key]
+        return {tuple(row[index] for index in indices): row for row in answer.fetchall()}
 
     def keys_of(self, table: str) -> list[Key]:
         """Returns the keys of a side's kept rows."""

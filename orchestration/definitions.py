@@ -39,8 +39,8 @@ def _host() -> EngineHost:
 
 
 def _conf_troubles(destination: str) -> tuple[str, ...]:
-    there = _elsewhere().conf_troubles(destination, _READ.texts.digest(destination)) if IS_REMOTE else ()
+    there = _elsewhere().conf_troubles(destination, _READ.files.digest(destination)) if IS_REMOTE else ()
     return (*troubles_now(destination), *there)
 
 
-defs = build_definitions(IN_USE, real_ports(_READ.texts, _host, _conf_troubles, _elsewhere if IS_REMOTE else None))
+defs = build_definitions(IN_USE, real_ports(_READ.files, _host, _conf_troubles, _elsewhere if IS_REMOTE else None))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def real_ports(
-    texts: ConfFiles,
+    files: ConfFiles,
     host: Callable[[], EngineHost],
     conf_troubles: Callable[[str], tuple[str, ...]],
     elsewhere: Callable[[], RemoteHost] | None,
@@ -37,7 +37,7 @@ def real_ports(
         publish=spark_publish,
         feed=functools.partial(_feed, elsewhere),
         conf_troubles=conf_troubles,
-        conf_changed=functools.partial(change_since, texts),
+        conf_changed=functools.partial(change_since, files),
     )
 
 

@@ -64,7 +64,7 @@ class ShownDefinitions:
 
     def _seen(self, in_use: InUse) -> tuple[tuple[str, str, str], ...]:
         names = sorted(in_use.config.destinations)
-        return tuple((name, in_use.texts.digest(name), self._digest(in_use, name)) for name in names)
+        return tuple((name, in_use.files.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
         """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the last known digest."""

@@ -118,12 +118,15 @@ def amend_newest(
         key = newest["order_key"]
         fitting = [each.tables for each in amended if each.label <= key and each.newest == key]
         later = {
-            name: place for each in fitting for name, place in each.items() if _is_later(place[1], tables.get(name))
+            name: location
+            for each in fitting
+            for name, location in each.items()
+            if _is_later(location[1], tables.get(name))
         }
         if not later:
             return False
-        for name, (place, record) in later.items():
-            tables[name] = {"path": place, "version": record.version, "table_id": record.table_id, "stopped": False}
+        for name, (location, record) in later.items():
+            tables[name] = {"path": location, "version": record.version, "table_id": record.table_id, "stopped": False}
         row = {**newest, "published_at": dt.datetime.now(dt.UTC), "tables": json.dumps(tables)}
         _sync(path, _appended(fence, log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options))
     except (DeltaError, OSError) as error:

@@ -154,11 +154,11 @@ def _in_use(table: Path, first: Path) -> set[Path]:
     return {file for files in there.values() for file in files}
 
 
-def vector_file(place: str) -> str:
+def vector_file(location: str) -> str:
     """Returns the path of a deletion vector's file, relative to its table:
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors.
     """
-    prefix, encoded = place[:-VECTOR_ID_CHARS], place[-VECTOR_ID_CHARS:]
+    prefix, encoded = location[:-VECTOR_ID_CHARS], location[-VECTOR_ID_CHARS:]
     name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(AS_B85)))}.bin"
     return f"{prefix}/{name}" if prefix else name
 

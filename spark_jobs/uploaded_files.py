@@ -45,7 +45,7 @@ class UploadedFiles:
         self._numbers = itertools.count(1)
         self._begun = False
 
-    def place(self, path: Path) -> str:
+    def location(self, path: Path) -> str:
         """Returns the URL where Spark reads a file or the files of a folder, and uploads them if necessary. Raises SparkJobError if the
         object store refuses them.
         """
@@ -66,7 +66,7 @@ class UploadedFiles:
         """
         if not files.url:
             files.folder.mkdir(parents=True, exist_ok=True)
-            return self.place(files.folder)
+            return self.location(files.folder)
         if not files.names():
             files.store().write(EMPTY, b"")
         return files.url

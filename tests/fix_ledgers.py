@@ -40,10 +40,10 @@ class MemoryLedger(StoredLedger):
         super().__init__(records, "shop")
 
 
-def at(place: int, *, file: int = 1, epoch: int = 1) -> Position:
+def at(index: int, *, file: int = 1, epoch: int = 1) -> Position:
     """Returns the position that is `place` units after the file's beginning."""
     return Position(
-        epoch=epoch, file=f"mysql-bin.{file:06d}", offset=place * UNIT, gtid_set="", server_uuid="u", time_us=place
+        epoch=epoch, file=f"mysql-bin.{file:06d}", offset=index * UNIT, gtid_set="", server_uuid="u", time_us=index
     )
 
 
@@ -72,5 +72,5 @@ def home_of(kind: str, folder: Path) -> Path:
     if kind == "folder":
         return folder
     store, url = (folder / "store").as_uri(), f"sqlite:///{folder}/meta.db"
-    place = LedgerLocation(destination="shop", directory=folder / "shop", kind="sql", url=url, staging=store)
-    return DestinationDir.of(place)
+    location = LedgerLocation(destination="shop", directory=folder / "shop", kind="sql", url=url, staging=store)
+    return DestinationDir.of(location)

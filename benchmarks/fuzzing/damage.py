@@ -61,9 +61,9 @@ def damaged(events: list[Event], chance: random.Random) -> list[Event]:
 def flip(event: Event, chance: random.Random) -> Event:
     changed = bytearray(event)
     for _ in range(chance.randrange(1, 8)):
-        place = chance.randrange(types.HEADER_BYTES, len(changed)) if len(changed) > types.HEADER_BYTES else 4
-        if place not in range(types.LENGTH_AT, types.LENGTH_AT + 4):
-            changed[place] = chance.choice((*INTERESTING, changed[place] ^ (1 << chance.randrange(8))))
+        index = chance.randrange(types.HEADER_BYTES, len(changed)) if len(changed) > types.HEADER_BYTES else 4
+        if index not in range(types.LENGTH_AT, types.LENGTH_AT + 4):
+            changed[index] = chance.choice((*INTERESTING, changed[index] ^ (1 << chance.randrange(8))))
     return bytes(changed)
 
 
@@ -71,9 +71,9 @@ def head(event: Event, chance: random.Random) -> Event:
     """Damages headers, lengths, counts and bitmaps."""
     changed = bytearray(event)
     for _ in range(chance.randrange(1, 4)):
-        place = types.HEADER_BYTES + chance.randrange(40)
-        if place < len(changed):
-            changed[place] = chance.choice((*INTERESTING, chance.randrange(256)))
+        index = types.HEADER_BYTES + chance.randrange(40)
+        if index < len(changed):
+            changed[index] = chance.choice((*INTERESTING, chance.randrange(256)))
     return bytes(changed)
 
 
@@ -82,8 +82,8 @@ def cut(event: Event, chance: random.Random) -> Event:
 
 
 def grow(event: Event, chance: random.Random) -> Event:
-    place = chance.randrange(types.HEADER_BYTES, len(event) + 1)
-    return with_length(event[:place] + chance.randbytes(chance.choice((1, 2, 7, 300))) + event[place:])
+    index = chance.randrange(types.HEADER_BYTES, len(event) + 1)
+    return with_length(event[:index] + chance.randbytes(chance.choice((1, 2, 7, 300))) + event[index:])
 
 
 def lie(event: Event, chance: random.Random) -> Event:

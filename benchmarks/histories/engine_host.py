@@ -264,7 +264,7 @@ class EngineHost:
 
     @staticmethod
     def parser_of(engine: Engine) -> PlayedParser | None:
-        parser = engine._rooms.parser if engine._rooms is not None else None
+        parser = engine._parts.parser if engine._parts is not None else None
         return parser if isinstance(parser, PlayedParser) else None
 
 

@@ -36,7 +36,7 @@ class Crash(BaseException):
 class Fault:
     """A fault at the `nth` call (from 1) to `place` during its step."""
 
-    place: Place
+    part: Place
     nth: int
     kind: Kind
 
@@ -48,7 +48,7 @@ class Fault:
             "error after": "it is done, but the answer is an error",
             "stall": "the process stands still there",
         }[self.kind]
-        return f"at the {ordinal(self.nth)} {PLACES[self.place]} {what}"
+        return f"at the {ordinal(self.nth)} {PLACES[self.part]} {what}"
 
 
 def ordinal(number: int) -> str:
@@ -75,11 +75,11 @@ class Trouble:
     def arm(self, faults: Sequence[Fault] = ()) -> None:
         self._faults, self._counts = list(faults), Counter()
 
-    def reach(self, place: Place, act: Callable[[], object], error: Callable[[], Exception]) -> object:
+    def reach(self, part: Place, act: Callable[[], object], error: Callable[[], Exception]) -> object:
         """Calls `act` with the fault of this call, if any."""
         if self.dying:
             raise Crash
-        kind = self._met(place)
+        kind = self._met(part)
         if kind == "stall":
             stall()
         if kind == "crash before":
@@ -97,9 +97,9 @@ class Trouble:
         self.dying = True
         return Crash()
 
-    def _met(self, place: Place) -> Kind | None:
-        self._counts[place] += 1
-        met = next((each for each in self._faults if (each.place, each.nth) == (place, self._counts[place])), None)
+    def _met(self, part: Place) -> Kind | None:
+        self._counts[part] += 1
+        met = next((each for each in self._faults if (each.part, each.nth) == (part, self._counts[part])), None)
         if met is None:
             return None
         self._faults.remove(met)

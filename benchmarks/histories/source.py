@@ -237,25 +237,25 @@ def _holds(executed: GtidSet, gtid: tuple[str, int]) -> bool:
 
 def _events(transaction: Transaction, at: int) -> list[bytes]:
     events: list[bytes] = []
-    place = at
+    offset = at
 
     def write(event: bytes) -> None:
         nonlocal place
         events.append(event)
-        place += len(event)
+        offset += len(event)
 
     time = transaction.time
     server, number = transaction.gtid or ("", 0)
-    write(binlog.gtid(server, number, place, time))
+    write(binlog.gtid(server, number, offset, time))
     if transaction.changes and transaction.changes[0].truncates:
-        write(binlog.query(f"TRUNCATE TABLE {transaction.changes[0].table}", place, time))
+        write(binlog.query(f"TRUNCATE TABLE {transaction.changes[0].table}", offset, time))
         return events
-    write(binlog.query("BEGIN", place, time))
+    write(binlog.query("BEGIN", offset, time))
     for change in transaction.changes:
-        write(binlog.table_map(change.table, place, time))
+        write(binlog.table_map(change.table, offset, time))
         images = [image for image in (change.before, change.after) if image is not None]
-        write(binlog.rows(_kind(change), change.table, images, place, time))
-    write(binlog.xid(place, time))
+        write(binlog.rows(_kind(change), change.table, images, offset, time))
+    write(binlog.xid(offset, time))
     return events
 
 

@@ -96,16 +96,16 @@ def _take(part: BlockSlice, tables: dict[str, _Table]) -> None:
         table.images += _images(content, name, place, len(table.images))
 
 
-def _images(content: bytes, table: str, place: int, row: int) -> list[Image]:
+def _images(content: bytes, table: str, order_key: int, row: int) -> list[Image]:
     """Returns the images that staging keeps. For an update of a row with a key, the before image is kept only if the key changed."""
     kind = content[4]
     pairs = binlog.images_of(content, kind)
     if kind != binlog.UPDATE:
-        return [Image(INSERT if kind == binlog.WRITE else DELETE, place, row, *pairs[0])]
+        return [Image(INSERT if kind == binlog.WRITE else DELETE, order_key, row, *pairs[0])]
     before, after = pairs
     keeps = table == binlog.KEYLESS or before[0] != after[0]
-    first = [Image(UPDATE_BEFORE, place, row, *before)] if keeps else []
-    return [*first, Image(UPDATE_AFTER, place + len(first), row + len(first), *after)]
+    first = [Image(UPDATE_BEFORE, order_key, row, *before)] if keeps else []
+    return [*first, Image(UPDATE_AFTER, order_key + len(first), row + len(first), *after)]
 
 
 def _close(table: _Table) -> None:

@@ -42,7 +42,7 @@ class Image:
     id: int
     number: int
 
-    def place(self, column: str) -> int:
+    def index(self, column: str) -> int:
         return {"_sluice_order_key": self.order_key, "_sluice_row": self.row}[column.strip(" `")]
 
 
@@ -150,7 +150,7 @@ def _folded(images: list[Image], statement: str) -> list[Image]:
             last[image.id] = image
         return list(last.values())
     order = [term.strip().removesuffix(" DESC") for term in fold["order"].split(",")]
-    for image in sorted(images, key=lambda each: [each.place(column) for column in order]):
+    for image in sorted(images, key=lambda each: [each.index(column) for column in order]):
         last[image.id] = image
     return list(last.values())
 

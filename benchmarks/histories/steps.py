@@ -215,12 +215,12 @@ def _faults(verb: Verb, chance: random.Random) -> tuple[Fault, ...]:
     }
     if verb not in places:
         return ()
-    place = chance.choice(places[verb])
+    part = chance.choice(places[verb])
     kinds: tuple[Kind, ...] = ("crash before", "crash after", "error before", "error after")
     if verb == "run":
         kinds = (*kinds, "stall", "stall", "stall")
-    nth = 1 if place in ("end", "staging") else chance.randint(1, 4)
-    fault = Fault(place, nth, chance.choice(kinds))
-    if place == "staging" and chance.random() < REWIND_FAILS:
+    nth = 1 if part in ("end", "staging") else chance.randint(1, 4)
+    fault = Fault(part, nth, chance.choice(kinds))
+    if part == "staging" and chance.random() < REWIND_FAILS:
         return (fault, Fault("rewind", 1, "error before"))
     return (fault,)

@@ -395,13 +395,13 @@ def _wait(world: World, _: Installation, step: Step) -> None:
 def _go_back(_: World, line: Installation, step: Step) -> None:
     """Executes `sluice position set` to an earlier position while the engine host is stopped; the operator heeds a warning."""
     _stop(line.world, line, step)
-    places = _places_read(line) if (line.directory / "meta.json").exists() else []
-    if not places:
+    positions = _places_read(line) if (line.directory / "meta.json").exists() else []
+    if not positions:
         return
-    place = places[max(0, len(places) - 1 - step.number)]
+    position = positions[max(0, len(positions) - 1 - step.number)]
     act = SetPosition(
         directory=line.directory,
-        find=lambda _: StartChoice(file=place.file, offset=place.offset),
+        find=lambda _: StartChoice(file=position.file, offset=position.offset),
         ask=lambda: facts_of(line),
         confirm=lambda sentence: not any(word in sentence for word in ("never read", "is discarded", "are not read")),
         forget_history=lambda _: (line.directory / "schema.jsonl").unlink(missing_ok=True),

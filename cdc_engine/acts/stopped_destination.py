@@ -52,16 +52,16 @@ def _watch_seconds(directory: Path) -> float:
     """Returns for how long the lease is watched before it is taken. With `kind: sql` that is a whole session, because this process has not
     watched the holder yet.
     """
-    place = as_location(directory)
-    return place.session_seconds + POLL_SECONDS if place.kind == "sql" else 0.0
+    location = as_location(directory)
+    return location.session_seconds + POLL_SECONDS if location.kind == "sql" else 0.0
 
 
 def _once_killed(directory: Path) -> str:
     """Returns the sentence about when the lease of a killed engine becomes free: other hosts do not notice at once that a holder died."""
-    place = as_location(directory)
-    if not place.is_shared:
+    location = as_location(directory)
+    if not location.is_shared:
         return ""
-    return f"; where it was killed, its lease is free after {place.session_seconds:.0f} s"
+    return f"; where it was killed, its lease is free after {location.session_seconds:.0f} s"
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ WORD_BYTES = 8
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
 
 
-def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(builder.bitcast(data, _BYTE.as_pointer()), [at])
 
@@ -34,9 +34,9 @@ def _copy(_context: Any, target: Any, _target_at: Any, source: Any, _source_at: 
 
 def _generate_copy(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     target, target_at, source, source_at, size = arguments
-    to = _place(context, builder, signature.args[0], target, target_at)
+    to = _pointer(context, builder, signature.args[0], target, target_at)
     make_copy: Any = cgutils.raw_memcpy  # lacks type annotations
-    make_copy(builder, to, _place(context, builder, signature.args[2], source, source_at), size, 1)
+    make_copy(builder, to, _pointer(context, builder, signature.args[2], source, source_at), size, 1)
     return context.get_dummy_value()
 
 
@@ -46,8 +46,8 @@ def _load(_context: Any, buffer: Any, _at: Any) -> Any:
 
 
 def _generate_load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    place = _place(context, builder, signature.args[0], *arguments)
-    return builder.load(builder.bitcast(place, _WORD.as_pointer()), align=1)
+    pointer = _pointer(context, builder, signature.args[0], *arguments)
+    return builder.load(builder.bitcast(pointer, _WORD.as_pointer()), align=1)
 
 
 def _swap(_context: Any, _word: Any) -> Any:

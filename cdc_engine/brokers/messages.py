@@ -69,7 +69,7 @@ class MessageMaker:
             return self._flat_statement(part, part.statement, batch_id, now_ms)
         found: list[Placed] = []
         marks, origins = self._entries.marks(part), EventOrigins(part.block)
-        for table, route, places, shown in self._tables(part):
+        for table, route, indices, shown in self._tables(part):
             units = units_of(shown, route.partition, route.hashing)
             made = self._flat_table(table).messages(shown, units, batch_id, now_ms, marks)
             data, ends = made.data.tobytes(), made.ends.tolist()
@@ -77,7 +77,7 @@ class MessageMaker:
             for begin, end, event, partition in zip(
                 [0, *ends], ends, made.events.tolist(), made.partitions.tolist(), strict=False
             ):
-                found.append((int(places[event]), Message(route.topic, partition, data[begin:end], headers[event])))
+                found.append((int(indices[event]), Message(route.topic, partition, data[begin:end], headers[event])))
         return _in_order(found)
 
     def _flat_statement(self, part: EntryPart, statement: LoggedStatement, batch_id: int, now_ms: int) -> list[Message]:
@@ -119,28 +119,28 @@ class MessageMaker:
         file = np.frombuffer(part.block.file.encode(), np.uint8)
         found: list[Placed] = []
         marks, origins = self._entries.marks(part), EventOrigins(part.block)
-        for table, route, places, shown in self._tables(part):
+        for table, route, indices, shown in self._tables(part):
             headers = origins.of(shown.facts)
             if route.hashing is None:
-                made, events = table.written(shown, file, shown.row_counts, marks), np.arange(len(places))
-                partitions = np.full(len(places), route.partition)
+                made, events = table.written(shown, file, shown.row_counts, marks), np.arange(len(indices))
+                partitions = np.full(len(indices), route.partition)
             else:
                 units = units_of(shown, route.partition, route.hashing)
                 single, row_counts = by_unit(shown, units)
                 made = table.written(single, file, row_counts, marks)
                 events, partitions = units.event, units.partition
             for entry, event, partition in zip(_each(made), events.tolist(), partitions.tolist(), strict=True):
-                found.append((int(places[event]), Message(route.topic, partition, entry, headers[event])))
+                found.append((int(indices[event]), Message(route.topic, partition, entry, headers[event])))
         return _in_order(found)
 
     # ── both ──
 
     def _tables(self, part: EntryPart) -> Iterator[tuple[TableEntries, Route, Int64s, ShownRows]]:
         """Yields the row events of each table in groups, with the offsets of the shown events in the part."""
-        places = np.flatnonzero(part.kinds == ROWS)
-        tables = part.block.event_table[part.indices[places]]
+        indices = np.flatnonzero(part.kinds == ROWS)
+        tables = part.block.event_table[part.indices[indices]]
         for number in np.unique(tables).tolist():
-            own = places[tables == number]
+            own = indices[tables == number]
             table = self._entries.table(part.block.tables[number])
             names = [column.name for column in table.columns]
             keys = {name.lower() for name in table.version.key}

@@ -86,8 +86,8 @@ def target_of(config: RabbitConfig) -> RabbitTarget:
 class RabbitPublisher:
     """A connection to RabbitMQ. Implements `Publisher`. Connects at the first send."""
 
-    def __init__(self, place: RabbitTarget) -> None:
-        self._place = place
+    def __init__(self, target: RabbitTarget) -> None:
+        self._target = target
         self._link: _Link | None = None
 
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
@@ -101,8 +101,8 @@ class RabbitPublisher:
     def _opened(self, given_up: Callable[[], bool]) -> _Link:
         """Connects to the first server that accepts."""
         errors = []
-        for parameters in self._place.parameters():
-            link = _Link(self._place, parameters)
+        for parameters in self._target.parameters():
+            link = _Link(self._target, parameters)
             try:
                 link.open(given_up)
             except PublishError as error:
@@ -121,8 +121,8 @@ class RabbitPublisher:
 class _Link:
     """One connection with one channel. Its event loop runs in the sending thread, only while that thread waits."""
 
-    def __init__(self, place: RabbitTarget, parameters: pika.ConnectionParameters) -> None:
-        self._place, self._where = place, f"{parameters.host}:{parameters.port}"
+    def __init__(self, target: RabbitTarget, parameters: pika.ConnectionParameters) -> None:
+        self._target, self._where = target, f"{parameters.host}:{parameters.port}"
         self._failed: PublishError | None = None
         self._blocked = ""
         self._ready = False
@@ -183,7 +183,7 @@ class _Link:
         self._bytes += len(message.body)
         try:
             self._channel.basic_publish(
-                self._place.config.exchange, message.topic, message.body, PROPERTIES, mandatory=True
+                self._target.config.exchange, message.topic, message.body, PROPERTIES, mandatory=True
             )
         except exceptions.AMQPError as error:
             self._fail(self._gone(type(error).__name__))
@@ -213,7 +213,7 @@ class _Link:
         self._channel = channel
         channel.add_on_close_callback(lambda _, reason: self._fail(self._closed(reason)))
         channel.add_on_return_callback(self._returned)
-        config = self._place.config
+        config = self._target.config
         steps: list[Callable[..., object]] = []
         if config.queue:
             steps.append(functools.partial(channel.queue_declare, config.queue, durable=True))
@@ -250,7 +250,7 @@ class _Link:
         exchange = f"bind one to exchange {method.exchange} by that routing key" if method.exchange else "of that name"
         self._fail(
             PublishError(
-                f"{self._place} has no topic {method.routing_key}: no queue receives it; create it there ({exchange}), or "
+                f"{self._target} has no topic {method.routing_key}: no queue receives it; create it there ({exchange}), or "
                 "correct topic, dynamic_topic and exchange"
             )
         )
@@ -267,19 +267,19 @@ class _Link:
 
     def _gone(self, why: str) -> PublishError:
         return PublishError(
-            f"{self._place} did not confirm a batch ({why}): check that it runs and can be reached; it is tried again"
+            f"{self._target} did not confirm a batch ({why}): check that it runs and can be reached; it is tried again"
         )
 
     def _not_let_in(self, error: object) -> PublishError:
         said = _innermost(error)
         if isinstance(error, exceptions.ProbableAuthenticationError) or "ACCESS_REFUSED" in said:
             return PublishError(
-                f"{self._place} refuses the login of user {self._place.config.user}: correct user and password in conf/"
+                f"{self._target} refuses the login of user {self._target.config.user}: correct user and password in conf/"
             )
         if isinstance(error, exceptions.ProbableAccessDeniedError) or "NOT_ALLOWED" in said:
             return PublishError(
-                f"{self._place} does not let user {self._place.config.user} use virtual_host "
-                f"{self._place.config.virtual_host}: create it there and permit that user to write to it"
+                f"{self._target} does not let user {self._target.config.user} use virtual_host "
+                f"{self._target.config.virtual_host}: create it there and permit that user to write to it"
             )
         return self._gone(f"no connection to {self._where}: {said}")
 
@@ -292,17 +292,17 @@ class _Link:
             return too_large(found, f"max_message_size of RabbitMQ is {size[2]}")
         if NO_EXCHANGE in said:
             return PublishError(
-                f"{self._place} has no exchange {self._place.config.exchange}: create it there, or set queue, routing_key and "
+                f"{self._target} has no exchange {self._target.config.exchange}: create it there, or set queue, routing_key and "
                 "exchange_type too in conf/, then it is declared"
             )
         if "ACCESS_REFUSED" in said:
             return PublishError(
-                f"{self._place} does not permit user {self._place.config.user} to write: {said}; correct that user's "
+                f"{self._target} does not permit user {self._target.config.user} to write: {said}; correct that user's "
                 "permissions"
             )
         if "PRECONDITION_FAILED" in said:
             return PublishError(
-                f"{self._place} has a queue or an exchange whose properties differ from those in conf/: {said}; correct queue or "
+                f"{self._target} has a queue or an exchange whose properties differ from those in conf/: {said}; correct queue or "
                 "exchange_type in conf/, or delete the queue or exchange in RabbitMQ, and the engine declares it again"
             )
         return self._gone(said)

@@ -66,8 +66,8 @@ def target_of(config: RocketConfig) -> RocketTarget:
 class RocketPublisher:
     """A connection to RocketMQ. Implements `Publisher`. Connects at the first send."""
 
-    def __init__(self, place: RocketTarget) -> None:
-        self._place = place
+    def __init__(self, target: RocketTarget) -> None:
+        self._target = target
         self._connections: dict[str, _Connection] = {}
         self._routes: dict[str, tuple[float, list[Queue]]] = {}
 
@@ -98,7 +98,7 @@ class RocketPublisher:
         size = 0
         for message in messages:
             full = size + len(message.body) > REQUEST_BYTES_MAX or len(some) == REQUEST_MESSAGES_MAX
-            if some and (full or not self._place.config.batches):
+            if some and (full or not self._target.config.batches):
                 yield some
                 some, size = [], 0
             some.append(message)
@@ -106,8 +106,8 @@ class RocketPublisher:
         yield some
 
     def _request(self, topic: str, queue: Queue, some: Sequence[Message]) -> tuple[int, dict[str, str], bytes]:
-        config = self._place.config
-        fields = wire.send_fields(self._place.named(config.group), self._place.named(topic), queue)
+        config = self._target.config
+        fields = wire.send_fields(self._target.named(config.group), self._target.named(topic), queue)
         written = [(each.body, wire.properties(config.tag, config.namespace)) for each in some]
         if len(written) == 1:
             return wire.one_message(*written[0], fields)
@@ -119,7 +119,7 @@ class RocketPublisher:
         if queues and time.monotonic() - requested_at < ROUTE_SECONDS:
             return queues
         errors: list[PublishError] = []
-        for host, port in addresses_of(self._place.config.servers, PORT):
+        for host, port in addresses_of(self._target.config.servers, PORT):
             try:
                 queues = self._route(f"{host}:{port}", topic, given_up)
             except PublishError as error:
@@ -131,7 +131,7 @@ class RocketPublisher:
 
     def _route(self, address: str, topic: str, given_up: Callable[[], bool]) -> list[Queue]:
         connection = self._connection(address, "")
-        fields = {"topic": self._place.named(topic), "acceptStandardJsonOnly": "true"}
+        fields = {"topic": self._target.named(topic), "acceptStandardJsonOnly": "true"}
         answer = connection.answer(connection.ask(wire.GET_ROUTE, fields, b""), given_up)
         if answer.code == wire.TOPIC_NOT_EXIST:
             raise self._no_topic(topic)
@@ -140,16 +140,16 @@ class RocketPublisher:
         queues = wire.queues_of(topic, answer.body)
         if not queues:
             raise PublishError(
-                f"{self._place}: no running broker accepts messages for topic {topic}: start its brokers"
+                f"{self._target}: no running broker accepts messages for topic {topic}: start its brokers"
             )
         return queues
 
     def _connection(self, address: str, broker: str) -> _Connection:
         if not address:
-            raise PublishError(f"{self._place}: broker {broker} has no master that runs: start it; it is tried again")
+            raise PublishError(f"{self._target}: broker {broker} has no master that runs: start it; it is tried again")
         found = self._connections.get(address)
         if found is None:
-            found = self._connections[address] = _Connection(self._place, address)
+            found = self._connections[address] = _Connection(self._target, address)
         return found
 
     def _check(self, answer: RocketAnswer, connection: _Connection, some: Sequence[Message]) -> None:
@@ -169,14 +169,14 @@ class RocketPublisher:
             )
         if answer.code == wire.NO_PERMISSION:
             raise PublishError(
-                f"{self._place} does not permit writing to topic {topic} ({said}): correct its permissions, or access_key and "
+                f"{self._target} does not permit writing to topic {topic} ({said}): correct its permissions, or access_key and "
                 "secret_key"
             )
         raise connection.gone(f"code {answer.code}, {said}")
 
     def _no_topic(self, topic: str) -> PublishError:
         return PublishError(
-            f"{self._place} has no topic {self._place.named(topic)}: start the brokers that have it, which the name servers "
+            f"{self._target} has no topic {self._target.named(topic)}: start the brokers that have it, which the name servers "
             "forget when they end; or create it there, with as many queues as partitions_num in conf/; or correct topic, "
             "dynamic_topic and namespace"
         )
@@ -185,8 +185,8 @@ class RocketPublisher:
 class _Connection:
     """A connection to one server. `ask` sends a request without waiting; `answer` waits for its answer."""
 
-    def __init__(self, place: RocketTarget, address: str) -> None:
-        self._place, self._address, self._key = place, address, place.key
+    def __init__(self, target: RocketTarget, address: str) -> None:
+        self._target, self._address, self._key = target, address, target.key
         self._numbers = itertools.count(1)
         self._answers: dict[int, RocketAnswer] = {}
         self._received = b""
@@ -215,7 +215,7 @@ class _Connection:
 
     def gone(self, why: str) -> PublishError:
         return PublishError(
-            f"{self._place}: {self._address} did not confirm a message ({why}): check that it runs and can be reached; it is "
+            f"{self._target}: {self._address} did not confirm a message ({why}): check that it runs and can be reached; it is "
             "tried again"
         )
 
@@ -229,7 +229,7 @@ class _Connection:
             host, port = address_of(self._address, PORT)
             plain = socket.create_connection((host, port), timeout=OPEN_SECONDS)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            context = self._place.context
+            context = self._target.context
             self._socket = context.wrap_socket(plain, server_hostname=host) if context else plain
         self._socket.settimeout(ANSWER_SECONDS)
         return self._socket

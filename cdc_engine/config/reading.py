@@ -26,28 +26,28 @@ def load_config(directory: Path | None = None) -> SluiceConfig:
     return config_of(read_conf_files((directory or conf_dir()).resolve()))
 
 
-def config_of(texts: ConfFiles, *, whole: bool = True) -> SluiceConfig:
+def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
     """Parses and checks the texts of conf/. Raises ConfigurationError as `load_config` does. `whole`: also check that
     the files fit together.
     """
     problems: list[str] = []
-    record = mapping_of(MAIN, texts.main, problems)
+    record = mapping_of(MAIN, files.main, problems)
     described = {
         name: {"name": name, **mapping_of(f"{name}.yaml", text, problems)}
-        for name, text in sorted(texts.destinations.items())
+        for name, text in sorted(files.destinations.items())
     }
     try:
         groups = {name: each for name, each in described.items() if is_group(each)}
         destinations = {name: each for name, each in described.items() if name not in groups}
         record = {**record, "destinations": destinations, "groups": groups}
-        context = {"root": texts.directory.parent}
+        context = {"root": files.directory.parent}
         config = SluiceConfig.model_validate(record, context=context).with_sources_in_use()
     except ValidationError as error:
         problems += [_sentence(item) for item in error.errors()]
     else:
         problems += together(config) if whole else ()
     if problems:
-        raise ConfigurationError(f"{texts.directory}: " + "; ".join(problems))
+        raise ConfigurationError(f"{files.directory}: " + "; ".join(problems))
     return config
 
 

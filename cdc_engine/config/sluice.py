@@ -366,17 +366,17 @@ def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake
     """Returns why a path is reserved for Sluice; empty if it is not."""
     if path not in own and path != comparable_path(lake):
         return ""
-    place = next(iter(those.values())).path
-    return f"{_names(those)} has the Delta path {place}, which {OWN_FOLDER}: {OTHER_PATH}"
+    location = next(iter(those.values())).path
+    return f"{_names(those)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
 
 
 def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
     """Returns why a path is inside another table's folder or a folder of Sluice's; empty if it is not."""
-    place = next(iter(those.values())).path
+    location = next(iter(those.values())).path
     if not above:
-        return f"{_names(those)} has the Delta path {place}, which {OWN_FOLDER}: {OTHER_PATH}"
+        return f"{_names(those)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
     return (
-        f"{_names(those)} has the Delta path {place}, which is inside {within}, the path of {_names(above)}, whose VACUUM would remove its "
+        f"{_names(those)} has the Delta path {location}, which is inside {within}, the path of {_names(above)}, whose VACUUM would remove its "
         f"files: {OTHER_PATH}"
     )
 

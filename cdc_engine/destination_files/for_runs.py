@@ -22,19 +22,19 @@ DOWNLOADED = "brought"  # A folder in the destination's folder.
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
     """Uploads a file for runs on other hosts, if there are any. Raises NotSharedError."""
-    place = as_location(destination_dir)
-    if place.is_apart:
+    location = as_location(destination_dir)
+    if location.is_apart:
         with _translated(name):
-            _folder(place).write(name, content)
+            _folder(location).write(name, content)
 
 
 def local_copy(destination_dir: Path, name: str) -> Path:
     """Returns a local copy of the file with its current content; the file may not exist. Raises NotSharedError."""
-    place = as_location(destination_dir)
-    if not place.is_apart:
+    location = as_location(destination_dir)
+    if not location.is_apart:
         return destination_dir / name
     with _translated(name):
-        content = _folder(place).read(name)
+        content = _folder(location).read(name)
     if content is None:
         return destination_dir / name
     path = destination_dir / DOWNLOADED / name
@@ -48,8 +48,8 @@ def local_copy(destination_dir: Path, name: str) -> Path:
     return path
 
 
-def _folder(place: LedgerLocation) -> StoreFolder:
-    return StoreFolder(place.sibling_url("shared"), resolved(dict(place.storage_options)))
+def _folder(location: LedgerLocation) -> StoreFolder:
+    return StoreFolder(location.sibling_url("shared"), resolved(dict(location.storage_options)))
 
 
 @contextlib.contextmanager

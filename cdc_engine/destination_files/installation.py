@@ -22,11 +22,15 @@ IDENTITY_SECONDS = 20.0  # Another process writes the id within this time.
 POLL_SECONDS = 0.1
 
 
-def installation_id(place: Location) -> str:
+def installation_id(location: Location) -> str:
     """Returns the id, creating it if there is none. `place`: the location of any destination. Raises MetaError."""
-    if known := known_installation_id(place):
+    if known := known_installation_id(location):
         return known
-    records, lock, deadline = _records(place), open_table_lock(place, IDENTITY), time.monotonic() + IDENTITY_SECONDS
+    records, lock, deadline = (
+        _records(location),
+        open_table_lock(location, IDENTITY),
+        time.monotonic() + IDENTITY_SECONDS,
+    )
     try:
         while not lock.try_acquire():
             if time.monotonic() >= deadline:
@@ -42,10 +46,10 @@ def installation_id(place: Location) -> str:
         lock.release()
 
 
-def known_installation_id(place: Location) -> str:
+def known_installation_id(location: Location) -> str:
     """Returns the id; empty if no engine and no run has created it yet. Writes nothing. Raises MetaError."""
-    return _records(place).get(FILE) or ""
+    return _records(location).get(FILE) or ""
 
 
-def _records(place: Location) -> RecordStore:
-    return record_store(tables_location(place))
+def _records(location: Location) -> RecordStore:
+    return record_store(tables_location(location))

@@ -14,16 +14,16 @@ from sluice.cdc_engine.records.location import Location
 __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
-def head_of_line(place: Location) -> OutstandingBatch | None:
+def head_of_line(location: Location) -> OutstandingBatch | None:
     """Returns the first batch that waits, the only one that may be merged now; None if no batch waits. Raises MetaError like `read_ledger`.
 
     Raises RunLockLostError in a process that has lost its run lock. A run compares its own (epoch, end, delivery) with the batch right
     before it writes: a batch that was rolled back has another delivery.
     """
-    refuse_if_lost(place)
-    return read_ledger(place).head
+    refuse_if_lost(location)
+    return read_ledger(location).head
 
 
-def lease_holder(place: Location) -> Holder | None:
+def lease_holder(location: Location) -> Holder | None:
     """Returns the process that reads this destination, or read it last (see `held`); None if there never was one."""
-    return read_holder(place)
+    return read_holder(location)

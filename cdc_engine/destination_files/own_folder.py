@@ -24,8 +24,8 @@ class OwnFolder:
 
     def __init__(self, directory: Path) -> None:
         """Raises MetaError."""
-        self._directory, self._place = directory, as_location(directory)
-        self._noted = not self._place.is_shared
+        self._directory, self._location = directory, as_location(directory)
+        self._noted = not self._location.is_shared
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
@@ -34,7 +34,7 @@ class OwnFolder:
 
     def refuse_another(self) -> None:
         """Raises ConfigurationError if the stream was read with another folder since, and what that folder contains is needed."""
-        if self._place.is_apart or self.is_last:
+        if self._location.is_apart or self.is_last:
             return
         name = self._directory.name
         raise ConfigurationError(

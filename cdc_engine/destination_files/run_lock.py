@@ -41,14 +41,14 @@ class RunLockLostError(CanalServiceError):
 
 
 @contextlib.contextmanager
-def run_lock(place: Location, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
+def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
     """Holds the destination's run lock. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
 
     Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or an empty text. Raises
     RunLockLostError if the block succeeded and the lock was lost by then. The lock ends with the process, so a killed run blocks nobody.
     """
-    lock = open_run_lock(place)
-    where = as_location(place)
+    lock = open_run_lock(location)
+    where = as_location(location)
     waiting = FileLock(where.directory / WAITING_FILE)
     deadline = time.monotonic() + timeout_seconds
     try:
@@ -75,20 +75,20 @@ def run_lock(place: Location, timeout_seconds: float = 0.0) -> Iterator[Callable
         lock.release()
 
 
-def refuse_if_lost(place: Location) -> None:
+def refuse_if_lost(location: Location) -> None:
     """Raises RunLockLostError if this process took the run lock and has lost it: another run may be writing.
 
     Asks the lock's store. Raises MetaError if it does not answer.
     """
-    where = as_location(place)
+    where = as_location(location)
     lock = _taken.get(str(where.directory))
     if lock is not None and not lock.confirm():
         raise RunLockLostError(_lost(where))
 
 
-def run_lock_fence(place: Location) -> Callable[[], str]:
+def run_lock_fence(location: Location) -> Callable[[], str]:
     """Returns the fence of the run lock that this process holds, as `run_lock` yields it; a fence that always refuses if it holds none."""
-    where = as_location(place)
+    where = as_location(location)
     lock = _taken.get(str(where.directory))
     return functools.partial(_why_not_writer, where, lock) if lock else lambda: _lost(where)
 
@@ -108,9 +108,9 @@ def _lost(where: LedgerLocation) -> str:
     )
 
 
-def run_lock_held(place: Location) -> bool:
+def run_lock_held(location: Location) -> bool:
     """Returns whether a run of the destination is merging now."""
-    return is_held(place)
+    return is_held(location)
 
 
 def run_lock_wanted(destination_dir: Path) -> bool:

@@ -18,11 +18,11 @@ from sluice.cdc_engine.records.location import Location, record_store
 class StoredTableLock:
     """The lock of one table. Use it from one thread. All methods raise MetaError if the store does not answer."""
 
-    def __init__(self, place: Location, table: str) -> None:
+    def __init__(self, location: Location, table: str) -> None:
         """`table`: its path in the lake."""
-        where = tables_location(place)
+        where = tables_location(location)
         digest = hashlib.sha256(posixpath.normpath(table.strip("/")).encode()).hexdigest()[:32]
-        self._lock: Lock = open_table_lock(place, digest)
+        self._lock: Lock = open_table_lock(location, digest)
         self._waiting = FileLock(where.directory / f"{digest}.waiting")
         self._records: RecordStore = record_store(where)
         self._name = f"tables/{digest}.json"

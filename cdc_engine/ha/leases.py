@@ -59,8 +59,8 @@ class SharedLock(Lock, Protocol):
 class SharedLease:
     """Implements `ports.Lease` for several hosts."""
 
-    def __init__(self, place: LedgerLocation, lock: SharedLock) -> None:
-        self._place, self._lock = place, lock
+    def __init__(self, location: LedgerLocation, lock: SharedLock) -> None:
+        self._location, self._lock = location, lock
 
     @property
     def token(self) -> int:
@@ -70,11 +70,11 @@ class SharedLease:
         return self._lock.try_acquire()
 
     def holder(self) -> Holder | None:
-        return read_holder(self._place)
+        return read_holder(self._location)
 
     def check(self) -> None:
         if not self._lock.held:
-            raise LeaseLostError(lost_sentence(self._place.destination, "another process may hold it now"))
+            raise LeaseLostError(lost_sentence(self._location.destination, "another process may hold it now"))
 
     def release(self) -> None:
         self._lock.release()
@@ -93,99 +93,101 @@ def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
     return True
 
 
-def open_lease(place: Location) -> Lease:
+def open_lease(location: Location) -> Lease:
     """Opens a destination's lease. Raises ConfigurationError, MetaError."""
-    place = as_location(place)
-    return SharedLease(place, _shared_lock(place, LEASE)) if place.is_shared else FileLease(place.directory)
+    location = as_location(location)
+    return SharedLease(location, _shared_lock(location, LEASE)) if location.is_shared else FileLease(location.directory)
 
 
-def open_run_lock(place: Location) -> Lock:
+def open_run_lock(location: Location) -> Lock:
     """Opens a destination's run lock. Raises ConfigurationError, MetaError."""
-    return _lock(as_location(place), RUN_LOCK, RUN_LOCK_FILE)
+    return _lock(as_location(location), RUN_LOCK, RUN_LOCK_FILE)
 
 
-def tables_location(place: Location) -> LedgerLocation:
+def tables_location(location: Location) -> LedgerLocation:
     """Returns the location of the locks of tables with several destinations. It is the same for all destinations of one conf/."""
-    where = as_location(place)
+    where = as_location(location)
     directory = where.directory.parent / TABLES
     return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
 
 
-def open_table_lock(place: Location, name: str) -> Lock:
+def open_table_lock(location: Location, name: str) -> Lock:
     """Opens a lock at `tables_location`. `name`: letters and digits. Raises ConfigurationError, MetaError."""
-    return _lock(tables_location(place), f"table-{name}", f"{name}.lock")
+    return _lock(tables_location(location), f"table-{name}", f"{name}.lock")
 
 
-def open_reading_lock(place: Location) -> Lock:
+def open_reading_lock(location: Location) -> Lock:
     """Opens the lock for the run that reads rows of tables; over all hosts, one run holds it. Raises ConfigurationError, MetaError."""
-    return _lock(as_location(place), READING, READING_FILE)
+    return _lock(as_location(location), READING, READING_FILE)
 
 
-def reading_lock_held(place: Location) -> bool:
+def reading_lock_held(location: Location) -> bool:
     """Returns whether a run on some host reads rows, as far as is known. Raises MetaError if the store does not answer."""
-    return _is_held(as_location(place), READING, READING_FILE)
+    return _is_held(as_location(location), READING, READING_FILE)
 
 
-def read_holder(place: Location) -> Holder | None:
+def read_holder(location: Location) -> Holder | None:
     """Returns the current or last holder of the destination's lease. Raises MetaError if the store does not answer."""
-    place = as_location(place)
-    return _holder(place, LEASE) if place.is_shared else file_lease.read_holder(place.directory)
+    location = as_location(location)
+    return _holder(location, LEASE) if location.is_shared else file_lease.read_holder(location.directory)
 
 
-def run_lock_held(place: Location) -> bool:
+def run_lock_held(location: Location) -> bool:
     """Returns whether a run of the destination is merging, as far as is known. Raises MetaError if the store does not answer."""
-    return _is_held(as_location(place), RUN_LOCK, RUN_LOCK_FILE)
+    return _is_held(as_location(location), RUN_LOCK, RUN_LOCK_FILE)
 
 
-def _lock(place: LedgerLocation, name: str, file: str) -> Lock:
+def _lock(location: LedgerLocation, name: str, file: str) -> Lock:
     """Opens a lock: `file` in the destination's folder, or `name` in a store that several hosts share."""
-    return _shared_lock(place, name) if place.is_shared else FileLock(place.directory / file)
+    return _shared_lock(location, name) if location.is_shared else FileLock(location.directory / file)
 
 
-def _is_held(place: LedgerLocation, name: str, file: str) -> bool:
-    if not place.is_shared:
-        return is_locked(place.directory / file)
-    holder = _holder(place, name)
+def _is_held(location: LedgerLocation, name: str, file: str) -> bool:
+    if not location.is_shared:
+        return is_locked(location.directory / file)
+    holder = _holder(location, name)
     return holder is not None and holder.held
 
 
-def _shared_lock(place: LedgerLocation, name: str) -> SharedLock:
-    if place.kind == "zookeeper":
+def _shared_lock(location: LedgerLocation, name: str) -> SharedLock:
+    if location.kind == "zookeeper":
         require(Extra.ZOOKEEPER, ConfigurationError)
         from sluice.cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
 
-        return ZooKeeperLock(_nodes(place, name), place.session_seconds)
-    return BeatLock(record_store(place), name, place.session_seconds, _watcher(place, name))
+        return ZooKeeperLock(_nodes(location, name), location.session_seconds)
+    return BeatLock(record_store(location), name, location.session_seconds, _watcher(location, name))
 
 
-def _holder(place: LedgerLocation, name: str) -> Holder | None:
-    if place.kind == "zookeeper":
+def _holder(location: LedgerLocation, name: str) -> Holder | None:
+    if location.kind == "zookeeper":
         require(Extra.ZOOKEEPER, ConfigurationError)
         from sluice.cdc_engine.ha.zookeeper_lock import read_lock  # noqa: PLC0415  most destinations do without kazoo
 
-        return read_lock(_nodes(place, name), place.session_seconds)
-    _, claim, held = _watcher(place, name).look()
+        return read_lock(_nodes(location, name), location.session_seconds)
+    _, claim, held = _watcher(location, name).look()
     return claim.holder(held=held) if claim else None
 
 
 # There is one per lock of conf/. A watcher that is dropped would never see the end of a dead holder's session.
 @functools.cache
-def _watcher(place: LedgerLocation, name: str) -> LockWatcher:
+def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
     """Returns the watcher of a lock, one per process. What it saw earlier distinguishes a living holder from a dead one."""
-    return LockWatcher(record_store(place), name, place.session_seconds)
+    return LockWatcher(record_store(location), name, location.session_seconds)
 
 
-def _nodes(place: LedgerLocation, name: str) -> Nodes:
+def _nodes(location: LedgerLocation, name: str) -> Nodes:
     """Returns the ZooKeeper nodes of a lock. The lease uses Canal's nodes, because clients look for them."""
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes  # noqa: PLC0415
     from sluice.cdc_engine.records.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
 
-    within = functools.partial(destination_path, place.destination)
+    within = functools.partial(destination_path, location.destination)
     is_lease = name == LEASE
     return Nodes(
-        servers=place.zookeeper,
+        servers=location.zookeeper,
         held=within("running") if is_lease else within(OWN, name),
         counter=within(OWN, f"{name}-token"),
-        payload=json.dumps({"active": True, "address": place.address}, separators=(",", ":")),
-        present=(within("cluster", place.address), f"{CLUSTER}/{place.address}") if is_lease and place.address else (),
+        payload=json.dumps({"active": True, "address": location.address}, separators=(",", ":")),
+        present=(within("cluster", location.address), f"{CLUSTER}/{location.address}")
+        if is_lease and location.address
+        else (),
     )

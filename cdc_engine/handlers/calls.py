@@ -114,11 +114,11 @@ class Calls:
             call, told = self._call, self._told
         if call is None or (when := due(call, line)) is Due.NOT_YET:
             return
-        for place, (name, handler) in enumerate(self._handlers if when is Due.NOW else ()):
-            if place not in told:
+        for index, (name, handler) in enumerate(self._handlers if when is Due.NOW else ()):
+            if index not in told:
                 with self._named(name, call.kind, call.batch):
                     self._tell_one(handler, call)
-                told.add(place)
+                told.add(index)
         with self._lock:
             if self._call is call:
                 self._call = None

@@ -26,14 +26,14 @@ class SchemaAnswers:
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)
 
-    def resolved(self, database: str, table: str, reason: str, place: str) -> TableSchema | None:
+    def resolved(self, database: str, table: str, reason: str, location: str) -> TableSchema | None:
         """Returns the schema that an operator gave, or else the server's, or None. Raises SourceConnectionError if the server must be asked
         and does not answer; the statement is then read again.
         """
         kept = self._resolutions.schema(database, table, reason)
-        if kept is not None or not place:
+        if kept is not None or not location:
             return kept
-        found = schema_at(self._source(), database, table, place)
+        found = schema_at(self._source(), database, table, location)
         if found is None:
             return None
         log.warning("schema_read_again", database=database, table=table, reason=reason)
@@ -41,9 +41,9 @@ class SchemaAnswers:
         return self._resolutions.schema(database, table, reason)
 
 
-def schema_at(source: Source, database: str, table: str, place: str) -> TableSchema | None:
+def schema_at(source: Source, database: str, table: str, location: str) -> TableSchema | None:
     """Returns the server's schema of a table at a position; None if the position is not the live end. Raises SourceConnectionError."""
-    found = _asked(source, lambda session: schema_now(session, database, table, place))
+    found = _asked(source, lambda session: schema_now(session, database, table, location))
     return found if isinstance(found, TableSchema) else None
 
 

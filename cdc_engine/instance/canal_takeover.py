@@ -24,14 +24,14 @@ log = structlog.get_logger()
 
 def cursor_of_canal(directory: Path) -> str | None:
     """Returns the cursor that Canal left, as text; None if there is none, or no ZooKeeper. Raises MetaError."""
-    place = as_location(directory)
-    if place.kind != "zookeeper":
+    location = as_location(directory)
+    if location.kind != "zookeeper":
         return None
     require(Extra.ZOOKEEPER, ConfigurationError)
     from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
-    client_id = ClientIdentity(destination=place.destination).client_id
-    store = ZooKeeperRecordStore(place.zookeeper, place.destination, place.session_seconds)
+    client_id = ClientIdentity(destination=location.destination).client_id
+    store = ZooKeeperRecordStore(location.zookeeper, location.destination, location.session_seconds)
     return store.canal(f"{client_id}/cursor") or None
 
 

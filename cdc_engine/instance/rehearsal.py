@@ -122,15 +122,17 @@ def show_entries(window: Window, captured: TableFilter) -> int:
     """Converts all that the window contains to entries, and to messages for a broker. Returns the number of bytes of the entries."""
     tables = CapturedTables([captured])
     selection = Selection(tables=tables, wants=wanted_statements(tables))
-    entries, place, shown = EntryMaker(Display(), described), StreamPosition(WindowPosition(window.begin)), 0
+    entries, position, shown = EntryMaker(Display(), described), StreamPosition(WindowPosition(window.begin)), 0
     hashed = Routing(Rules(topic="all", partition_hash=r".*\..*:$pk$", partitions_num=3))
     makers = [MessageMaker(hashed, form, display=Display(), describe=described) for form in FORMATS]
-    while (reading := window.read(place.place, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)) and reading.pieces:
-        chosen, state = selection.chosen(reading.pieces, place.state)
+    while (
+        reading := window.read(position.window_position, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)
+    ) and reading.pieces:
+        chosen, state = selection.chosen(reading.pieces, position.state)
         shown += len(entries.messages(chosen))
         for maker in makers:
             maker.messages(chosen, 1)
-        place = StreamPosition(reading.end, state)
+        position = StreamPosition(reading.end, state)
     return shown
 
 

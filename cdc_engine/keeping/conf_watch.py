@@ -40,7 +40,7 @@ class ConfWatch:
             return False
         self._decided = found
         try:
-            chosen = choose(found, self.in_use.texts, main_may_change=False)
+            chosen = choose(found, self.in_use.files, main_may_change=False)
         except ConfigurationError as error:
             log.error("conf_refused", file="conf/", reason=str(error))
             return False
@@ -49,18 +49,18 @@ class ConfWatch:
             return False
         before, self.in_use = self.in_use, chosen
         self._tell(dict(before.refused))
-        return chosen.texts != before.texts
+        return chosen.files != before.files
 
     def _read(self) -> ConfFiles | None:
         """Returns the texts of conf/; None if conf/ or its destinations are missing, as on an unmounted volume. No engine is stopped
         because of that.
         """
         try:
-            found = read_conf_files(self.in_use.texts.directory)
+            found = read_conf_files(self.in_use.files.directory)
         except ConfigurationError:
             return None
         gone = not found.destinations and not (found.directory / "destinations").is_dir()
-        return None if gone and self.in_use.texts.destinations else found
+        return None if gone and self.in_use.files.destinations else found
 
     def _tell(self, before: dict[str, str]) -> None:
         for file, why in self.in_use.refused.items():

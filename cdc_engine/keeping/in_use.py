@@ -38,7 +38,7 @@ class InUse:
     """A configuration in use. `refused`: file of conf/ → why it does not count, as the end of a sentence."""
 
     config: SluiceConfig
-    texts: ConfFiles
+    files: ConfFiles
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, name: str) -> str:
@@ -46,7 +46,7 @@ class InUse:
         leaves a group gets another digest and is restarted, because its engine keeps positions for groups.
         """
         groups = self.config.groups_of(name)
-        return "+".join(filter(None, [self.texts.digest(name), *groups])) if name in self.texts.destinations else ""
+        return "+".join(filter(None, [self.files.digest(name), *groups])) if name in self.files.destinations else ""
 
 
 def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
@@ -209,14 +209,14 @@ def read_kept(path: Path) -> tuple[ConfFiles, dict[str, str]] | None:
     """Returns the configuration that was last written down, and what was refused then; None if there is nothing."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
-        texts = ConfFiles(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))
-        return texts, dict(record["refused"])
+        files = ConfFiles(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))
+        return files, dict(record["refused"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def keep(path: Path, in_use: InUse) -> None:
     """Writes the configuration down for the processes that this one starts. Raises OSError."""
-    texts = in_use.texts
-    record = {"directory": str(texts.directory), "main": texts.main, "destinations": dict(texts.destinations)}
+    files = in_use.files
+    record = {"directory": str(files.directory), "main": files.main, "destinations": dict(files.destinations)}
     replace_file(path, json.dumps({**record, "refused": dict(in_use.refused)}))

@@ -143,7 +143,7 @@ class EngineSlot(Generic[Kept]):
         return engine
 
 
-_places: dict[str, EngineSlot[Engine]] = {}
+_slots: dict[str, EngineSlot[Engine]] = {}
 _groups: dict[str, EngineSlot[GroupEngine]] = {}
 _made: dict[str, str] = {}  # Destination → digest of the file with which its newest engine was made.
 _left: dict[str, float] = {}  # Destination → the monotonic time until which it is left to other hosts.
@@ -165,9 +165,9 @@ def get_or_start(destination: str) -> Engine:
             f"{destination} was released here by an operator and is left to other hosts; this one may have it again in {left:.0f} s"
         )
     with _lock:
-        place = _places.setdefault(destination, EngineSlot(destination, functools.partial(_make, destination)))
+        slot = _slots.setdefault(destination, EngineSlot(destination, functools.partial(_make, destination)))
     try:
-        return place.get(START_WAIT_SECONDS)
+        return slot.get(START_WAIT_SECONDS)
     except (EngineStartingError, EngineStoppedError, LeaseLostError):
         raise
     except SluiceError as error:
@@ -190,8 +190,8 @@ def _note_failed(name: str, error: Exception) -> None:
 def kept() -> dict[str, str]:
     """Returns destination → digest of the file with which its engine in this process was made; empty while it is being made."""
     with _lock:
-        places: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_places, **_groups}
-        return {name: _made.get(name, "") for name, place in places.items() if place.occupied}
+        slots: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_slots, **_groups}
+        return {name: _made.get(name, "") for name, slot in slots.items() if slot.occupied}
 
 
 def ended(destination: str) -> bool:
@@ -199,8 +199,8 @@ def ended(destination: str) -> bool:
     and was not replaced yet.
     """
     with _lock:
-        place = _places.get(destination)
-    engine = place.engine if place is not None else None
+        slot = _slots.get(destination)
+    engine = slot.engine if slot is not None else None
     return engine is not None and engine.ended
 
 
@@ -231,11 +231,11 @@ def put_away(destination: str) -> None:
 
 def _end(destination: str) -> None:
     with _lock:
-        places = [kept.pop(destination, None) for kept in (_groups, _places)]
+        slots = [kept.pop(destination, None) for kept in (_groups, _slots)]
         _made.pop(destination, None)
-    for place in places:
-        if place is not None:
-            place.stop()
+    for slot in slots:
+        if slot is not None:
+            slot.stop()
 
 
 def give_up(destination: str) -> None:
@@ -255,10 +255,10 @@ def stop_all() -> None:
     """Stops every engine of this process, those of groups first. Called at the exit of the process."""
     while True:
         with _lock:
-            if not _places and not _groups:
+            if not _slots and not _groups:
                 return
-            _, place = _groups.popitem() if _groups else _places.popitem()
-        place.stop()
+            _, slot = _groups.popitem() if _groups else _slots.popitem()
+        slot.stop()
 
 
 def _make(destination: str) -> Engine:
@@ -287,10 +287,10 @@ def _take_up_group(name: str) -> None:
     if why := why_not_served(name):
         raise EngineStoppedError(why)
     with _lock:
-        place = _groups.setdefault(name, EngineSlot(name, functools.partial(_make_group, name)))
+        slot = _groups.setdefault(name, EngineSlot(name, functools.partial(_make_group, name)))
     while True:
         try:
-            place.get(START_WAIT_SECONDS)
+            slot.get(START_WAIT_SECONDS)
         except EngineStartingError:
             continue  # The call itself waits.
         except Exception as error:
@@ -310,8 +310,8 @@ def _make_group(name: str) -> GroupEngine:
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
     """Returns the consumers of a member's engine in this process. Raises NotStartedError, which says where the engine runs instead."""
     with _lock:
-        place = _places.get(member)
-    engine = place.engine if place is not None else None
+        slot = _slots.get(member)
+    engine = slot.engine if slot is not None else None
     if engine is not None:
         return engine.consumers
     holder = held(config.destination_dir(member))
@@ -338,8 +338,8 @@ def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus]
 
 def _statuses() -> dict[str, EngineStatus | None]:
     with _lock:
-        places: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_places, **_groups}
-    return {name: place.told(lambda engine: engine.status()) for name, place in places.items()}
+        slots: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_slots, **_groups}
+    return {name: slot.told(lambda engine: engine.status()) for name, slot in slots.items()}
 
 
 atexit.register(stop_all)

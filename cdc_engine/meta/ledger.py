@@ -245,11 +245,11 @@ class Ledger:
         again = tuple(
             dataclasses.replace(
                 batch,
-                delivery=self.next_delivery + place,
+                delivery=self.next_delivery + index,
                 tables=tuple(name for name in batch.tables if name not in without),
                 appendable=False,
             )
-            for place, batch in enumerate(self.outstanding)
+            for index, batch in enumerate(self.outstanding)
         )
         return dataclasses.replace(self, outstanding=again, next_delivery=self.next_delivery + len(again))
 

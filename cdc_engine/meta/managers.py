@@ -17,34 +17,34 @@ from sluice.extras import Extra, require
 PERIOD_SECONDS = 1.0  # The time between two copies of the cursor, for `period_mixed`: Canal's default.
 
 
-def open_meta(place: Location, lease: Lease) -> MetaManager:
+def open_meta(location: Location, lease: Lease) -> MetaManager:
     """Opens the ledger for the holder of the lease. Raises MetaError, or LeaseLostError if a later holder has written it."""
-    place = as_location(place)
-    nodes = canal_nodes(*place.source)
-    also = nodes if place.kind == "zookeeper" else nobody_else
-    stored = StoredLedger(record_store(place), place.destination, token=lease.token, fence=lease.check, also=also)
-    if place.kind not in {"mixed", "period_mixed"}:
+    location = as_location(location)
+    nodes = canal_nodes(*location.source)
+    also = nodes if location.kind == "zookeeper" else nobody_else
+    stored = StoredLedger(record_store(location), location.destination, token=lease.token, fence=lease.check, also=also)
+    if location.kind not in {"mixed", "period_mixed"}:
         return stored
     require(Extra.ZOOKEEPER, ConfigurationError)
     from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
-    zookeeper = ZooKeeperRecordStore(place.zookeeper, place.destination, place.session_seconds)
-    period = PERIOD_SECONDS if place.kind == "period_mixed" else 0.0
+    zookeeper = ZooKeeperRecordStore(location.zookeeper, location.destination, location.session_seconds)
+    period = PERIOD_SECONDS if location.kind == "period_mixed" else 0.0
     return MirroredMeta(stored, lambda ledger: zookeeper.tell(nodes(ledger)), period)
 
 
-def read_ledger(place: Location) -> Ledger:
+def read_ledger(location: Location) -> Ledger:
     """Returns the ledger of a destination; a new one if there is none yet. Raises MetaError. Takes no lock and writes nothing."""
-    place = as_location(place)
-    return read_stored_ledger(record_store(place), place.destination)
+    location = as_location(location)
+    return read_stored_ledger(record_store(location), location.destination)
 
 
-def ledger_text(place: Location) -> str:
+def ledger_text(location: Location) -> str:
     """Returns the stored text of the ledger unparsed, so that it can be shown even if it is not a valid ledger. Empty if there is none.
 
     Raises MetaError if the store does not answer.
     """
-    return record_store(place).get(LEDGER) or ""
+    return record_store(location).get(LEDGER) or ""
 
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:

@@ -69,28 +69,28 @@ def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: 
 @kernel
 def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts: Any, sizes: Any) -> Integer:
     """Finds the values of one row in [begin, stop). Returns where it ends, or -1 if a value is not within it."""
-    place = np.int64(begin)
+    offset = np.int64(begin)
     for column in range(starts.shape[0]):
-        if place >= stop:
+        if offset >= stop:
             return -1
-        size = np.int64(buffer[place])
-        place += 1
+        size = np.int64(buffer[offset])
+        offset += 1
         if size == 0xFB:
             starts[column, row], sizes[column, row] = -1, 0
             continue
         if size > 0xFB:
             width = 2 if size == 0xFC else 3 if size == 0xFD else 8
-            if place + width > stop:
+            if offset + width > stop:
                 return -1
             size = np.int64(0)
             for index in range(width):
-                size |= np.int64(buffer[place + index]) << np.int64(8 * index)
-            place += width
-        if size < 0 or place + size > stop:
+                size |= np.int64(buffer[offset + index]) << np.int64(8 * index)
+            offset += width
+        if size < 0 or offset + size > stop:
             return -1
-        starts[column, row], sizes[column, row] = place, size
-        place += size
-    return place
+        starts[column, row], sizes[column, row] = offset, size
+        offset += size
+    return offset
 
 
 def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
@@ -180,8 +180,8 @@ class _Answer:
             parts.append(self._packet())
         return b"".join(parts)
 
-    def _length_at(self, place: int) -> int:
-        return int.from_bytes(self._buffer[place : place + 3].tobytes(), "little")
+    def _length_at(self, offset: int) -> int:
+        return int.from_bytes(self._buffer[offset : offset + 3].tobytes(), "little")
 
     def _receive(self) -> None:
         if self._begin:  # The rows that were returned are copies.

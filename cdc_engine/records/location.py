@@ -21,31 +21,31 @@ _in_memory: dict[str, MemoryRecordStore] = {}
 _lock = threading.Lock()
 
 
-def as_location(place: Location) -> LedgerLocation:
+def as_location(location: Location) -> LedgerLocation:
     """Returns the `LedgerLocation` of a place: itself, that of a `DestinationDir`, or one for a plain directory."""
-    if isinstance(place, LedgerLocation):
-        return place
-    known = place.place if isinstance(place, DestinationDir) else None
-    return known or LedgerLocation(destination=place.name, directory=place)
+    if isinstance(location, LedgerLocation):
+        return location
+    known = location.location if isinstance(location, DestinationDir) else None
+    return known or LedgerLocation(destination=location.name, directory=location)
 
 
-def record_store(place: Location) -> RecordStore:
+def record_store(location: Location) -> RecordStore:
     """Opens the record store of a destination. Raises ConfigurationError, MetaError."""
-    return _opened(as_location(place), os.getpid())
+    return _opened(as_location(location), os.getpid())
 
 
 @functools.cache  # There is one per destination of conf/.
-def _opened(place: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  connections belong to one process
-    if place.kind == "memory":
+def _opened(location: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  connections belong to one process
+    if location.kind == "memory":
         with _lock:
-            return _in_memory.setdefault(str(place.directory), MemoryRecordStore())
-    if place.kind == "sql":
+            return _in_memory.setdefault(str(location.directory), MemoryRecordStore())
+    if location.kind == "sql":
         from sluice.cdc_engine.records.sql import SqlRecordStore  # noqa: PLC0415  most destinations do without SQLAlchemy
 
-        return SqlRecordStore(place.url, place.destination, place.password)
-    if place.kind == "zookeeper":
+        return SqlRecordStore(location.url, location.destination, location.password)
+    if location.kind == "zookeeper":
         require(Extra.ZOOKEEPER, ConfigurationError)
         from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  and without kazoo
 
-        return ZooKeeperRecordStore(place.zookeeper, place.destination, place.session_seconds)
-    return FileRecordStore(place.directory)
+        return ZooKeeperRecordStore(location.zookeeper, location.destination, location.session_seconds)
+    return FileRecordStore(location.directory)

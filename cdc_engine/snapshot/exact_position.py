@@ -33,11 +33,11 @@ def rows_at_a_position(connect: Callable[[], RowReader], table: TableVersion) ->
             yield reader, position_of_read(reader)
             return
         with contextlib.closing(connect()) as locking:
-            place = _locked(locking, table)
+            end = _locked(locking, table)
             if _is_transactional(reader, table):
                 reader.texts(CONSISTENT_READ)
                 unlock(locking)
-            yield reader, place
+            yield reader, end
 
 
 def binlog_end(reader: RowReader) -> tuple[str, int]:

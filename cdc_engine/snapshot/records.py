@@ -42,8 +42,8 @@ class SnapshotRecords:
 
     def __init__(self, destination_dir: Path) -> None:
         self._folder = destination_dir / FOLDER
-        self._place = place = as_location(destination_dir)
-        self._records: RecordStore = record_store(place)
+        self._location = location = as_location(destination_dir)
+        self._records: RecordStore = record_store(location)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
         """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError.
@@ -108,19 +108,19 @@ class SnapshotRecords:
 
     def reading(self) -> Lock:
         """Returns the lock of the run that reads and publishes. It is free if no run does, whatever Dagster's state is."""
-        return open_reading_lock(self._place)
+        return open_reading_lock(self._location)
 
     def take_reading(self) -> Lock | None:
         """Acquires and returns that lock; returns None if another run has it. Waits for the lock of a run that was killed on another
         host.
         """
         reading = self.reading()
-        seconds = 2 * self._place.session_seconds if self._place.is_shared else 0.0
+        seconds = 2 * self._location.session_seconds if self._location.is_shared else 0.0
         return reading if acquired_within(reading, seconds) else None
 
     def are_read(self) -> bool:
         """Returns whether a process reads and publishes now."""
-        return reading_lock_held(self._place)
+        return reading_lock_held(self._location)
 
     def still_seconds(self, now: float) -> dict[str, float]:
         """Returns "database.table" → for how many seconds a snapshot with work has made no progress, while no run reads; otherwise nothing.
@@ -183,19 +183,19 @@ class SnapshotRecords:
 
     def _placed(self, name: str, folder: str) -> StoredFiles:
         here = self._folder / digest_of(name) / folder
-        if not self._place.is_apart:
+        if not self._location.is_apart:
             return StoredFiles(folder=here)
         with _translated():
-            return StoredFiles(folder=here, url=self._url(name, folder), options=_options(self._place))
+            return StoredFiles(folder=here, url=self._url(name, folder), options=_options(self._location))
 
     def _store(self, name: str, folder: str = "") -> StoreFolder | None:
-        if not self._place.is_apart:
+        if not self._location.is_apart:
             return None
         with _translated():
-            return StoreFolder(self._url(name, folder), _options(self._place))
+            return StoreFolder(self._url(name, folder), _options(self._location))
 
     def _url(self, name: str, folder: str) -> str:
-        return f"{self._place.sibling_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
+        return f"{self._location.sibling_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
 
 
 @functools.lru_cache(maxsize=PARSED_MAX)
@@ -209,8 +209,8 @@ def _key(name: str) -> str:
     return f"{FOLDER}/{digest_of(name)}.json"
 
 
-def _options(place: LedgerLocation) -> dict[str, str]:
-    return resolved(dict(place.storage_options))
+def _options(location: LedgerLocation) -> dict[str, str]:
+    return resolved(dict(location.storage_options))
 
 
 @contextlib.contextmanager

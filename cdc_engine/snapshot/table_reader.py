@@ -44,7 +44,7 @@ class SourceTable:
         self._opened: list[RowReader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._place: SourceEnd | None = None  # For a table without a key: the position at which `read` saw its rows.
+        self._end: SourceEnd | None = None  # For a table without a key: the position at which `read` saw its rows.
         self._server = ""  # The server whose binlog the stream reads, once it is known.
 
     def rows_expected(self) -> int:
@@ -84,9 +84,9 @@ class SourceTable:
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         if self._table.key:
             return self._read(self._reader(), chunk, path, marks)
-        with rows_at_a_position(self._connected, self._table) as (reader, place):
+        with rows_at_a_position(self._connected, self._table) as (reader, end):
             facts = self._read(reader, chunk, path)
-        self._place = place
+        self._end = end
         return facts
 
     def _read(self, reader: RowReader, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
@@ -96,8 +96,8 @@ class SourceTable:
         """Returns the end of the binlog that is read. Everything that a replica shows is before it. For a table without a key, returns the
         position at which its rows were read.
         """
-        if self._place is not None:
-            return self._place
+        if self._end is not None:
+            return self._end
         if self._source is None:
             return _end(self._reader())
         with contextlib.closing(self._source()) as reader:

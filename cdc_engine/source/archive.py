@@ -25,8 +25,8 @@ GZIPPED = (".gz", ".tgz")
 class Archive:
     """An archive of binlog files. `place`: a folder, or a URL that pyarrow supports, such as s3://bucket/prefix?region=eu-central-1."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, location: str) -> None:
+        self.location = location
         self._paths: dict[str, str] = {}
 
     def files(self) -> tuple[str, ...]:
@@ -61,10 +61,10 @@ class Archive:
                 )
 
     def _store(self) -> tuple[pafs.FileSystem, str]:
-        if "://" in self.place:
-            store, root = pafs.FileSystem.from_uri(self.place)
+        if "://" in self.location:
+            store, root = pafs.FileSystem.from_uri(self.location)
             return store, root
-        return pafs.LocalFileSystem(), self.place
+        return pafs.LocalFileSystem(), self.location
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -72,11 +72,11 @@ class Archive:
             yield
         except (OSError, EOFError, tarfile.TarError) as error:
             raise SourceConnectionError(
-                f"the archive {self.place} cannot be read: {error}; check its disk or object store"
+                f"the archive {self.location} cannot be read: {error}; check its disk or object store"
             ) from error
         except pa.ArrowInvalid as error:
             raise ConfigurationError(
-                f"the archive {self.place} cannot be opened: {error}; correct `archive` in conf/"
+                f"the archive {self.location} cannot be opened: {error}; correct `archive` in conf/"
             ) from error
 
 

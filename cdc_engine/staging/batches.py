@@ -28,13 +28,13 @@ class StagedBatches:
     """
 
     def __init__(self, directory: Path) -> None:
-        place = directory.place if isinstance(directory, DestinationDir) else None
+        location = directory.location if isinstance(directory, DestinationDir) else None
         self._directory = directory
-        self._place: LedgerLocation | None = place if place is not None and place.staging else None
+        self._location: LedgerLocation | None = location if location is not None and location.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
         """Uploads a staged batch to the store, the manifest last. Files of an earlier try are removed first."""
-        if self._place is None:
+        if self._location is None:
             return
         with self._translated():
             stored = self._stored(ledger_id, folder.name)
@@ -43,7 +43,7 @@ class StagedBatches:
 
     def is_whole(self, batch: OutstandingBatch) -> bool:
         """Returns whether all files of the batch exist, so that a run can merge it."""
-        if self._place is None:
+        if self._location is None:
             return is_whole(self._directory / batch.path)
         with self._translated():
             stored = self._stored(batch.ledger_id, batch.path)
@@ -57,7 +57,7 @@ class StagedBatches:
     def remove(self, folder: Path, ledger_id: str) -> None:
         """Removes a batch. If the store does not answer, the next start removes its copy there."""
         shutil.rmtree(folder, ignore_errors=True)
-        if self._place is not None:
+        if self._location is not None:
             with contextlib.suppress(StoreError):
                 self._stored(ledger_id, folder.name).remove(first=MANIFEST_FILE)
 
@@ -68,7 +68,7 @@ class StagedBatches:
         for path in local.iterdir() if local.is_dir() else ():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-        if self._place is not None:
+        if self._location is not None:
             with self._translated():
                 for name in self._stored(ledger_id).children() - kept:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
@@ -78,17 +78,17 @@ class StagedBatches:
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local
-        if self._place is None:
+        if self._location is None:
             return ""
         with self._translated():
-            return self._place.staged_url() if self._stored().children() else ""
+            return self._location.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
         """Returns the batch's folder in the store. Raises StoreError, also if conf/ names an environment variable that is not set."""
-        if self._place is None:
+        if self._location is None:
             raise ValueError("the batches are in no store")
-        options = resolved(dict(self._place.storage_options))
-        return StoreFolder(self._place.staged_url(ledger_id, path), options)
+        options = resolved(dict(self._location.storage_options))
+        return StoreFolder(self._location.staged_url(ledger_id, path), options)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

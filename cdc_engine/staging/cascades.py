@@ -63,20 +63,20 @@ class RowPositions:
             row[events == events[0]] += self._rows
         if len(events):
             self._last_event, self._rows = int(events[-1]), int(row[-1] + after[-1])
-        places: Int64s = (events << EVENT_BITS) | (row << 1) | after
-        return places
+        indices: Int64s = (events << EVENT_BITS) | (row << 1) | after
+        return indices
 
 
 class PositionFile:
     """Writes the sequence numbers of one table's staged rows to a file."""
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
-        self.path, self._places = path, RowPositions()
+        self.path, self._positions = path, RowPositions()
         path.write_bytes(bytes(8 * rows_before))
 
     def add(self, events: Int64s, operations: Any) -> None:
         with self.path.open("ab") as file:
-            file.write(self._places.of(events, operations).astype("<i8").tobytes())
+            file.write(self._positions.of(events, operations).astype("<i8").tobytes())
 
     def finish(self) -> Path:
         sync(self.path)
@@ -91,20 +91,20 @@ class _Writer:
     referenced: tuple[str, ...]
     decoder: RowDecoder
     path: Path
-    places: RowPositions
+    positions: RowPositions
     file: pq.ParquetWriter | None = None
     rows: int = 0
     kinds: set[int] = dataclasses.field(default_factory=set)
 
     def add(self, rows: pa.RecordBatch, events: Int64s) -> None:
         operations = rows.column(OPERATION).to_numpy()
-        places = self.places.of(events, operations)
+        indices = self.positions.of(events, operations)
         before = np.flatnonzero(operations == Operation.UPDATE_BEFORE)
         chosen = np.sort(np.concatenate((np.flatnonzero(operations == Operation.DELETE), before, before + 1)))
         if not len(chosen):
             return
         self.kinds |= set(operations[chosen].tolist())
-        kept = rows.take(chosen).append_column(PLACE, pa.array(places[chosen]))
+        kept = rows.take(chosen).append_column(PLACE, pa.array(indices[chosen]))
         if self.file is None:
             self.file = pq.ParquetWriter(self.path, kept.schema, compression="none")
         self.file.write_batch(kept)

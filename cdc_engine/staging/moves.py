@@ -110,12 +110,12 @@ class _Values:
     def of(self, numbers: Int64s, of_type: pa.DataType) -> Any:
         """Returns an array of the values with these numbers; a negative number gives NULL."""
         parts: list[Any] = []
-        places = np.full(len(numbers), -1, np.int64)
+        indices = np.full(len(numbers), -1, np.int64)
         begin = found = 0
         for heap in self._heaps:
             rows = np.flatnonzero((numbers >= begin) & (numbers < begin + len(heap)))
             parts.append(heap.take(pa.array(numbers[rows] - begin)))
-            places[rows] = found + np.arange(len(rows))
+            indices[rows] = found + np.arange(len(rows))
             begin, found = begin + len(heap), found + len(rows)
         values: Any = pa.concat_arrays(parts) if parts else pa.array([], of_type)
-        return values.take(pa.array(places, mask=places < 0))
+        return values.take(pa.array(indices, mask=indices < 0))

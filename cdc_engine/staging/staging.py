@@ -131,7 +131,7 @@ class _Staging:
         self.end, self.byte_count = start, 0  # The end and the size of the parts so far.
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
-        self.places, self.beside = ValueLocations(), BackgroundWriter()
+        self.locations, self.beside = ValueLocations(), BackgroundWriter()
         self.files_begun = self.events = 0
         self.cascades = CascadeRecorder(directory, self._stop_whole)
 
@@ -400,7 +400,7 @@ class _Staging:
         policy = self.rules.policy(version.name)
         kept = None if self.rules.kept is None else self.rules.kept(keyed)
         refuse_reserved(keyed, kept)
-        return RowDecoder(keyed, kept, self.places, policy, every_preimage=every_preimage)
+        return RowDecoder(keyed, kept, self.locations, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
         """Writes the largest sets of pending rows until the others are small enough."""

@@ -52,7 +52,7 @@ class BackedEventStore(MemoryEventStore):
     def metrics(self) -> StoreMetrics:
         """Returns the store's figures. `spilled_bytes` includes the bytes that wait in the log."""
         with self._changed:
-            put, read = self._log.mark, self._reader.place.mark
+            put, read = self._log.mark, self._reader.log_offset.mark
         metrics = super().metrics()
         return dataclasses.replace(
             metrics,

@@ -137,11 +137,11 @@ class PreparedFiles:
 
     def rewind(self, position: Position) -> None:
         with _sentence(self._directory):
-            place = position.order_key
-            for record in [each for each in (*self._prepared.values(), *self._committed) if each.prepared > place]:
+            order_key = position.order_key
+            for record in [each for each in (*self._prepared.values(), *self._committed) if each.prepared > order_key]:
                 self._remove(record)
                 self._forget(record)
-            for record in [each for each in self._committed if _commit_key(each) > place]:
+            for record in [each for each in self._committed if _commit_key(each) > order_key]:
                 self._local_copy(record)
                 if self._copies is not None:
                     self._copies.unmark(record)
@@ -198,9 +198,9 @@ def forget_prepared(destination_dir: Path) -> None:
     """Removes all records, because the stream continues at another position and the transactions may have been decided in between. Raises
     StagingError, NotSharedError.
     """
-    place = as_location(destination_dir)
-    if place.is_apart:
-        PreparedCopies(place).forget()
+    location = as_location(destination_dir)
+    if location.is_apart:
+        PreparedCopies(location).forget()
     directory = destination_dir / PREPARED_DIRECTORY
     with _sentence(directory):
         if directory.exists():

@@ -50,8 +50,8 @@ class CopyName:
 class PreparedCopies:
     """The copies of one destination. `token`: the lease's. Every method raises NotSharedError if the store does not answer."""
 
-    def __init__(self, place: LedgerLocation, token: int = 0) -> None:
-        self._place, self._token = place, token
+    def __init__(self, location: LedgerLocation, token: int = 0) -> None:
+        self._location, self._token = location, token
         self._names: dict[tuple[str, int], set[str]] = {}  # The known files of each record.
 
     def records(self) -> list[CopyName]:
@@ -111,7 +111,7 @@ class PreparedCopies:
         self._names = {}
 
     def __str__(self) -> str:
-        return self._place.sibling_url("prepared")
+        return self._location.sibling_url("prepared")
 
     def _remove(self, record: CopyName, kind: str) -> None:
         """Removes the files of one kind of a record. Events are removed before the mark of their commit, so that events of a committed
@@ -129,7 +129,7 @@ class PreparedCopies:
         return max(names, key=lambda name: int(name.split(".")[2]), default="")
 
     def _folder(self) -> StoreFolder:
-        return StoreFolder(str(self), resolved(dict(self._place.storage_options)))
+        return StoreFolder(str(self), resolved(dict(self._location.storage_options)))
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

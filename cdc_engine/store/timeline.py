@@ -139,8 +139,8 @@ def batch_end(
         transactions = max(transactions, entry.start.transactions + int(min(fits_bytes, fits_events)))
     transactions = max(transactions, get.transactions + 1)
     index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)
-    places = range(first, index + 1)
-    alone = next((place for place in places if entries[place].stands_alone(isolated=isolated)), None)
+    indices = range(first, index + 1)
+    alone = next((place for place in indices if entries[place].stands_alone(isolated=isolated)), None)
     if alone is not None:
         transactions = max(entries[alone].start.transactions, get.transactions + 1)
         index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)

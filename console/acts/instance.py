@@ -100,8 +100,8 @@ def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iter
     """Yields new lines until `stopping` is set. A file that was created again is read from its beginning."""
     places = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
-        for file, place in list(places.items()):
-            text, places[file] = _since(file, place)
+        for file, offset in list(places.items()):
+            text, places[file] = _since(file, offset)
             yield from (line for line in text.splitlines() if concerns(line, name))
 
 
@@ -122,14 +122,14 @@ def _tail(file: Path) -> str:
     return _since(file, max(0, file.stat().st_size - TAIL_BYTES_MAX))[0]
 
 
-def _since(file: Path, place: int) -> tuple[str, int]:
+def _since(file: Path, offset: int) -> tuple[str, int]:
     """Returns the complete lines from an offset on, and the offset after them."""
     try:
         with file.open("rb") as opened:
-            opened.seek(place if place <= file.stat().st_size else 0)
+            opened.seek(offset if offset <= file.stat().st_size else 0)
             begun, content = opened.tell(), opened.read()
     except OSError:
-        return "", place
+        return "", offset
     whole = content[: content.rfind(b"\n") + 1]
     return whole.decode(errors="replace"), begun + len(whole)
 

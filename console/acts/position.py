@@ -28,18 +28,20 @@ from sluice.console.toolchain.errors import SetupError
 _PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
-def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
+def request(location: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
     """Returns the position that an operator requests. Raises ConfigurationError unless exactly one is given, in a valid form."""
-    if [bool(place or moment), bool(gtid), latest, earliest].count(True) != 1:
+    if [bool(location or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
             "give the position: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
         )
     at_us = time_us(moment, time.time_ns() // 1000) if moment else None
-    if not place:
+    if not location:
         return RequestedPosition(gtid_set=gtid, time_us=at_us, earliest=earliest)
-    found = _PLACE.fullmatch(place)
+    found = _PLACE.fullmatch(location)
     if not found:
-        raise ConfigurationError(f"{place!r} is not a position in a binlog; write FILE:OFFSET, as in binlog.000042:4")
+        raise ConfigurationError(
+            f"{location!r} is not a position in a binlog; write FILE:OFFSET, as in binlog.000042:4"
+        )
     if moment and found["offset"]:
         raise ConfigurationError("say either an offset or a time in the file, not both")
     return RequestedPosition(

@@ -56,7 +56,7 @@ def _pending_json(destination: str, change: PendingSchemaChange) -> dict[str, An
     return {
         **shown,
         "statement": record.statement,
-        "position": record.place,
+        "position": record.position,
         "items": [{"change": what, "plans": plans} for what, plans in record.items],
         "choices": list(record.choices),
     }

@@ -171,11 +171,11 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
 
 
 def _has_ledger(config: SluiceConfig, name: str) -> bool:
-    place = config.ledger_location(name)
+    location = config.ledger_location(name)
     try:
-        return bool(ledger_text(place))
+        return bool(ledger_text(location))
     finally:
-        if place.kind == "zookeeper":
+        if location.kind == "zookeeper":
             from sluice.cdc_engine.records.zookeeper_client import end_shared_clients  # noqa: PLC0415  as above
 
             end_shared_clients()

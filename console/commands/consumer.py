@@ -27,9 +27,9 @@ def consumer_forget(
     from sluice.console.source.query import engine_dir  # noqa: PLC0415
 
     directory = engine_dir(load_config(), destination)
-    place = consumer_of(directory, client_id).cursor
+    position = consumer_of(directory, client_id).cursor
     question = (
-        f"Remove consumer {client_id} of {destination}? It never gets the changes after {place} that are no longer in "
+        f"Remove consumer {client_id} of {destination}? It never gets the changes after {position} that are no longer in "
         "memory."
     )
     if not yes and not typer.confirm(question):

@@ -210,8 +210,8 @@ def _sql_type(kind: str) -> str:
 
 def render(steps: Sequence[LifeStep]) -> Table:
     shown = Table("happened", "committed in the source", "values", "version", "batch", "up to", "run")
-    for place, step in enumerate(steps):
-        before = steps[place + 1].values if place + 1 < len(steps) else {}
+    for index, step in enumerate(steps):
+        before = steps[index + 1].values if index + 1 < len(steps) else {}
         commit = step.commit
         shown.add_row(
             step.happened,

@@ -79,9 +79,9 @@ def render(records: Iterable[Record]) -> Table:
     for record in records:
         raw = record["raw"]
         digits = raw[:RAW_SHOWN].hex(" ") + (" …" if len(raw) > RAW_SHOWN else "")
-        place = f"{record['file']}:{record['offset']}"
+        location = f"{record['file']}:{record['offset']}"
         reason, when = record["reason"], record["commit_time"].isoformat(" ", "seconds")
-        shown.add_row(_name(record), record["column"], record["key"], digits, reason, place, when)
+        shown.add_row(_name(record), record["column"], record["key"], digits, reason, location, when)
     return shown
 
 
@@ -176,9 +176,9 @@ def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> t
         "order_key": pa.array([records[number]["order_key"] for number in chosen], pa.int64()),
         "value": pa.concat_arrays([decoded[number] for number in chosen]),
     }
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         texts = [None if rows[number].get(name) is None else str(rows[number][name]) for number in chosen]
-        columns[f"named_{place}"] = pa.array(texts, pa.string())
+        columns[f"named_{index}"] = pa.array(texts, pa.string())
     return pa.table(columns), names
 
 

@@ -46,7 +46,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
             "filter": str(each.get("filter") or ""),
             "state": str(each.get("state") or "IDLE"),
             "reason": str(each.get("reason") or ""),
-            "position": _place(each.get("position"), each.get("members")),
+            "position": _location(each.get("position"), each.get("members")),
             "behind_seconds": round(float(each.get("behind_seconds") or 0.0), 1),
             "waiting": int(each.get("waiting") or 0),
             "late": int(each.get("late") or 0),
@@ -122,10 +122,10 @@ def _who(consumer: Mapping[str, Any]) -> str:
     return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
-def _place(position: Any, members: Any = None) -> str:
+def _location(position: Any, members: Any = None) -> str:
     """Formats a position like `status.place`; for a group, one position per member."""
     if isinstance(members, dict) and members:
-        return ", ".join(f"{name} {_place(each)}" for name, each in sorted(members.items()))
+        return ", ".join(f"{name} {_location(each)}" for name, each in sorted(members.items()))
     if not isinstance(position, dict):
         return ""
     return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"

@@ -267,8 +267,8 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         state=state,
         reason=reason,
         waiting="" if stale else str(engine.get("waiting") or ""),
-        cursor=place(meta.get("cursor")),
-        position=place(engine.get("position")),
+        cursor=location(meta.get("cursor")),
+        position=location(engine.get("position")),
         lag_seconds=round(float(engine["lag_seconds"]), 1) if "lag_seconds" in engine else None,
         retention_left_hours=_left_now(engine.get("retention_left_hours"), age_seconds if stale else 0.0),
         oldest_binlog_hours=None if stale else engine.get("oldest_binlog_hours"),
@@ -488,7 +488,7 @@ def _record(text: str) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def place(position: Any) -> str:
+def location(position: Any) -> str:
     """Formats a position's record as `file:offset@epoch`; empty without a position."""
     if not isinstance(position, dict):
         return ""
@@ -497,4 +497,4 @@ def place(position: Any) -> str:
 
 def _outstanding(batch: dict[str, Any]) -> dict[str, Any]:
     shown = {key: batch.get(key) for key in ("batch_id", "delivery", "rows", "bytes", "tables")}
-    return {**shown, "end": place(batch.get("end"))}
+    return {**shown, "end": location(batch.get("end"))}

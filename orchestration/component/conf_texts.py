@@ -21,14 +21,14 @@ OWN_PROCESS = {"kind": "remote"}
 
 def folder_texts(directory: Path) -> ConfFiles:
     """Returns the texts of a conf/. Raises ConfigurationError if it does not give the engines a process of their own."""
-    texts = read_conf_files(directory.resolve())
-    engine = mapping_of(MAIN, texts.main, []).get("engine")
+    files = read_conf_files(directory.resolve())
+    engine = mapping_of(MAIN, files.main, []).get("engine")
     if not isinstance(engine, dict) or engine.get("kind") != OWN_PROCESS["kind"]:
         raise ConfigurationError(
-            f"{texts.directory / MAIN}: in a code location of yours the engines need a process of their own, because Dagster replaces "
+            f"{files.directory / MAIN}: in a code location of yours the engines need a process of their own, because Dagster replaces "
             "the process of a code location at any time; write: engine: {kind: remote}"
         )
-    return texts
+    return files
 
 
 def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[str, Mapping[str, Any]]) -> ConfFiles:
@@ -41,11 +41,11 @@ def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[
     )
 
 
-def write_conf(texts: ConfFiles) -> None:
+def write_conf(files: ConfFiles) -> None:
     """Writes texts to their folder if they differ from its content, and removes files of other destinations. Raises OSError."""
-    folder = texts.directory / "destinations"
-    wanted = {texts.directory / MAIN: texts.main}
-    wanted |= {folder / f"{name}.yaml": text for name, text in texts.destinations.items()}
+    folder = files.directory / "destinations"
+    wanted = {files.directory / MAIN: files.main}
+    wanted |= {folder / f"{name}.yaml": text for name, text in files.destinations.items()}
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in wanted.items():
         if not path.exists() or path.read_text() != text:

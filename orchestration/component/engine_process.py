@@ -34,15 +34,15 @@ LOG_LINE_MAX = 300
 class StartingHost:
     """Implements `ports.EngineHost` with calls to the engines' process. `starts`: starts the process if none answers."""
 
-    def __init__(self, remote: RemoteHost, config: SluiceConfig, texts: ConfFiles, *, starts: bool) -> None:
+    def __init__(self, remote: RemoteHost, config: SluiceConfig, files: ConfFiles, *, starts: bool) -> None:
         self.remote = remote
-        self._engines = EngineProcess(config.data_dir, texts) if starts else None
-        self._texts, self._written = texts, False
+        self._engines = EngineProcess(config.data_dir, files) if starts else None
+        self._files, self._written = files, False
 
     def get_or_start(self, destination: str) -> RemoteEngine:
         """Returns the engine like `RemoteHost`. Raises EngineStartingError while the process starts."""
-        if not self._written and self._texts.directory.parts[-2:] == INLINE_FOLDER.parts:
-            write_conf(self._texts)
+        if not self._written and self._files.directory.parts[-2:] == INLINE_FOLDER.parts:
+            write_conf(self._files)
         self._written = True
         if self._engines is None:
             return self.remote.get_or_start(destination)
@@ -55,14 +55,14 @@ class StartingHost:
             raise
 
     def conf_troubles(self, destination: str) -> tuple[str, ...]:
-        return self.remote.conf_troubles(destination, self._texts.digest(destination))
+        return self.remote.conf_troubles(destination, self._files.digest(destination))
 
 
 class EngineProcess:
     """The process that keeps the engines, which a code server starts. Another code server may have started the one that runs."""
 
-    def __init__(self, data_dir: Path, texts: ConfFiles) -> None:
-        self._data_dir, self._texts = data_dir, texts
+    def __init__(self, data_dir: Path, files: ConfFiles) -> None:
+        self._data_dir, self._files = data_dir, files
         self.log = data_dir / "logs" / "engine-process.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._started = -START_SECONDS_MAX
@@ -102,8 +102,8 @@ class EngineProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=self._texts.directory.parent,
-                env={**os.environ, "SLUICE_CONF": str(self._texts.directory)},
+                cwd=self._files.directory.parent,
+                env={**os.environ, "SLUICE_CONF": str(self._files.directory)},
                 # Ctrl-C in Dagster's terminal must not reach this process, which ends in order when no tick wants it.
                 start_new_session=True,
             )

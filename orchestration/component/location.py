@@ -62,21 +62,21 @@ def build_definitions(
     Delta table; it gets the `AssetSpec` and a `TranslatedTable`. `source_translation`: the same for the asset of a table in the source.
     `starts_engine`: the sensors start the engines and Spark if no process answers. Raises ConfigurationError.
     """
-    texts = folder_texts(usual_conf_dir() if conf_dir is None else Path(conf_dir))
-    return location_definitions(texts, Translations(translation, source_translation), starts_engine=starts_engine)
+    files = folder_texts(usual_conf_dir() if conf_dir is None else Path(conf_dir))
+    return location_definitions(files, Translations(translation, source_translation), starts_engine=starts_engine)
 
 
-def location_definitions(texts: ConfFiles, translations: Translations, *, starts_engine: bool) -> dg.Definitions:
+def location_definitions(files: ConfFiles, translations: Translations, *, starts_engine: bool) -> dg.Definitions:
     """Returns the definitions for these texts of conf/. Raises ConfigurationError if this code location already has another conf/."""
-    if _here.directory not in {None, texts.directory}:
+    if _here.directory not in {None, files.directory}:
         raise ConfigurationError(
-            f"this code location has Sluice's settings in {_here.directory} already, so those in {texts.directory} are refused: put all "
+            f"this code location has Sluice's settings in {_here.directory} already, so those in {files.directory} are refused: put all "
             "destinations into one component, or into one conf/"
         )
-    _here.directory = texts.directory
-    in_use = _in_use(texts)
+    _here.directory = files.directory
+    in_use = _in_use(files)
     use_translations(translations)
-    config, shown = in_use.config, in_use.texts
+    config, shown = in_use.config, in_use.files
 
     @functools.cache
     def host() -> StartingHost:
@@ -92,13 +92,13 @@ def location_definitions(texts: ConfFiles, translations: Translations, *, starts
     return definitions_of(config, real_ports(shown, host, troubles, lambda: host().remote))
 
 
-def _in_use(texts: ConfFiles) -> InUse:
+def _in_use(files: ConfFiles) -> InUse:
     """In a run, returns the configuration that the run's code server wrote. Otherwise reads the texts, and writes them for runs."""
     written = os.environ.get(VARIABLE, "")
     kept = read_kept(Path(written)) if written and written != _here.wrote else None
-    if kept is not None and kept[0].directory == texts.directory:
+    if kept is not None and kept[0].directory == files.directory:
         return InUse(config_of(kept[0]), *kept)
-    in_use = InUse(config_of(texts), texts)
+    in_use = InUse(config_of(files), files)
     _discover(in_use.config)
     try:
         _write_down(in_use)
@@ -111,7 +111,7 @@ def _write_down(in_use: InUse) -> None:
     """Writes the texts and the lists of tables, for the runs of this process, to files that are named after their content. Raises
     OSError.
     """
-    config, digest = in_use.config, hashlib.sha256(repr(in_use.texts).encode(errors="surrogateescape"))
+    config, digest = in_use.config, hashlib.sha256(repr(in_use.files).encode(errors="surrogateescape"))
     for name in sorted(config.destinations):
         digest.update(_digest_of_tables(config, name).encode())
     path = kept_file(config.data_dir, f"{ROLE}-{digest.hexdigest()[:16]}")

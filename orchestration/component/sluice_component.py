@@ -91,6 +91,6 @@ class SluiceComponent(dg.Component, Resolvable):
             raise ConfigurationError(
                 "SluiceComponent: `settings` belong to inline `destinations`; with `conf` write them there"
             )
-        texts = folder_texts(root / self.conf) if self.conf else inline_texts(root, self.settings, self.destinations)
+        files = folder_texts(root / self.conf) if self.conf else inline_texts(root, self.settings, self.destinations)
         translations = Translations(self.translation, self.source_translation)
-        return location_definitions(texts, translations, starts_engine=self.starts_engine)
+        return location_definitions(files, translations, starts_engine=self.starts_engine)

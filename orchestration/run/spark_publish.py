@@ -58,7 +58,7 @@ def spark_publish(
         rows=record.rows,
         changes=records.changes(record),
         cascades=records.cascades(record),
-        place=_place(record, ledger.cursor.order_key if ledger.cursor else -1),
+        order_key=_order_key(record, ledger.cursor.order_key if ledger.cursor else -1),
         read_at_us=record.read_at_us or time.time_ns() // 1000,
         run=run,
         epoch=ledger.epoch,
@@ -92,7 +92,7 @@ def spark_publish(
         raise MergeFailedError(told(config, error)) from error
 
 
-def _place(record: SnapshotRecord, cursor_key: int) -> int:
+def _order_key(record: SnapshotRecord, cursor_key: int) -> int:
     """Returns the order key up to which all changes are merged. For a table without a key, it is that of the position at which the table
     was read.
     """

@@ -23,10 +23,10 @@ def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> Tab
     """Returns the table locks of one run. `run`: its id, which processes that wait for a lock see."""
     from sluice.spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
 
-    place = config.ledger_location(destination)
+    location = config.ledger_location(destination)
 
     def lock(path: str) -> StoredTableLock:
-        return StoredTableLock(place, path.removeprefix(config.lake))
+        return StoredTableLock(location, path.removeprefix(config.lake))
 
     who = f"run {run} of {destination}" if run else f"a run of {destination}"
     return TableLocks(lock=lock, who=who)

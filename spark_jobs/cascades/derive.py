@@ -227,7 +227,7 @@ class _Derivation:
         applied = self._applied
         every: list[Image | Event] = [image for image in images if image.at.order_key > applied[image.table]]
         every += self._events
-        return sorted(every, key=lambda each: (each.at.order_key, each.at.place, isinstance(each, Event)))
+        return sorted(every, key=lambda each: (each.at.order_key, each.at.index, isinstance(each, Event)))
 
     def _images(self, name: str) -> list[Image]:
         key = next(each.key for each in self._cascades.values() if each.child_name == name)

@@ -53,7 +53,7 @@ class _Piece:
     """A segment in progress: the staged segment (None for a new one), with the sequence numbers of its rows and the derived images."""
 
     segment: Segment | None
-    places: list[int]
+    indices: list[int]
     derived: list[Derived]
 
 
@@ -87,11 +87,11 @@ def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
     """Assigns each derived image to the segment of its transaction, or to the one before it. If the table was altered in between, a new
     segment is inserted.
     """
-    places, begin = positions_of(table), 0
+    indices, begin = positions_of(table), 0
     pieces: list[_Piece] = []
     for segment in table.segments:
         rows = segment.rows if isinstance(segment, ChangesSegment) else 0
-        pieces.append(_Piece(segment, places[begin : begin + rows], []))
+        pieces.append(_Piece(segment, indices[begin : begin + rows], []))
         begin += rows
     for image in derived:
         index = next((i for i, each in enumerate(pieces) if _end(each) >= image.at.order_key), len(pieces))
@@ -139,7 +139,7 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
     order = pa.table(
         {
             "key": pa.concat_arrays([own[ORDER_KEY].combine_chunks(), order_keys]),
-            "place": pa.array([*piece.places, *(image.at.place for image in piece.derived)], pa.int64()),
+            "place": pa.array([*piece.indices, *(image.at.index for image in piece.derived)], pa.int64()),
             "derived": pa.array([0] * own.num_rows + [1] * len(piece.derived)),
             "row": pa.array(range(rows.num_rows)),
         }
@@ -161,7 +161,7 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[LakeColumn, ...], pie
     operations: Any = rows[OPERATION].to_pylist()
     order_keys: Any = rows[ORDER_KEY].to_pylist()
     times = [_us(image.at.commit_time) for image in piece.derived]
-    bounds = [_bounds(staged, place, name, piece) for place, name in enumerate(key)]
+    bounds = [_bounds(staged, index, name, piece) for index, name in enumerate(key)]
     return ChangesSegment(
         file=path,
         size_bytes=path.stat().st_size,
@@ -187,11 +187,11 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[LakeColumn, ...], pie
     )
 
 
-def _bounds(staged: ChangesSegment | None, place: int, name: str, piece: _Piece) -> tuple[Any, Any]:
+def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece) -> tuple[Any, Any]:
     """Returns minimum and maximum of a key column, with the derived images; None for an unknown bound."""
     values = [image.values[name.lower()] for image in piece.derived]
     if staged is not None:
-        values += [staged.key_min[place], staged.key_max[place]] if place < len(staged.key_min) else [None]
+        values += [staged.key_min[index], staged.key_max[index]] if index < len(staged.key_min) else [None]
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
     if whole or all(isinstance(value, str) for value in values):
         return min(values), max(values)
@@ -228,12 +228,12 @@ def _record(image: Derived, columns: tuple[LakeColumn, ...], *, partial: bool) -
         ORDER_KEY: image.at.order_key,
         COMMIT_TIME: image.at.commit_time,
     }
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         known = column.name.lower() in image.values
         record[column.name] = image.values.get(column.name.lower())
         if partial:
-            group = f"{PRESENT}{place // GROUP_COLUMNS}"
-            record[group] = record.get(group, 0) | (int(known) << place % GROUP_COLUMNS)
+            group = f"{PRESENT}{index // GROUP_COLUMNS}"
+            record[group] = record.get(group, 0) | (int(known) << index % GROUP_COLUMNS)
     return {**record, "_sluice_moved": False} if partial else record
 
 

@@ -36,7 +36,7 @@ class ChangeOrder:
     """
 
     order_key: int
-    place: int
+    index: int
     commit_time: Any
 
 
@@ -240,9 +240,9 @@ class Play:
 
     def _carry(self, event: Event) -> None:
         """Applies an event to the child tables depth first, as the server does."""
-        if self._place != (event.at.order_key, event.at.place):
+        if self._place != (event.at.order_key, event.at.index):
             self._touched.clear()
-            self._place = event.at.order_key, event.at.place
+            self._place = event.at.order_key, event.at.index
         self._hidden.clear()
         waiting = [(event.parent, event.old, event.new)]
         begin = True

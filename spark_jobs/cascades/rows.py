@@ -65,7 +65,7 @@ class StagedImages:
         all images of a row whose key changes.
         """
         pointing = keys | self._pointing(wanted)
-        places, begin = positions_of(self.table), 0
+        indices, begin = positions_of(self.table), 0
         for segment in self.table.segments:
             if not isinstance(segment, ChangesSegment):
                 at = ChangeOrder(segment.order_key, -1, None)
@@ -74,7 +74,7 @@ class StagedImages:
                 elif segment.alterations or segment.fills:
                     yield Image(at, self.table.name, -1, {})
                 continue
-            yield from self._images(segment, places[begin : begin + segment.rows], wanted, pointing)
+            yield from self._images(segment, indices[begin : begin + segment.rows], wanted, pointing)
             begin += segment.rows
 
     def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
@@ -147,10 +147,10 @@ def _joined(keys: set[Values], moves: Sequence[set[Values]]) -> set[Values]:
     return found
 
 
-def _has(segment: ChangesSegment, row: dict[str, Any], place: int) -> bool:
+def _has(segment: ChangesSegment, row: dict[str, Any], index: int) -> bool:
     if not segment.partial:
         return True
-    return bool(row[f"{PRESENT}{place // GROUP_COLUMNS}"] >> place % GROUP_COLUMNS & 1)
+    return bool(row[f"{PRESENT}{index // GROUP_COLUMNS}"] >> index % GROUP_COLUMNS & 1)
 
 
 def _points(
@@ -158,11 +158,11 @@ def _points(
 ) -> bool:
     """Returns whether a row refers to a wanted value, or may do so if it lacks some of the columns."""
     for columns in names:
-        known = {place: coarse(row[name]) for place, name in enumerate(columns) if name in row}
+        known = {index: coarse(row[name]) for index, name in enumerate(columns) if name in row}
         if len(known) == len(columns):
             if tuple(known.values()) in wanted[columns]:
                 return True
-        elif known and any(all(each[place] == value for place, value in known.items()) for each in wanted[columns]):
+        elif known and any(all(each[index] == value for index, value in known.items()) for each in wanted[columns]):
             return True
     return False
 
@@ -204,12 +204,12 @@ def _select(
 ) -> str:
     columns = {name: f"t.{sql_text.identifier(table.snapshot.columns[name][0])}" for name in cascade.columns}
     kinds = ["string" if types[name] == "binary" else types[name] for name in cascade.columns]
-    schema = ", ".join(f"w{place} {kind}" for place, kind in enumerate(kinds))
+    schema = ", ".join(f"w{index} {kind}" for index, kind in enumerate(kinds))
     rows = [tuple(each.hex().upper() if isinstance(each, bytes) else each for each in row) for row in values]
     session.spark.createDataFrame(sorted(rows, key=repr), schema).createOrReplaceTempView(WANTED_VIEW)
     equal, unsure = [], []
-    for place, (name, column) in enumerate(columns.items()):
-        equal.append(f"{_coarse_sql(column, types[name])} = w{place}")
+    for index, (name, column) in enumerate(columns.items()):
+        equal.append(f"{_coarse_sql(column, types[name])} = w{index}")
         if types[name] == "string":
             unsure.append(f"{column} RLIKE '[^ -~]'")
     there = f"SELECT t.* FROM {sql_text.delta_path(table.path)} AS t"

@@ -22,15 +22,15 @@ RANK = "_sluice_rank"
 
 def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> str:
     """Returns the statement for a view of the staged file: in its object store, or where the run makes local files readable for Spark."""
-    return parquet_view(view, segment.stored or uploaded.place(segment.file), staged_types(segment))
+    return parquet_view(view, segment.stored or uploaded.location(segment.file), staged_types(segment))
 
 
-def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:
+def parquet_view(view: str, location: str, types: Mapping[str, str]) -> str:
     """Returns the statement for a view of a Parquet file, or of all files in a folder, by URL. It names the columns, so that Spark need not
     read a footer for them.
     """
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
-    path = sql_text.text(spark_path(place))
+    path = sql_text.text(spark_path(location))
     return (
         f"CREATE OR REPLACE TEMPORARY VIEW {sql_text.identifier(view)} ({columns}) USING parquet OPTIONS (path {path})"
     )

@@ -44,8 +44,8 @@ def source(view: str, segment: ChangesSegment, applied_order_key: int, target: s
 
 def present(segment: ChangesSegment, name: str, prefix: str) -> str:
     """Returns the expression of whether a row has this column of the table."""
-    place = [column.name for column in segment.columns].index(name)
-    return f"getbit({prefix}{PRESENT}{place // GROUP_COLUMNS}, {place % GROUP_COLUMNS}) = 1"
+    index = [column.name for column in segment.columns].index(name)
+    return f"getbit({prefix}{PRESENT}{index // GROUP_COLUMNS}, {index % GROUP_COLUMNS}) = 1"
 
 
 def whole(segment: ChangesSegment, prefix: str) -> str:
@@ -87,11 +87,11 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
     An image that the lake has already only determines under which key the lake has the row. A batch that was handed out again with
     another range may begin with such images.
     """
-    places = range(len(segment.key))
+    indices = range(len(segment.key))
     names = [sql_text.identifier(name) for name in segment.key]
-    origins = [f"CASE WHEN {BIRTH} IS NULL THEN {names[k]} ELSE {ORIGIN}{k} END AS {ROW_OF}{k}" for k in places]
+    origins = [f"CASE WHEN {BIRTH} IS NULL THEN {names[k]} ELSE {ORIGIN}{k} END AS {ROW_OF}{k}" for k in indices]
     rows = f"SELECT *, {', '.join(origins)}, coalesce({BIRTH}, 0L) AS {SINCE} FROM {sql_text.identifier(view)}"
-    held = {f"{HELD}{k}": f"{ROW_OF}{k}" for k in places}
+    held = {f"{HELD}{k}": f"{ROW_OF}{k}" for k in indices}
     fresh, born = "true", f"{SINCE} > 0"
     if applied_order_key >= segment.first_order_key:
         fresh = f"{ORDER_KEY} > {applied_order_key}L"
@@ -99,12 +99,12 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
         is_known = f"(max({known}) OVER of_row) IS NOT NULL"
         held = {
             f"{HELD}{k}": f"CASE WHEN {is_known} THEN max_by({names[k]}, {known}) OVER of_row ELSE {ROW_OF}{k} END"
-            for k in places
+            for k in indices
         }
         born = f"{SINCE} > 0 AND NOT ({is_known})"
-    life = ", ".join([*(f"{ROW_OF}{k}" for k in places), SINCE])
+    life = ", ".join([*(f"{ROW_OF}{k}" for k in indices), SINCE])
     states = _last_states(rows, segment, life, fresh, {**held, BORN: born})
-    at_home = " AND ".join(f"{names[k]} <=> {HELD}{k}" for k in places)
+    at_home = " AND ".join(f"{names[k]} <=> {HELD}{k}" for k in indices)
     return f"SELECT *, {BORN} OR NOT ({at_home}) AS {MOVED} FROM ({states})"
 
 

@@ -60,7 +60,7 @@ def _view(session: LakeSession, values: RowValues) -> None:
 
 
 def _named(values: RowValues) -> list[str]:
-    return [f"{NAMED}{place}" for place in range(len(values.names))]
+    return [f"{NAMED}{index}" for index in range(len(values.names))]
 
 
 def _meets(session: LakeSession, target: str, column: str, values: RowValues) -> str:

@@ -73,7 +73,7 @@ class StagedInterval:
             owner=batch.owner(table),
             target=target,
             key=segment.key,
-            place=(up_to, int(str(self.end.get("time_us") or 0))),
+            position=(up_to, int(str(self.end.get("time_us") or 0))),
             record=commit_record(batch, table, segment, context.run),
             storage_options=context.storage_options,
             records=context.records,

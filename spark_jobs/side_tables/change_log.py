@@ -48,13 +48,13 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 
 
 def append_event(
-    table: SideTable, operation: str, place: tuple[int, int], record: Mapping[str, Any], user_metadata: str
+    table: SideTable, operation: str, position: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
     """Appends a row for an event that is in no segment, once per position (order key, commit time in µs). `table`: with an app ID of
     its own.
     """
-    rows = event_row(_without_images(), operation, *place, json.dumps(record))
-    return _append(table, rows.schema, rows.to_batches, place[0], user_metadata)
+    rows = event_row(_without_images(), operation, *position, json.dumps(record))
+    return _append(table, rows.schema, rows.to_batches, position[0], user_metadata)
 
 
 def append_read(
@@ -63,7 +63,7 @@ def append_read(
     columns: Sequence[LakeColumn],
     *,
     since: int,
-    place: tuple[int, int],
+    position: tuple[int, int],
     told: Mapping[str, Any],
     user_metadata: str,
 ) -> bool:
@@ -79,16 +79,18 @@ def append_read(
     own = LogRows(names=placed(table.name, columns, _images_of(table)).names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from event_row(own.schema, READ, *place, json.dumps(told)).to_batches()
-        yield from (own.read(batch, READ, since, place[1]) for name in names for batch in _batches(chunks.opened(name)))
+        yield from event_row(own.schema, READ, *position, json.dumps(told)).to_batches()
+        yield from (
+            own.read(batch, READ, since, position[1]) for name in names for batch in _batches(chunks.opened(name))
+        )
 
-    return _append(table, own.schema, batches, place[0], user_metadata)
+    return _append(table, own.schema, batches, position[0], user_metadata)
 
 
 def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: str) -> bool:
     types = {field.name: field.type for field in pq.read_schema(segment.file)}
-    place = placed(table.name, segment.columns, _images_of(table))
-    own = LogRows(names=place.names, types=types)
+    columns = placed(table.name, segment.columns, _images_of(table))
+    own = LogRows(names=columns.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
         # `applied` cannot be read while deltalake consumes the batches.

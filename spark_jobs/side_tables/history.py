@@ -95,7 +95,7 @@ class History:
         mirror: DeltaTable,
         version: int,
         key: Sequence[str],
-        place: tuple[int, int],
+        position: tuple[int, int],
         user_metadata: str,
         *,
         at_place: bool = False,
@@ -107,31 +107,31 @@ class History:
         `Differs`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
         """
         at = mirror.at(version)
-        differed = self._take(at, key, place, user_metadata, at_place=at_place)
-        if place[0] > self.table.applied:
-            self.table.mark(place[0], user_metadata)
+        differed = self._take(at, key, position, user_metadata, at_place=at_place)
+        if position[0] > self.table.applied:
+            self.table.mark(position[0], user_metadata)
         return differed
 
     def _take(
-        self, at: DeltaTable, key: Sequence[str], place: tuple[int, int], user_metadata: str, *, at_place: bool
+        self, at: DeltaTable, key: Sequence[str], position: tuple[int, int], user_metadata: str, *, at_place: bool
     ) -> bool:
         columns = [
             LakeColumn(name=name, type=kind)
             for name, kind in at.snapshot.schema
             if name not in {ORDER_KEY, COMMIT_TIME, OPERATION, DELETED}
         ]
-        names = self._give(columns, key, pa.schema(at.log.schema().to_arrow()), (place[0], user_metadata))
+        names = self._give(columns, key, pa.schema(at.log.schema().to_arrow()), (position[0], user_metadata))
         deleted = f"coalesce({DELETED}, false)" if DELETED in at.snapshot.columns else ""
         differs = history_sql.HistoryDifference(
             names=names,
             key=tuple(key),
-            order_key=place[0],
-            time_us=place[1],
+            order_key=position[0],
+            time_us=position[1],
             deleted=deleted,
             at_place=at_place,
             left=self._left(names),
         )
-        commit = dataclasses.replace(self._aside(place[0], user_metadata), reads=True)
+        commit = dataclasses.replace(self._aside(position[0], user_metadata), reads=True)
         keys = _spelled(names, key)
         unread = sorted(frozenset(at.log.protocol().reader_features or ()) - FEATURES)
         if unread and self.session is None:
@@ -157,23 +157,23 @@ class History:
         selection: str,
         read: tuple[Sequence[LakeColumn], pa.Schema],
         key: Sequence[str],
-        place: tuple[int, int],
+        position: tuple[int, int],
         user_metadata: str,
     ) -> bool:
         """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection`: Spark's SELECT
         of the rows with Sluice's columns. `read`: the other columns, and the schema of their files.
         """
-        names = self._give(read[0], key, read[1], (place[0], user_metadata))
+        names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._left(names)
         differs = history_sql.HistoryDifference(
-            names=names, key=tuple(key), order_key=place[0], time_us=place[1], left=left
+            names=names, key=tuple(key), order_key=position[0], time_us=position[1], left=left
         )
         ours = sql_text.delta_path(self.table.path)
         query = differs.query(f"({selection})", ours, sql_text.identifier, "timestamp_micros")
-        commit = dataclasses.replace(self._aside(place[0], user_metadata), reads=True)
+        commit = dataclasses.replace(self._aside(position[0], user_metadata), reads=True)
         differed = self._by_spark(query, _spelled(names, key), self._row_count, commit)
-        if place[0] > self.table.applied:
-            self.table.mark(place[0], user_metadata)
+        if position[0] > self.table.applied:
+            self.table.mark(position[0], user_metadata)
         return differed
 
     def _commit(self, order_key: int, user_metadata: str) -> Commit:
@@ -245,12 +245,12 @@ class History:
         """Adds new columns. Rows that get a value from the statement are closed, and opened again with that value."""
         if self.table.log is None:
             return False
-        place = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
+        columns = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
         if not segment.fills:
             self.table.mark(segment.order_key, user_metadata)
             return False
         types = {column.name: column.type for column in segment.columns}
-        fills = {place.names[name]: (value, types[name]) for name, value in segment.fills if name in place.names}
+        fills = {columns.names[name]: (value, types[name]) for name, value in segment.fills if name in columns.names}
         schema = self._schema()
         current = QueryBuilder().register("h", self.table.log).execute(f"SELECT * FROM h WHERE {IS_CURRENT}")
         rows: Any = pa.table(current.read_all()).select(schema.names).cast(schema)
@@ -265,7 +265,7 @@ class History:
         closed = _with(rows, ends)
         marks: Any = pa.array([True] * rows.num_rows + [False] * rows.num_rows)
         source = pa.concat_tables([closed, opened]).append_column(CLOSES, marks)
-        return self._merge(source, _spelled(place.names, segment.key), self._commit(segment.order_key, user_metadata))
+        return self._merge(source, _spelled(columns.names, segment.key), self._commit(segment.order_key, user_metadata))
 
     def _give(
         self, columns: Sequence[LakeColumn], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
@@ -377,7 +377,7 @@ class History:
             kinds = {**self.table.columns, CLOSES: "boolean"}
             self._session.sql(
                 parquet_view(
-                    VIEW, self._session.uploaded.place(path), {name: kinds[name] for name in source.column_names}
+                    VIEW, self._session.uploaded.location(path), {name: kinds[name] for name in source.column_names}
                 )
             )
             return self._by_spark(f"SELECT * FROM {VIEW}", keys, rows, commit)
@@ -434,9 +434,9 @@ class History:
 def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
     """Returns the rows with these columns, each with one value."""
     for name, value in values.items():
-        place = rows.schema.get_field_index(name)
+        index = rows.schema.get_field_index(name)
         column: Any = pa.array([value.as_py()], value.type).take(pa.array([0] * rows.num_rows, pa.int64()))
-        rows = rows.set_column(place, rows.schema.field(place), column.cast(rows.schema.field(place).type))
+        rows = rows.set_column(index, rows.schema.field(index), column.cast(rows.schema.field(index).type))
     return rows
 
 

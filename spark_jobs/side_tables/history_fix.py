@@ -58,7 +58,7 @@ class HistoryFix:
     owner: Owner
     target: TableTarget
     key: Sequence[str]
-    place: tuple[int, int]
+    position: tuple[int, int]
     record: str
     storage_options: Mapping[str, str]
     records: TableRecords
@@ -82,7 +82,7 @@ class HistoryFix:
         mirror = DeltaTable(self.owner.table, self.target.path, app_id_of(self.owner), self.storage_options)
         version = mirror.refresh().version
         history = History(table=table, folder=self.folder, session=self.session, by_spark=self.target.merge == "spark")
-        history.take(mirror, version, self.key, self.place, self.record)
+        history.take(mirror, version, self.key, self.position, self.record)
         settle(table, self.record)
         table.open().keep_on_disk(began)
         self.records.keep_side_table(self.owner.table, KIND, table.record)

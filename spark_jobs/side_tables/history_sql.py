@@ -66,9 +66,9 @@ class HistoryDifference:
         timestamp from microseconds.
         """
         names, time = self.names, f"{micros}({self.time_us})"
-        places = {name.lower(): at for at, name in enumerate(names)}
-        met = " AND ".join(f"m_{places[name.lower()]} = c_{places[name.lower()]}" for name in self.key)
-        others = [at for name, at in places.items() if name not in {each.lower() for each in self.key}]
+        indices = {name.lower(): at for at, name in enumerate(names)}
+        met = " AND ".join(f"m_{indices[name.lower()]} = c_{indices[name.lower()]}" for name in self.key)
+        others = [at for name, at in indices.items() if name not in {each.lower() for each in self.key}]
         # deltalake's parser reads `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"

@@ -124,22 +124,22 @@ class LogRows:
         ]
         return pa.RecordBatch.from_arrays([_flat(each) for each in columns], schema=self.schema)
 
-    def _image(self, images: pa.Table, places: Numbers) -> Any:
-        at: Any = pa.array(places, mask=places < 0)
+    def _image(self, images: pa.Table, indices: Numbers) -> Any:
+        at: Any = pa.array(indices, mask=indices < 0)
         values = [_flat(images[name].take(at)) for name in self.names]
         fields = [pa.field(self.names[name], self.types[name]) for name in self.names]
-        return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(places < 0))
+        return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(indices < 0))
 
-    def _present(self, images: pa.Table, places: Numbers) -> Any:
+    def _present(self, images: pa.Table, indices: Numbers) -> Any:
         """Returns the names of the columns in an image; NULL if it has all of them."""
         groups = [name for name in images.column_names if name.startswith(PRESENT)]
         if not groups:
-            return pa.nulls(len(places), pa.list_(pa.string()))
+            return pa.nulls(len(indices), pa.list_(pa.string()))
         bits = np.stack([np.asarray(images[name]) for name in groups], axis=1)
         kinds, of_image = np.unique(bits, axis=0, return_inverse=True)
         lists: Any = pa.array([self._named(kind.tolist()) for kind in kinds], pa.list_(pa.string()))
-        found = of_image.reshape(-1)[np.maximum(places, 0)]
-        return lists.take(pa.array(found, mask=places < 0))
+        found = of_image.reshape(-1)[np.maximum(indices, 0)]
+        return lists.take(pa.array(found, mask=indices < 0))
 
     def _named(self, groups: Sequence[int]) -> list[str] | None:
         names = list(self.names)

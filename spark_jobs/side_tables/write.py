@@ -166,9 +166,9 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
                 _leave_old_name(given, share, segment)
                 refuse_other_name(staged.name, segment)
             if table.applied < segment.order_key:
-                place = (segment.order_key, segment.commit_time_us)
+                position = (segment.order_key, segment.commit_time_us)
                 version = mirror.refresh().version
-                given.take(mirror, version, segment.key, place, share.record(segment), at_place=True)
+                given.take(mirror, version, segment.key, position, share.record(segment), at_place=True)
             _leave_old_name(given, share, segment)
         else:
             given.apply(segment, share.record(segment))

@@ -124,7 +124,7 @@ class _Partial:
         held, born = self._held_keys()
         moved = self._moved(taken, held, born)
         there = _Found(lake, held, self.segment, alive=True).where(moved & ~born)
-        known = {name: self._known(place, name) for place, name in enumerate(self.names)}
+        known = {name: self._known(index, name) for index, name in enumerate(self.names)}
         whole = there.mask | np.logical_and.reduce([mask for mask, _ in known.values()])
         gone = removes(taken)
         newer = here.mask & here.older_than(_numbers(taken[ORDER_KEY]))
@@ -156,14 +156,14 @@ class _Partial:
         """Returns, for each last image of a key, the index of the last image of the same row, up to itself, that the mask selects; -1 if
         there is none.
         """
-        places = np.maximum.accumulate(np.where(mask, _range(mask), -1))
-        return np.where(places >= self.starts, places, -1)[self.last]
+        indices = np.maximum.accumulate(np.where(mask, _range(mask), -1))
+        return np.where(indices >= self.starts, indices, -1)[self.last]
 
-    def _known(self, place: int, name: str) -> tuple[Mask, Any]:
+    def _known(self, index: int, name: str) -> tuple[Mask, Any]:
         """Returns whether images of the row contain the column, and the last value in them."""
-        bits = _numbers(self.images[f"{PRESENT}{place // GROUP_COLUMNS}"]) >> (place % GROUP_COLUMNS)
-        places = self._before(self.fresh & ((bits & 1) == 1))
-        return places >= 0, _take(self.images[name], places)
+        bits = _numbers(self.images[f"{PRESENT}{index // GROUP_COLUMNS}"]) >> (index % GROUP_COLUMNS)
+        indices = self._before(self.fresh & ((bits & 1) == 1))
+        return indices >= 0, _take(self.images[name], indices)
 
     def _held_keys(self) -> tuple[list[Any], Mask]:
         """Returns, for each last image of a key, the key under which the lake has its row, and a mask of the images whose row the lake
@@ -173,12 +173,12 @@ class _Partial:
             return [self.images[name].take(_places(self.last)) for name in self.segment.key], np.zeros(
                 len(self.last), np.bool_
             )
-        places = self._before(~self.fresh)
-        is_known = places >= 0
+        indices = self._before(~self.fresh)
+        is_known = indices >= 0
         since = _numbers(_filled(self.images[BIRTH], 0))[self.last]
         origins = [column.take(_places(self.last)) for column in self._origins(self.images)]
         held = [
-            _picked([(is_known, _take(self.images[name], places)), (np.ones(len(places), np.bool_), origin)])
+            _picked([(is_known, _take(self.images[name], indices)), (np.ones(len(indices), np.bool_), origin)])
             for name, origin in zip(self.segment.key, origins, strict=True)
         ]
         return held, (since > 0) & ~is_known
@@ -211,24 +211,24 @@ class _Found:
         place_of[of_lake] = usable
         if len(np.unique(of_lake)) != len(of_lake):
             raise DuplicateKeysError
-        self._lake, self._places = lake, place_of[codes[:count]]
+        self._lake, self._indices = lake, place_of[codes[:count]]
 
     @property
     def mask(self) -> Mask:
-        return self._places >= 0
+        return self._indices >= 0
 
     def where(self, mask: Mask) -> _Found:
-        self._places = np.where(mask, self._places, -1)
+        self._indices = np.where(mask, self._indices, -1)
         return self
 
     def values(self, name: str) -> tuple[Mask, Any]:
-        return self.mask, _take(self._lake.rows[name], self._places)
+        return self.mask, _take(self._lake.rows[name], self._indices)
 
     def older_than(self, order_keys: Numbers) -> Mask:
         """Returns a mask of the rows that are older than the images, which is the guard by position. A row without an order key is older
         than every image.
         """
-        theirs = _take(self._lake.rows[ORDER_KEY], self._places)
+        theirs = _take(self._lake.rows[ORDER_KEY], self._indices)
         return np.asarray(_filled(theirs, -1)) < order_keys
 
 
@@ -262,9 +262,9 @@ def _picked(choices: Sequence[tuple[Mask, Any]]) -> Any:
     return pc.if_else(pa.array(mask), values, pc.cast(rest, values.type))
 
 
-def _take(column: Any, places: Numbers) -> Any:
+def _take(column: Any, indices: Numbers) -> Any:
     """Returns the values at the indices; an index of -1 gives NULL."""
-    present: Any = pa.array(places, mask=places < 0)
+    present: Any = pa.array(indices, mask=indices < 0)
     return pa.chunked_array(_chunks(column), column.type).take(present)
 
 

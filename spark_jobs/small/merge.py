@@ -288,8 +288,8 @@ class _SmallMerge:
         """Merges with the clauses of `merge_clauses.whole`. The source's columns get generated names, so that no name except the table's is
         parsed.
         """
-        values = {_quoted(name): f"{STAGED}.c{place}" for place, name in enumerate(rows.column_names)}
-        source = rows.rename_columns([f"c{place}" for place in range(rows.num_columns)])
+        values = {_quoted(name): f"{STAGED}.c{index}" for index, name in enumerate(rows.column_names)}
+        source = rows.rename_columns([f"c{index}" for index in range(rows.num_columns)])
         source = source.append_column(ORDER_KEY, rows[ORDER_KEY]).append_column(OPERATION, operations)
         changes = {f"{LAKE}.{name}": value for name, value in values.items()}
         actual = {name.lower(): name for name in rows.column_names}

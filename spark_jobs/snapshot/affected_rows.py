@@ -64,11 +64,11 @@ class AffectedRows:
             known = {self._key_of(values) for values, _ in images}
             read = [values for values in read if self._key_of(values) not in known]
             images = [each for each in images if each[1][OPERATION] in {INSERT, UPDATE_AFTER}]
-        places = self._places(order_keys, step)
+        positions = self._positions(order_keys, step)
         rows = [CascadeRow(values, given.rows_key, of_lake=True) for values in read]
         name = given.owner.table
         return rows, [
-            Image(places.of(ours), name, ours[OPERATION], values)
+            Image(positions.of(ours), name, ours[OPERATION], values)
             for values, ours in sorted(images, key=lambda each: (each[1][ORDER_KEY], each[1][ROW]))
         ]
 
@@ -132,7 +132,7 @@ class AffectedRows:
                 last[key] = values, ours
         return list(last.values())
 
-    def _places(self, order_keys: set[int], step: int) -> _Places:
+    def _positions(self, order_keys: set[int], step: int) -> _Places:
         """Returns the places of all images in the transactions of the events."""
         wanted = pa.array(sorted(order_keys), pa.int64())
         found = [
@@ -159,8 +159,8 @@ class _Places:
         key, row = ours[ORDER_KEY], ours[ROW]
         begin, end = np.searchsorted(self._keys, [key, key + 1])
         at = int(np.searchsorted(self._rows[begin:end], row))
-        place = (at + 1) * self._step if begin < end else row
-        return ChangeOrder(key, place, ours[COMMIT_TIME])
+        index = (at + 1) * self._step if begin < end else row
+        return ChangeOrder(key, index, ours[COMMIT_TIME])
 
 
 def _may_be(column: Any, values: set[Any]) -> Mask:

@@ -111,7 +111,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
     step = len(events) + 2
     known, images = rows.found({event.at.order_key for _, event in events}, step)
     changes: list[Image | Event] = [*images, *_placed(events, step)]
-    changes.sort(key=lambda each: (each.at.order_key, each.at.place))
+    changes.sort(key=lambda each: (each.at.order_key, each.at.index))
     cascades = [cascade for _, event in events for cascade in event.cascades]
     play = Play(cascades, {}, {(name, columns): values for columns, values in rows.wanted.items()})
     play.run({name: known}, changes)
@@ -130,8 +130,8 @@ def _placed(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
     """Yields the events with places between those of the images. Events of one parent row keep the same place."""
     first: dict[ChangeOrder, int] = {}
     for number, (images, event) in enumerate(events):
-        place = images * step + 1 + first.setdefault(event.at, number)
-        yield dataclasses.replace(event, at=dataclasses.replace(event.at, place=place))
+        index = images * step + 1 + first.setdefault(event.at, number)
+        yield dataclasses.replace(event, at=dataclasses.replace(event.at, index=index))
 
 
 def _images(given: Publication, derived: Sequence[Derived]) -> pa.Table:

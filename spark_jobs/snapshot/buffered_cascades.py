@@ -108,7 +108,7 @@ def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -
         rows = [row for row in table.to_pylist() if after < row["order_key"] <= up_to and row["order_key"] not in seen]
         found += [(row["images"], _event(row, known[row["cascade"]], child)) for row in rows]
         seen.update(row["order_key"] for row in rows)
-    return sorted(found, key=lambda each: (each[1].at.order_key, each[1].at.place))
+    return sorted(found, key=lambda each: (each[1].at.order_key, each[1].at.index))
 
 
 def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | None = None) -> pa.Table:
@@ -145,13 +145,13 @@ def _images_before(table: StagedTable, changes: Sequence[Passed]) -> list[int]:
     segments = [np.asarray(pq.read_table(each.file, columns=[ORDER_KEY])[ORDER_KEY]) for each in table.changes]
     if not segments:
         return [0] * len(changes)
-    keys, places = np.concatenate(segments), np.asarray(positions_of(table), np.int64)
-    order = np.lexsort((places, keys))
-    keys, places = keys[order], places[order]
+    keys, indices = np.concatenate(segments), np.asarray(positions_of(table), np.int64)
+    order = np.lexsort((indices, keys))
+    keys, indices = keys[order], indices[order]
     counts = []
     for change in changes:
         begin, end = np.searchsorted(keys, [change.at.order_key, change.at.order_key + 1])
-        counts.append(int(np.searchsorted(places[begin:end], change.at.place, side="right")))
+        counts.append(int(np.searchsorted(indices[begin:end], change.at.index, side="right")))
     return counts
 
 
@@ -161,7 +161,7 @@ def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
         {
             "order_key": each.at.order_key,
             "images": count,
-            "place": each.at.place,
+            "place": each.at.index,
             "commit_time": each.at.commit_time,
             "cascade": cascades.index(each.cascade),
             "before": _encoded(each.before),

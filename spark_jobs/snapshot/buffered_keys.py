@@ -34,8 +34,8 @@ class BufferedKeys:
         self._key = tuple(key)
         self._keys = last.select(self._key)
         there = last.filter(pc.is_in(last[OPERATION], pa.array([INSERT, UPDATE_AFTER], last[OPERATION].type)))
-        place = there.schema.get_field_index(OPERATION)
-        named = there.set_column(place, OPERATION, operation_names(there, KEYED_NAMES))
+        index = there.schema.get_field_index(OPERATION)
+        named = there.set_column(index, OPERATION, operation_names(there, KEYED_NAMES))
         self.live = named.select(chunk.names).cast(chunk)
 
     def among(self, rows: pa.Table) -> Mask:
@@ -52,11 +52,11 @@ class BufferedKeys:
         found: Mask = np.isin(codes[count:], codes[:count])
         return found
 
-    def may_be_in(self, group: pq.RowGroupMetaData, place: int) -> bool:
+    def may_be_in(self, group: pq.RowGroupMetaData, index: int) -> bool:
         """Returns whether a row group may have one of the keys, by the bounds of the key's first column. `place`: that column's index in
         the file.
         """
-        bounds = group.column(place).statistics
+        bounds = group.column(index).statistics
         if bounds is None or not bounds.has_min_max:
             return bool(group.num_rows)
         first: Any = self._keys[self._key[0]]

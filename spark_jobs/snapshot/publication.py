@@ -50,7 +50,7 @@ class Publication:
     rows: int
     changes: StoredFiles
     cascades: StoredFiles
-    place: int
+    order_key: int
     read_at_us: int
     run: str
     epoch: int
@@ -63,7 +63,7 @@ class Publication:
         """The order key that rows get that were read: `since`, after which all changes are buffered. For a table without a key it is the
         position at which it was read (`place`).
         """
-        return self.since if self.key else self.place
+        return self.since if self.key else self.order_key
 
     @property
     def soft_deletes(self) -> bool:
@@ -71,7 +71,7 @@ class Publication:
 
     def label(self) -> int:
         """Returns the order key up to which the table will have its changes."""
-        return max(self.place, buffered_up_to(self.changes), complete_up_to(self.cascades))
+        return max(self.order_key, buffered_up_to(self.changes), complete_up_to(self.cascades))
 
     def record(self, label: int) -> str:
         """Returns the commit's record."""

@@ -199,7 +199,7 @@ def _publish_alone(
     """Publishes a table without a current-state table: appends the rows to its change log, and compares them with the open versions of its
     history.
     """
-    started, owner, place, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
+    started, owner, position, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()
     for kind, path in kinds_of(given.target):
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
@@ -217,14 +217,14 @@ def _publish_alone(
             rows = dataclasses.replace(_rows(given, partial=_show(session, given)), label=label)
             selection = publish_sql.selection(rows)
             history.take_read(
-                selection, (given.columns, given.chunks.schema(given.chunks.names()[0])), given.key, place, record
+                selection, (given.columns, given.chunks.schema(given.chunks.names()[0])), given.key, position, record
             )
         elif kind == change_log.KIND:
             aside = side.aside(f"{change_log.READ}/{given.snapshot_id}/{given.chunks.folder.name}")
             told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
-            since = given.since if given.key else given.place
+            since = given.since if given.key else given.order_key
             change_log.append_read(
-                aside, given.chunks, given.columns, since=since, place=place, told=told, user_metadata=record
+                aside, given.chunks, given.columns, since=since, position=position, told=told, user_metadata=record
             )
         if side.open().log is not None:
             side.keep_on_disk(began)
@@ -255,8 +255,8 @@ def _tell_log(
     if side.log is None:
         return
     told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
-    place = (label, given.read_at_us)
-    change_log.append_event(side.aside(change_log.READ), change_log.READ, place, told, given.record(label))
+    position = (label, given.read_at_us)
+    change_log.append_event(side.aside(change_log.READ), change_log.READ, position, told, given.record(label))
     side.open().keep_on_disk(began)
     records.keep_side_table(owner.table, change_log.KIND, side.record)
 
@@ -280,8 +280,8 @@ def _tell_history(  # noqa: PLR0917  one caller
     if side.log is None:
         given.target.refuse_clash(owner.table, RESUME)
     history = History(table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark")
-    place = (label, given.read_at_us)
-    history.take(table, table.snapshot.version, given.key, place, given.record(label))
+    position = (label, given.read_at_us)
+    history.take(table, table.snapshot.version, given.key, position, given.record(label))
     if side.log is not None:
         side.keep_on_disk(began)
         records.keep_side_table(owner.table, HISTORY, side.record)
@@ -293,7 +293,7 @@ def _rows(given: Publication, *, partial: bool) -> publish_sql.Rows:
         key=given.key,
         label=given.rows_key,
         read_at_us=given.read_at_us,
-        held_after=given.place if not given.key else -1,
+        held_after=given.order_key if not given.key else -1,
         changes=bool(given.changes.names()),
         soft_deletes=given.soft_deletes,
         partial=partial,

@@ -98,7 +98,7 @@ def _last_images(rows: Rows) -> str:
 def incomplete(rows: Rows) -> str:
     """Returns the query that counts the remaining rows in which a column has no value from any image or row."""
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
-    known = " AND ".join(f"{HAS}{place}" for place in range(len(rows.columns)))
+    known = " AND ".join(f"{HAS}{index}" for index in range(len(rows.columns)))
     return (
         f"SELECT count(*) FROM ({_states(rows)}) AS l LEFT ANTI JOIN {CHUNKS_VIEW} AS c ON l.{SINCE} = 0 AND {_same_key(rows)} "
         f"WHERE {lives} AND NOT ({known})"
@@ -108,7 +108,7 @@ def incomplete(rows: Rows) -> str:
 def _completed(rows: Rows) -> str:
     """Returns the SELECT of `_last_images`, in which the row that was read completes what an image lacks."""
     names = [sql_text.identifier(column.name) for column in rows.columns]
-    values = [f"if(l.{HAS}{place}, l.{name}, c.{name}) AS {name}" for place, name in enumerate(names)]
+    values = [f"if(l.{HAS}{index}, l.{name}, c.{name}) AS {name}" for index, name in enumerate(names)]
     ours = ", ".join(f"l.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME))
     return (
         f"SELECT {ours}, {', '.join(values)} FROM ({_states(rows)}) AS l LEFT JOIN {CHUNKS_VIEW} AS c "
@@ -130,20 +130,20 @@ def _states(rows: Rows) -> str:
     )
     numbered = f"SELECT *, {begins} FROM (SELECT *, {number} FROM {CHANGES_VIEW})"
     found = [f"max_by({name}, {NUMBER}) AS {name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME)]
-    for place, column in enumerate(rows.columns):
-        name, has_it = sql_text.identifier(column.name), _present(place)
+    for index, column in enumerate(rows.columns):
+        name, has_it = sql_text.identifier(column.name), _present(index)
         is_key = column.name.lower() in keys
         if not is_key:
             found.append(f"max_by({name}, {NUMBER}) FILTER (WHERE {has_it}) AS {name}")
-        found.append(f"true AS {HAS}{place}" if is_key else f"bool_or({has_it}) AS {HAS}{place}")
+        found.append(f"true AS {HAS}{index}" if is_key else f"bool_or({has_it}) AS {HAS}{index}")
     return (
         f"SELECT {key}, {SINCE}, {', '.join(found)} FROM ({numbered}) WHERE {NUMBER} >= {SINCE} GROUP BY {key}, {SINCE}"
     )
 
 
-def _present(place: int) -> str:
-    group = f"{PRESENT}{place // GROUP_COLUMNS}"
-    return f"({group} IS NULL OR getbit({group}, {place % GROUP_COLUMNS}) = 1)"
+def _present(index: int) -> str:
+    group = f"{PRESENT}{index // GROUP_COLUMNS}"
+    return f"({group} IS NULL OR getbit({group}, {index % GROUP_COLUMNS}) = 1)"
 
 
 def _same_key(rows: Rows) -> str:

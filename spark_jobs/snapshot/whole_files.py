@@ -92,11 +92,11 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
 def _has_marks(given: Publication, name: str) -> bool:
     """Returns whether the file has Sluice's columns with the values of this publication."""
     footer = pq.read_metadata(given.chunks.folder / name)
-    places = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
-    if not set(MARKS) <= places.keys():
+    indices = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
+    if not set(MARKS) <= indices.keys():
         return False
     for group in map(footer.row_group, range(footer.num_row_groups)):
-        said: list[Any] = [group.column(places[mark]).statistics for mark in MARKS]
+        said: list[Any] = [group.column(indices[mark]).statistics for mark in MARKS]
         if not group.num_rows:
             continue
         # pyarrow fails if it is asked for a missing bound.
@@ -192,10 +192,10 @@ class _Filling:
     def _gone(self, read: pq.ParquetFile, held: BufferedKeys) -> dict[int, Any]:
         """Returns row group → mask of its rows whose keys have buffered changes, only for row groups that have such rows."""
         key, footer = list(self.given.key), read.metadata
-        place = read.schema_arrow.get_field_index(key[0])
+        index = read.schema_arrow.get_field_index(key[0])
         found = dict[int, Any]()
         for number in range(footer.num_row_groups):
-            if held.may_be_in(footer.row_group(number), place):
+            if held.may_be_in(footer.row_group(number), index):
                 mask = held.among(read.read_row_group(number, columns=key))
                 if mask.any():
                     found[number] = mask

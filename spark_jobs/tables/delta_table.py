@@ -418,8 +418,8 @@ def _statistics_columns(wanted: tuple[LakeColumn, ...], key: tuple[str, ...]) ->
     """Returns how many columns get statistics: at least all up to the last key column, because no file can be skipped without statistics of
     the key.
     """
-    places = [place for place, column in enumerate(wanted, start=1) if column.name in key]
-    return max([STATISTICS_COLUMNS, *places])
+    indices = [index for index, column in enumerate(wanted, start=1) if column.name in key]
+    return max([STATISTICS_COLUMNS, *indices])
 
 
 def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], owner: str) -> list[str]:

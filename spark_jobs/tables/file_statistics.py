@@ -34,12 +34,12 @@ def statistics(footer: pq.FileMetaData, columns: Sequence[LakeColumn], indexed: 
     maximum.
     """
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    places = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
+    indices = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
     lowest, highest, nulls = dict[str, str](), dict[str, str](), dict[str, str]()
     for column in columns[:indexed]:
-        if column.name not in places:
+        if column.name not in indices:
             continue
-        found: list[Any] = [group.column(places[column.name]).statistics for group in groups]
+        found: list[Any] = [group.column(indices[column.name]).statistics for group in groups]
         if any(each is None or not each.has_null_count for each in found):
             continue
         nulls[column.name] = str(sum(each.null_count for each in found))

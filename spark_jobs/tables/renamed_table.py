@@ -68,23 +68,23 @@ class Origins:
     def find(self, name: str, segment: SchemaSegment) -> Origin:
         """Returns the Delta table under the former name of the table `name`. Raises TableError if it is not as this ledger left it."""
         origin = segment.renamed_from
-        place = self.target_of(origin)
-        if place is None:
+        target = self.target_of(origin)
+        if target is None:
             raise TableError(name, f"the table was {origin} before, and the path of that table in the lake is unknown")
-        if place.shard is not None:
+        if target.shard is not None:
             why = (
                 f"the table was {origin} before, a shard, whose rows are not moved; re-snapshot the table with `sluice "
                 "snapshot start`"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
-        if not place.mirror:
+        if not target.mirror:
             why = (
                 f"the table was {origin} before, which has mirror: false in conf/; read its rows with `sluice snapshot "
                 "start`"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
         owner, record = self.batch.owner_of(origin), self.records.get(origin)
-        table = DeltaTable(name, place.path, app_id_of(owner), self.storage_options)
+        table = DeltaTable(name, target.path, app_id_of(owner), self.storage_options)
         table.refresh()
         try:
             refuse_unless_ours(

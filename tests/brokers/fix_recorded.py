@@ -30,11 +30,13 @@ def recorded() -> tuple[Chosen, ...]:
     with tempfile.TemporaryDirectory(prefix="sluice-recorded-") as name:
         window, captured = _window(Path(name)), CapturedTables([TableFilter(r".*\..*", "")])
     selection = Selection(tables=captured, wants=wanted_statements(captured))
-    place, found = StreamPosition(WindowPosition(window.begin)), list[Chosen]()
-    while (reading := window.read(place.place, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)) and reading.pieces:
-        chosen, state = selection.chosen(reading.pieces, place.state)
+    position, found = StreamPosition(WindowPosition(window.begin)), list[Chosen]()
+    while (
+        reading := window.read(position.window_position, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)
+    ) and reading.pieces:
+        chosen, state = selection.chosen(reading.pieces, position.state)
         found += chosen
-        place = StreamPosition(reading.end, state)
+        position = StreamPosition(reading.end, state)
     return tuple(found)
 
 

@@ -44,8 +44,8 @@ def test_a_canal_batch_is_typed_changes_in_order() -> None:
     assert (delete.kind, delete.after, delete.row) == ("delete", None, {"id": 1, "note": "neu"})
     assert isinstance(statement, Statement)
     assert (statement.kind, statement.ddl, statement.sql) == ("ALTER", True, "ALTER TABLE orders …")
-    assert statement.place.time == dt.datetime(2020, 9, 13, 12, 26, 40, tzinfo=dt.UTC)
-    assert (statement.place.file, statement.place.offset) == ("bin.000001", 4)
+    assert statement.position.time == dt.datetime(2020, 9, 13, 12, 26, 40, tzinfo=dt.UTC)
+    assert (statement.position.file, statement.position.offset) == ("bin.000001", 4)
 
 
 def test_a_canal_batch_is_an_arrow_table_for_each_source_table() -> None:

@@ -198,8 +198,8 @@ def test_only_the_newest_texts_are_kept(conf: Path, tmp_path: Path) -> None:
 
 
 def test_inline_settings_are_written_where_the_console_reads_them(tmp_path: Path) -> None:
-    texts = inline_texts(tmp_path, {"lake": "there"}, {"shop": {"source": {"user": "u"}}, "old": {}})
-    write_conf(texts)
+    files = inline_texts(tmp_path, {"lake": "there"}, {"shop": {"source": {"user": "u"}}, "old": {}})
+    write_conf(files)
     assert (tmp_path / ".sluice/conf/sluice.yaml").read_text() == "engine:\n  kind: remote\nlake: there\n"
     write_conf(inline_texts(tmp_path, {}, {"shop": {"source": {"user": "v"}}}))
     assert [each.name for each in (tmp_path / ".sluice/conf/destinations").iterdir()] == ["shop.yaml"]
@@ -214,10 +214,10 @@ def silent_host(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise EngineAwayError("nobody answers")
 
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    texts = folder_texts(conf)
+    files = folder_texts(conf)
     config: Any = SimpleNamespace(data_dir=tmp_path / "data")
     remote: Any = SimpleNamespace(get_or_start=refused)
-    return StartingHost(remote, config, texts, starts=True)
+    return StartingHost(remote, config, files, starts=True)
 
 
 def test_a_tick_starts_the_process_once_and_says_how_it_ended(silent_host: StartingHost) -> None:

@@ -37,10 +37,10 @@ def test_ha_the_conf_of_engines_in_processes_of_their_own_is_read(tmp_path: Path
 @pytest.mark.parametrize(("text", "kind"), list(zip(CONFS[:3], ("file", "zookeeper", "sql"), strict=True)))
 def test_ha_each_conf_of_the_page_is_read(tmp_path: Path, text: str, kind: str) -> None:
     config = load_config(write(tmp_path, text))
-    place = as_location(config.destination_dir("shop"))
-    assert (place.kind, place.destination, place.source) == (kind, "shop", ("db", 3307))
-    assert place.is_shared == place.is_apart == (kind != "file")
-    assert str(place.directory) == "/srv/sluice/engine/shop"
+    location = as_location(config.destination_dir("shop"))
+    assert (location.kind, location.destination, location.source) == (kind, "shop", ("db", 3307))
+    assert location.is_shared == location.is_apart == (kind != "file")
+    assert str(location.directory) == "/srv/sluice/engine/shop"
 
 
 def test_ha_a_folder_knows_where_its_ledger_is_also_in_another_process(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_ha_a_folder_knows_where_its_ledger_is_also_in_another_process(tmp_path:
     assert as_location(sent).kind == "zookeeper"
     assert as_location(Path(directory)).kind == "file"
     assert isinstance(directory / "staging", Path)
-    assert (directory / "staging").place is None
+    assert (directory / "staging").location is None
     assert isinstance(directory, DestinationDir)
 
 

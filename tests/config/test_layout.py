@@ -28,9 +28,9 @@ def conf(folder: Path, text: str) -> Path:
         ("raw_{table}", "raw_orders"),
     ],
 )
-def test_a_template_says_where_tables_are(tmp_path: Path, template: str, place: str) -> None:
+def test_a_template_says_where_tables_are(tmp_path: Path, template: str, location: str) -> None:
     config = load_config(conf(tmp_path, f'table_path: "{template}"\ntables: {{sales.views: {{path: /srv/views}}}}'))
-    assert config.table_path("shop", "sales", "orders") == f"{config.lake}/{place}"
+    assert config.table_path("shop", "sales", "orders") == f"{config.lake}/{location}"
     assert config.table_path("shop", "sales", "views") == "/srv/views"
 
 

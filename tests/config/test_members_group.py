@@ -75,20 +75,20 @@ def test_group_brokers_have_numbers_of_their_own(tmp_path: Path) -> None:
 def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_members_go_on(tmp_path: Path) -> None:
     conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
     before = choose(read_conf_files(conf), None, main_may_change=True)
-    assert before.digest("east") == before.texts.digest("east") + "+all", "it begins anew where it becomes a member"
+    assert before.digest("east") == before.files.digest("east") + "+all", "it begins anew where it becomes a member"
     (conf / "destinations" / "west.yaml").unlink()
-    now = choose(read_conf_files(conf), before.texts, main_may_change=False)
+    now = choose(read_conf_files(conf), before.files, main_may_change=False)
     assert sorted(now.config.destinations) == ["east"]
     assert not now.config.groups
     assert "there is no destination west" in now.refused[file_of("all")]
     assert "the destination is not started" in now.refused[file_of("all")]
-    assert (now.digest("all"), now.digest("east")) == ("", now.texts.digest("east"))
+    assert (now.digest("all"), now.digest("east")) == ("", now.files.digest("east"))
 
 
 def test_group_that_becomes_wrong_goes_on_as_it_was(tmp_path: Path) -> None:
     conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
     before = choose(read_conf_files(conf), None, main_may_change=True)
     written(conf, all=GROUP + "merge: spark\n")
-    now = choose(read_conf_files(conf), before.texts, main_may_change=False)
+    now = choose(read_conf_files(conf), before.files, main_may_change=False)
     assert now.config.groups["all"].members == ("east", "west")
     assert "no lake" in now.refused[file_of("all")]

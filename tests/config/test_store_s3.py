@@ -73,11 +73,11 @@ def test_s3_staged_batches_may_be_there_and_the_other_files_are_in_the_folder(tm
     options = "{aws_region: eu-central-1, aws_secret_access_key: $LAKE_SECRET_KEY}"
     text = f"data_dir: /srv/sluice\nstaging: s3://bucket/staged/\nstorage_options: {options}\n"
     config = load_config(write(tmp_path, text))
-    place = config.ledger_location("shop")
+    location = config.ledger_location("shop")
     assert str(config.destination_dir("shop")) == "/srv/sluice/engine/shop"
-    assert place.staged_url("0123456789ab", "staging/1-2-3-4") == "s3://bucket/staged/shop/0123456789ab/1-2-3-4"
-    assert place.sibling_url("lent") == "s3://bucket/staged/_sluice_lent/shop"
-    assert ("aws_secret_access_key", "$LAKE_SECRET_KEY") in place.storage_options
+    assert location.staged_url("0123456789ab", "staging/1-2-3-4") == "s3://bucket/staged/shop/0123456789ab/1-2-3-4"
+    assert location.sibling_url("lent") == "s3://bucket/staged/_sluice_lent/shop"
+    assert ("aws_secret_access_key", "$LAKE_SECRET_KEY") in location.storage_options
     assert on_s3(config)
     local = load_config(write(tmp_path / "other", "staging: /mnt/shared\n"))
     assert str(local.destination_dir("shop")) == "/mnt/shared/shop"
@@ -90,5 +90,9 @@ def test_s3_staged_batches_may_be_there_and_the_other_files_are_in_the_folder(tm
 
 def test_s3_the_conf_of_the_cluster_has_staging_in_the_store_and_the_ledger_in_a_database(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, CLUSTER))
-    place = config.ledger_location("shop")
-    assert (place.staging, place.kind, str(place.directory)) == ("s3://bucket/staged", "sql", "/srv/sluice/engine/shop")
+    location = config.ledger_location("shop")
+    assert (location.staging, location.kind, str(location.directory)) == (
+        "s3://bucket/staged",
+        "sql",
+        "/srv/sluice/engine/shop",
+    )

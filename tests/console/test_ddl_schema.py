@@ -28,7 +28,7 @@ HELD = PendingChange(
     database="shop",
     table="orders",
     order_key=PLACE.order_key + 9,
-    place="mysql-bin.000001:13@1",
+    position="mysql-bin.000001:13@1",
     statement="ALTER TABLE orders RENAME COLUMN a TO b",
     items=(Item(kind="rename", what="rename a to b"),),
     choices=("apply", "new_column"),
@@ -63,7 +63,11 @@ def test_ddl_what_is_held_is_shown_with_its_plans(directory: Path) -> None:
     for words in ("shop: shop.orders", HELD.statement, "new_column", "sluice schema approve shop shop.orders"):
         assert words in " ".join(answer.stdout.split())
     (shown,) = json.loads(RUNNER.invoke(app, ["schema", "held", "shop", "--json"]).stdout)
-    assert (shown["table"], shown["position"], shown["choices"]) == ("shop.orders", HELD.place, ["apply", "new_column"])
+    assert (shown["table"], shown["position"], shown["choices"]) == (
+        "shop.orders",
+        HELD.position,
+        ["apply", "new_column"],
+    )
     assert [item["change"] for item in shown["items"]] == ["rename a to b"]
     assert set(shown["items"][0]["plans"]) == {"apply", "new_column"}
 

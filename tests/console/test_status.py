@@ -285,22 +285,22 @@ def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
 
 
 def test_ha_status_tells_the_ledger_where_other_hosts_keep_it(tmp_path: Path) -> None:
-    place = LedgerLocation(
+    location = LedgerLocation(
         destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/meta.db"
     )
     end = Position(epoch=3, file="binlog.000003", offset=99)
-    StoredLedger(record_store(place), "shop").update(lambda ledger: ledger.set_cursor(end))
-    status = read_destination(DestinationDir.of(place), "shop", time.time())
+    StoredLedger(record_store(location), "shop").update(lambda ledger: ledger.set_cursor(end))
+    status = read_destination(DestinationDir.of(location), "shop", time.time())
     assert status.cursor == "binlog.000003:99@3"
 
 
 def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path) -> None:
     url = f"postgresql://sluice:hidden@127.0.0.1:{free_port()}/meta"
-    place = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
-    status = read_destination(DestinationDir.of(place), "shop", time.time())
+    location = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
+    status = read_destination(DestinationDir.of(location), "shop", time.time())
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
     assert "until then, what is acked" in problem
-    assert "hidden" not in problem + repr(place)
+    assert "hidden" not in problem + repr(location)
 
 
 @pytest.mark.found

@@ -32,19 +32,19 @@ ORDERS = Schema({"id": "bigint", "customer_id": "bigint", "status": "string", "a
 CUSTOMERS = Schema({"id": "bigint", "name": "string"}, ("id",))
 
 
-def order(operation: int, place: int, values: tuple[int, int, str, int]) -> Image:
-    return Image(operation, place, dict(zip(ORDERS.columns, values, strict=True)))
+def order(operation: int, index: int, values: tuple[int, int, str, int]) -> Image:
+    return Image(operation, index, dict(zip(ORDERS.columns, values, strict=True)))
 
 
-def moved(place: int, key: int, customer: int, was: str, became: str) -> list[Image]:
+def moved(index: int, key: int, customer: int, was: str, became: str) -> list[Image]:
     return [
-        order(UPDATE_BEFORE, place, (key, customer, was, 10 * key)),
-        order(UPDATE_AFTER, place, (key, customer, became, 10 * key)),
+        order(UPDATE_BEFORE, index, (key, customer, was, 10 * key)),
+        order(UPDATE_AFTER, index, (key, customer, became, 10 * key)),
     ]
 
 
-def customer(place: int, key: int, name: str) -> Image:
-    return Image(INSERT, place, {"id": key, "name": name})
+def customer(index: int, key: int, name: str) -> Image:
+    return Image(INSERT, index, {"id": key, "name": name})
 
 
 def batches() -> list[dict[str, list[Changes]]]:

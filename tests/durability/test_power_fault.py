@@ -219,8 +219,8 @@ def test_fault_a_deletion_vector_stays(tmp_path: Path, disk: Disk) -> None:
     vector = tmp_path / f"deletion_vector_{uuid.UUID(int=0)}.bin"
     for file in (vector, tmp_path / "part one.parquet"):
         file.write_bytes(b"x")
-    place = "0" * 20
-    add = {"path": "part%20one.parquet", "deletionVector": {"storageType": "u", "pathOrInlineDv": place}}
+    location = "0" * 20
+    add = {"path": "part%20one.parquet", "deletionVector": {"storageType": "u", "pathOrInlineDv": location}}
     (log / f"{0:020d}.json").write_text(json.dumps({"commitInfo": {}}) + "\n" + json.dumps({"add": add}))
     assert len(AS_B85) == 85
     sync_commits(str(tmp_path), -1, 0)

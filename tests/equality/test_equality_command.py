@@ -53,7 +53,7 @@ def test_equality_the_command_tells_equal_from_different_from_not_known(shelf: S
     assert done.exit_code == 0, done.output
     (found,) = json.loads(done.output)
     assert (found["verdict"], found["rows"], found["table"]) == ("equal", 2, f"{shelf.database}.t")
-    place = Position(
+    position = Position(
         epoch=1, file=found["position"].partition(":")[0], offset=1 << 30, server_uuid=found["server_uuid"]
     )
 
@@ -63,7 +63,9 @@ def test_equality_the_command_tells_equal_from_different_from_not_known(shelf: S
     assert "not known" in done.output
     assert "the lake has nothing, and no engine runs for this destination: `sluice up` starts it" in done.output
 
-    FileLedger(shelf.config.destination_dir("shelf")).update(lambda _: Ledger(ledger_id="0123456789ab", cursor=place))
+    FileLedger(shelf.config.destination_dir("shelf")).update(
+        lambda _: Ledger(ledger_id="0123456789ab", cursor=position)
+    )
     done = RUNNER.invoke(app, ["equal", "shelf", "--tables", f"{shelf.database}.t"])
     assert done.exit_code == 1
     assert "id=2: v is 'b' in the source and 'x' in the lake" in done.output
@@ -99,13 +101,13 @@ def cursor(file: str = "b.000002", offset: int = 500, uuid: str = UUID, gtids: s
 )  # fmt: skip
 def test_equality_a_place_is_reached_by_file_and_offset_of_one_server_or_by_gtids(
     found: Position | None,
-    place: BinlogEnd,
+    end: BinlogEnd,
     wanted: bool,
 ) -> None:
-    assert reached(found, place) is wanted
+    assert reached(found, end) is wanted
 
 
 def test_equality_a_place_has_an_order_key_on_the_cursors_own_server_alone() -> None:
-    place = BinlogEnd(server_uuid=UUID, file="b.000002", offset=500)
-    assert order_key_of(cursor(), place) == order_key(3, 2, 500)
-    assert order_key_of(cursor(uuid=OTHER), place) is None
+    end = BinlogEnd(server_uuid=UUID, file="b.000002", offset=500)
+    assert order_key_of(cursor(), end) == order_key(3, 2, 500)
+    assert order_key_of(cursor(uuid=OTHER), end) is None

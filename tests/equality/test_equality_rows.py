@@ -179,13 +179,13 @@ class Following:
     never: bool = False
     waits: int = 0
 
-    def wait(self, place: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
+    def wait(self, end: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
         if self.waits < len(self.steps):
             self.steps[self.waits]()
         self.waits += 1
         return not self.never
 
-    def order_key(self, place: BinlogEnd) -> int | None:  # noqa: ARG002
+    def order_key(self, end: BinlogEnd) -> int | None:  # noqa: ARG002
         return 100
 
     def told(self) -> str:

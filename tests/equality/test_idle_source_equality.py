@@ -52,9 +52,9 @@ def at(server: str, offset: int, gtid_set: str) -> Position:
     ],
 )
 def test_a_place_is_reached_by_what_tells_transactions_equality(
-    cursor: Position | None, place: BinlogEnd, *, expected: bool
+    cursor: Position | None, end: BinlogEnd, *, expected: bool
 ) -> None:
-    assert reached(cursor, place) is expected
+    assert reached(cursor, end) is expected
 
 
 @pytest.mark.servers
@@ -71,6 +71,6 @@ def test_the_end_of_an_idle_source_is_reached_equality(
 
         def there() -> bool:
             assert engine.hand_out(0.2) is None
-            return merged.wait(source.place(), 0)
+            return merged.wait(source.end(), 0)
 
         wait_for("all is known to be merged", there)

@@ -8,10 +8,10 @@ from sluice.equality.source_side import BinlogEnd
 class NothingToWaitFor:
     """The progress if everything is known to be merged: for a table that nobody writes to."""
 
-    def wait(self, place: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
+    def wait(self, end: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
         return True
 
-    def order_key(self, place: BinlogEnd) -> int | None:  # noqa: ARG002
+    def order_key(self, end: BinlogEnd) -> int | None:  # noqa: ARG002
         return None
 
     def told(self) -> str:

@@ -58,7 +58,7 @@ LAYOUTS = tuple(
 
 def columns_of(layout: str) -> dict[str, tuple[str, str, Any]]:
     """Name → declared type, literal, and the value that the lake has."""
-    return {f"{kind}{place}": KINDS[kind] for place, kind in enumerate(layout)}
+    return {f"{kind}{index}": KINDS[kind] for index, kind in enumerate(layout)}
 
 
 @pytest.mark.found

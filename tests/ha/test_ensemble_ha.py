@@ -39,12 +39,12 @@ def succeeds(act: Callable[[], object]) -> bool:
     return True
 
 
-def moves_to(meta: MetaManager, place: int) -> Callable[[], object]:
-    return lambda: meta.update(lambda ledger: ledger.set_cursor(at(place)))
+def moves_to(meta: MetaManager, index: int) -> Callable[[], object]:
+    return lambda: meta.update(lambda ledger: ledger.set_cursor(at(index)))
 
 
 def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
-    place = LedgerLocation(
+    location = LedgerLocation(
         destination="shop",
         directory=tmp_path / "shop",
         kind="zookeeper",
@@ -53,21 +53,21 @@ def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_p
         session_seconds=SECONDS,
         address="host-a:4266",
     )
-    holder, standby = open_lease(place), open_lease(place)
+    holder, standby = open_lease(location), open_lease(location)
     try:
         assert holder.try_acquire()
-        first = open_meta(place, holder)
+        first = open_meta(location, holder)
         moves_to(first, 4)()
         _the_leader_dies(ensemble, holder, standby)
-        second = open_meta(place, holder)
+        second = open_meta(location, holder)
         moves_to(second, 5)()
         _no_majority(ensemble, second, holder, standby)
-        assert read_ledger(place).cursor == at(5)
-        moves_to(open_meta(place, standby), 9)()
+        assert read_ledger(location).cursor == at(5)
+        moves_to(open_meta(location, standby), 9)()
         for stale in (first, second):
             with pytest.raises(SluiceError):
                 moves_to(stale, 7)()
-        assert read_ledger(place).cursor == at(9), "what a stale holder wrote is nowhere"
+        assert read_ledger(location).cursor == at(9), "what a stale holder wrote is nowhere"
     finally:
         for lease in (holder, standby):
             lease.release()

@@ -44,20 +44,22 @@ SECONDS = 2.0  # of a session
 
 def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     name = f"shop_{uuid.uuid4().hex[:8]}"
-    place = LedgerLocation(destination=name, directory=tmp_path / name, session_seconds=SECONDS, address="host-a:4266")
+    location = LedgerLocation(
+        destination=name, directory=tmp_path / name, session_seconds=SECONDS, address="host-a:4266"
+    )
     match kind:
         case "zookeeper39":
             return dataclasses.replace(
-                place, kind="zookeeper", zookeeper=ZooKeeperServers(hosts=request.getfixturevalue(kind).hosts)
+                location, kind="zookeeper", zookeeper=ZooKeeperServers(hosts=request.getfixturevalue(kind).hosts)
             )
         case "postgres16":
-            return dataclasses.replace(place, kind="sql", url=request.getfixturevalue(kind).url)
+            return dataclasses.replace(location, kind="sql", url=request.getfixturevalue(kind).url)
         case _:
-            return place
+            return location
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
@@ -74,8 +76,8 @@ def opened() -> Iterator[Opener]:
     """Opens leases; all are given back when the test ends."""
     made: list[Lease] = []
 
-    def open_one(place: LedgerLocation) -> Lease:
-        made.append(open_lease(place))
+    def open_one(location: LedgerLocation) -> Lease:
+        made.append(open_lease(location))
         return made[-1]
 
     yield open_one
@@ -91,18 +93,18 @@ def holds(lease: Lease) -> bool:
     return True
 
 
-def test_ha_one_holder_at_a_time_and_each_has_a_higher_token(place: LedgerLocation, opened: Opener) -> None:
+def test_ha_one_holder_at_a_time_and_each_has_a_higher_token(location: LedgerLocation, opened: Opener) -> None:
     tokens = []
-    first, second = opened(place), opened(place)
+    first, second = opened(location), opened(location)
     for _ in range(3):
         assert first.try_acquire()
         assert first.try_acquire()
         first.check()
         assert not second.try_acquire()
-        with pytest.raises(LeaseLostError, match=f"the lease of {place.destination}"):
+        with pytest.raises(LeaseLostError, match=f"the lease of {location.destination}"):
             second.check()
         tokens.append(first.token)
-        holder = read_holder(place)
+        holder = read_holder(location)
         assert holder is not None
         assert (holder.pid, holder.token, holder.held) == (os.getpid(), first.token, True)
         first.release()
@@ -110,15 +112,15 @@ def test_ha_one_holder_at_a_time_and_each_has_a_higher_token(place: LedgerLocati
         assert first.token == 0
         with pytest.raises(LeaseLostError):
             first.check()
-        holder = read_holder(place)
+        holder = read_holder(location)
         assert holder is not None
         assert not holder.held
         first, second = second, first
     assert tokens == [1, 2, 3]
 
 
-def test_ha_of_many_that_want_it_one_gets_it(place: LedgerLocation, opened: Opener) -> None:
-    leases = [opened(place) for _ in range(5)]
+def test_ha_of_many_that_want_it_one_gets_it(location: LedgerLocation, opened: Opener) -> None:
+    leases = [opened(location) for _ in range(5)]
     got: list[Lease] = []
     threads = [
         threading.Thread(target=lambda one=one: got.append(one) if one.try_acquire() else None) for one in leases
@@ -148,11 +150,11 @@ for line in sys.stdin:
 
 @contextmanager
 def holding_process(
-    place: LedgerLocation, script: str = HOLDER
+    location: LedgerLocation, script: str = HOLDER
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
     """A process that holds the lease; the second gives its next line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", script, pickle.dumps(place).hex()],
+        [sys.executable, "-c", script, pickle.dumps(location).hex()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -166,9 +168,9 @@ def holding_process(
         process.communicate()
 
 
-def test_ha_a_killed_holder_is_followed_by_a_standby(place: LedgerLocation, opened: Opener) -> None:
-    standby = opened(place)
-    with holding_process(place) as (process, said):
+def test_ha_a_killed_holder_is_followed_by_a_standby(location: LedgerLocation, opened: Opener) -> None:
+    standby = opened(location)
+    with holding_process(location) as (process, said):
         assert said() == "True 1"
         assert not standby.try_acquire()
         process.kill()
@@ -248,8 +250,8 @@ def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: LedgerLoc
 def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    place = place_of("postgres16", request, tmp_path)
-    one, other = SqlRecordStore(place.url, place.destination), SqlRecordStore(place.url, place.destination)
+    location = place_of("postgres16", request, tmp_path)
+    one, other = SqlRecordStore(location.url, location.destination), SqlRecordStore(location.url, location.destination)
     other._engine = create_engine(one._engine.url, isolation_level="AUTOCOMMIT")
     written: list[str] = []
 
@@ -281,8 +283,8 @@ def test_ha_a_session_of_zookeeper_that_has_ended_owns_nothing(
     assert not lock._is_ours(ended)
 
 
-def test_ha_the_run_lock_lets_one_run_in_over_all_hosts(place: LedgerLocation) -> None:
-    directory = DestinationDir.of(place)
+def test_ha_the_run_lock_lets_one_run_in_over_all_hosts(location: LedgerLocation) -> None:
+    directory = DestinationDir.of(location)
     assert not run_lock_held(directory)
     with run_lock(directory):
         assert run_lock_held(directory)
@@ -342,23 +344,23 @@ def test_ha_a_killed_run_is_seen_to_be_gone(shared: LedgerLocation) -> None:
 def test_ha_the_running_node_is_what_canal_expects(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:
-    place = place_of("zookeeper39", request, tmp_path)
-    lease = opened(place)
+    location = place_of("zookeeper39", request, tmp_path)
+    lease = opened(location)
     assert lease.try_acquire()
-    nodes = ZooKeeperRecordStore(place.zookeeper, place.destination, SECONDS)
+    nodes = ZooKeeperRecordStore(location.zookeeper, location.destination, SECONDS)
     assert nodes.canal("running") == '{"active":true,"address":"host-a:4266"}'
-    client = shared_client(place.zookeeper, SECONDS)
-    ours = client.exists(f"/otter/canal/destinations/{place.destination}/running").ephemeralOwner
+    client = shared_client(location.zookeeper, SECONDS)
+    ours = client.exists(f"/otter/canal/destinations/{location.destination}/running").ephemeralOwner
     for path in (
-        f"/otter/canal/destinations/{place.destination}/cluster/host-a:4266",
+        f"/otter/canal/destinations/{location.destination}/cluster/host-a:4266",
         "/otter/canal/cluster/host-a:4266",
     ):
         assert client.exists(path).ephemeralOwner, path
     assert ours
-    client.set(f"/otter/canal/destinations/{place.destination}/running", b'{"active":false,"address":"host-a:4266"}')
+    client.set(f"/otter/canal/destinations/{location.destination}/running", b'{"active":false,"address":"host-a:4266"}')
     wait_for("an administrator takes it away", lambda: not holds(lease), 30)
     lease.release()
-    other = opened(dataclasses.replace(place, address="host-b:4266"))
+    other = opened(dataclasses.replace(location, address="host-b:4266"))
     wait_for("another has it", other.try_acquire, 30)
 
 
@@ -367,7 +369,7 @@ def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
     tmp_path: Path, kind: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.cdc_engine.records.zookeeper_client.CONNECT_SECONDS_MAX", 0.5)
-    place = LedgerLocation(
+    location = LedgerLocation(
         destination="shop",
         directory=tmp_path / "shop",
         kind=kind,
@@ -375,18 +377,18 @@ def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
         url="postgresql://a@127.0.0.1:1/b",
     )
     with pytest.raises(SluiceError, match=r"no ZooKeeper of 127\.0\.0\.1:1 answers|cannot be opened"):
-        opened(place).try_acquire()
+        opened(location).try_acquire()
 
 
-def through(place: LedgerLocation, line: Proxy) -> LedgerLocation:
+def through(location: LedgerLocation, line: Proxy) -> LedgerLocation:
     """The same place, reached by a line of its own."""
-    if place.kind == "zookeeper":
-        return dataclasses.replace(place, zookeeper=ZooKeeperServers(hosts=f"127.0.0.1:{line.port}"))
-    return dataclasses.replace(place, url=place.url.replace(f":{_port_of(place)}/", f":{line.port}/"))
+    if location.kind == "zookeeper":
+        return dataclasses.replace(location, zookeeper=ZooKeeperServers(hosts=f"127.0.0.1:{line.port}"))
+    return dataclasses.replace(location, url=location.url.replace(f":{_port_of(location)}/", f":{line.port}/"))
 
 
-def _port_of(place: LedgerLocation) -> int:
-    where = place.zookeeper.hosts if place.kind == "zookeeper" else place.url.rpartition("/")[0]
+def _port_of(location: LedgerLocation) -> int:
+    where = location.zookeeper.hosts if location.kind == "zookeeper" else location.url.rpartition("/")[0]
     return int(where.rpartition(":")[2])
 
 
@@ -425,15 +427,15 @@ def succeeds(act: Callable[[], bool]) -> bool:
 def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_takes_too_long(
     request: pytest.FixtureRequest, tmp_path: Path, opened: Opener
 ) -> None:
-    place = dataclasses.replace(place_of("postgres16", request, tmp_path), session_seconds=5.0)
+    location = dataclasses.replace(place_of("postgres16", request, tmp_path), session_seconds=5.0)
     delay = [0.4]
 
     def slow(piece: bytes) -> bytes:
         threading.Event().wait(delay[0])
         return piece
 
-    with Proxy(_port_of(place)) as line:
-        lease, other = opened(through(place, line)), opened(place)
+    with Proxy(_port_of(location)) as line:
+        lease, other = opened(through(location, line)), opened(location)
         assert lease.try_acquire()
         line.tamper = slow
         end = session.now() + 7
@@ -447,10 +449,10 @@ def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_ta
         delay[0] = 0.0
 
 
-def take_away(place: LedgerLocation, name: str) -> None:
+def take_away(location: LedgerLocation, name: str) -> None:
     """As a session that ends does; a lock among shared texts is free by itself once nobody writes it."""
-    if place.kind == "zookeeper":
-        shared_client(place.zookeeper, SECONDS).delete(leases._nodes(place, name).held)
+    if location.kind == "zookeeper":
+        shared_client(location.zookeeper, SECONDS).delete(leases._nodes(location, name).held)
 
 
 @pytest.mark.found

@@ -34,10 +34,10 @@ def east(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
-def other(place: LedgerLocation) -> LedgerLocation:
+def other(location: LedgerLocation) -> LedgerLocation:
     """Of another destination of the same conf/."""
-    name = f"{place.destination}_west"
-    return dataclasses.replace(place, destination=name, directory=place.directory.with_name(name))
+    name = f"{location.destination}_west"
+    return dataclasses.replace(location, destination=name, directory=location.directory.with_name(name))
 
 
 def test_one_run_of_all_destinations_has_a_table_in_a_group(east: LedgerLocation) -> None:

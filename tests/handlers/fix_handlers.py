@@ -69,7 +69,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: st
     told.mkdir(parents=True)
     (site / f"{module}.py").write_text(source)
     (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    points = "".join(f"{entry} = {module}:{place}\n" for entry, place in entries.items())
+    points = "".join(f"{entry} = {module}:{location}\n" for entry, location in entries.items())
     (told / "entry_points.txt").write_text(f"[sluice.handlers]\n{points}")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.delitem(sys.modules, module, raising=False)

@@ -37,7 +37,7 @@ class Bench:
         self.gate = threading.Event()
         self.errors: list[Exception] = []
         self.made: list[Gated] = []
-        self.place: EngineSlot[Gated] = EngineSlot("shop", self.make)
+        self.slot: EngineSlot[Gated] = EngineSlot("shop", self.make)
 
     def make(self) -> Gated:
         self.made.append(Gated(self.gate, self.errors.pop(0) if self.errors else None))
@@ -48,7 +48,7 @@ class Bench:
 
     def _started(self) -> Gated | None:
         try:
-            return self.place.get(0.05)
+            return self.slot.get(0.05)
         except EngineStartingError:
             return None
 
@@ -57,7 +57,7 @@ def test_a_caller_waits_for_a_start_for_a_moment_only() -> None:
     bench = Bench()
     for _ in range(3):
         with pytest.raises(EngineStartingError, match="the engine of shop is being started"):
-            bench.place.get(0.01)
+            bench.slot.get(0.01)
     bench.gate.set()
     assert bench.get() is bench.get() is bench.made[0]
     assert len(bench.made) == 1
@@ -69,8 +69,8 @@ def test_what_a_start_raised_is_said_once_and_the_next_call_begins_another() -> 
     bench.errors += [SourceConnectionError("refused"), LeaseLostError("process 7 has it")]
     for error in (SourceConnectionError, LeaseLostError):
         with pytest.raises(error):
-            bench.place.get(30)
-    assert bench.place.get(30) is bench.made[2]
+            bench.slot.get(30)
+    assert bench.slot.get(30) is bench.made[2]
 
 
 def test_an_engine_that_lost_its_lease_is_stopped_and_another_waits_for_it() -> None:
@@ -81,8 +81,8 @@ def test_an_engine_that_lost_its_lease_is_stopped_and_another_waits_for_it() -> 
     bench.errors += [LeaseLostError("process 7 has it")] * 2
     for _ in range(2):
         with pytest.raises(LeaseLostError):
-            bench.place.get(30)
-    second = bench.place.get(30)
+            bench.slot.get(30)
+    second = bench.slot.get(30)
     assert second is not first
     assert first.stopped == 1
 
@@ -99,7 +99,7 @@ def test_a_slow_source_holds_up_no_other_destination(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(launcher, "START_WAIT_SECONDS", 5.0)
     slow = threading.Thread(target=lambda: launcher.get_or_start("slow"))
     slow.start()
-    wait_for("the slow one is being started", lambda: "slow" in launcher._places)
+    wait_for("the slow one is being started", lambda: "slow" in launcher._slots)
     began = time.monotonic()
     quick: object = launcher.get_or_start("quick")
     assert quick is made["quick"]
@@ -114,9 +114,9 @@ def test_a_slow_source_holds_up_no_other_destination(monkeypatch: pytest.MonkeyP
 def test_stopping_waits_for_an_engine_that_is_being_started() -> None:
     bench = Bench()
     with pytest.raises(EngineStartingError):
-        bench.place.get(0.01)
+        bench.slot.get(0.01)
     threading.Timer(0.1, bench.gate.set).start()
-    bench.place.stop()
+    bench.slot.stop()
     assert bench.made[0].stopped == 1
 
 
@@ -126,8 +126,8 @@ def test_an_engine_that_has_started_after_its_place_was_closed_is_stopped_admin(
     monkeypatch.setattr("sluice.cdc_engine.keeping.launcher.CONNECT_TIMEOUT_SECONDS", 0.01)
     bench = Bench()
     with pytest.raises(EngineStartingError):
-        bench.place.get(0.01)
-    bench.place.stop()
+        bench.slot.get(0.01)
+    bench.slot.stop()
     bench.gate.set()
     wait_for("it is stopped", lambda: bench.made[0].stopped == 1, 30)
     assert not bench.made[0].holds_lease

@@ -28,8 +28,8 @@ def executed(captured: Captured) -> str:
         return str((cursor.fetchone() or ("",))[0])
 
 
-def move(captured: Captured, *, gtid: str = "", place: str = "") -> Position:
-    wanted = request(place, gtid, latest=False)
+def move(captured: Captured, *, gtid: str = "", location: str = "") -> Position:
+    wanted = request(location, gtid, latest=False)
     return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
 
 
@@ -90,12 +90,12 @@ def test_an_xa_transaction_over_a_restart_is_staged_once_and_one_rolled_back_nev
         prepare(captured, "gone", 2)
         captured.insert([3])
         assert captured.take(engine, 2) == [0, 3]
-    place = saved_place(captured)
+    location = saved_place(captured)
     with running(captured) as engine:
         captured.insert([4])
         assert captured.take(engine, 1) == [4]
     assert recorded(captured) == 2
-    move(captured, place=place)  # back, but after the prepares: they hold
+    move(captured, location=location)  # back, but after the prepares: they hold
     decide(captured, "COMMIT", "kept")
     decide(captured, "ROLLBACK", "gone")
     captured.insert([5])
@@ -125,6 +125,6 @@ def test_a_record_does_not_meet_a_name_that_was_used_again_where_nobody_read_fid
     with running(captured) as engine:
         wait_for("the stream stops", lambda: engine.status().state == "UNKNOWN_EVENT")
         assert "prepared before the stream began" in engine.status().reason
-    move(captured, place=first)
+    move(captured, location=first)
     with running(captured) as engine:
         assert captured.take(engine, 3) == [2, 1, 3]

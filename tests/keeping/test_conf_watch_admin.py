@@ -65,12 +65,12 @@ def ports(watch: ConfWatch) -> dict[str, int]:
 def test_admin_files_come_change_and_go(conf: Conf) -> None:
     watch = ConfWatch(conf.directory, "test")
     assert not changes(watch)
-    shop = watch.in_use.texts.digest("shop")
+    shop = watch.in_use.files.digest("shop")
     conf.put("web")
     conf.put("crm", OTHER)
     assert changes(watch)
     assert ports(watch) == {"crm": 3307, "shop": 3306, "web": 3306}
-    assert watch.in_use.texts.digest("shop") == shop, "the others are not touched"
+    assert watch.in_use.files.digest("shop") == shop, "the others are not touched"
     conf.remove("crm")
     assert changes(watch)
     assert ports(watch) == {"shop": 3306, "web": 3306}
@@ -163,7 +163,7 @@ def test_admin_without_who_watches_conf_itself_is_in_use(conf: Conf) -> None:
 
 def test_admin_who_began_with_another_text_of_its_destination_hears_of_it(conf: Conf) -> None:
     watch = ConfWatch(conf.directory, "test")
-    begun = conf_in_use().texts
+    begun = conf_in_use().files
     conf.put("crm", OTHER)
     assert changes(watch)
     assert change_since(begun, "shop") == ""

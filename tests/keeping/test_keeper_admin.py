@@ -78,7 +78,7 @@ class House:
         """What the next look has done."""
         before = len(self.engines.acts)
         in_use = choose(read_conf_files(self.conf.directory), None, main_may_change=True)
-        self.engines.digests = {name: in_use.texts.digest(name) for name in in_use.config.destinations}
+        self.engines.digests = {name: in_use.files.digest(name) for name in in_use.config.destinations}
         self.keeper.look(in_use)
         if wait:
             self.keeper.wait(30)

@@ -48,44 +48,44 @@ class Held:
 
 
 @pytest.fixture(params=SHARED)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
-def documents(place: LedgerLocation) -> RecordStore:
-    return record_store(place)
+def documents(location: LedgerLocation) -> RecordStore:
+    return record_store(location)
 
 
-def test_ha_a_ledger_is_read_back_as_it_was(place: LedgerLocation) -> None:
-    meta = open_meta(place, Held())
+def test_ha_a_ledger_is_read_back_as_it_was(location: LedgerLocation) -> None:
+    meta = open_meta(location, Held())
     assert meta.is_new
     meta.update(lambda _: full_ledger())
-    reread = open_meta(place, Held())
+    reread = open_meta(location, Held())
     assert not reread.is_new
-    assert ledger_to_text(reread.ledger) == ledger_to_text(full_ledger()) == ledger_to_text(read_ledger(place))
+    assert ledger_to_text(reread.ledger) == ledger_to_text(full_ledger()) == ledger_to_text(read_ledger(location))
     assert [client.filter for client in reread.ledger.clients] == [r"shop\..*"]
 
 
-def test_ha_a_stale_holder_is_refused_by_name(place: LedgerLocation) -> None:
-    old = open_meta(place, Held(token=1))
+def test_ha_a_stale_holder_is_refused_by_name(location: LedgerLocation) -> None:
+    old = open_meta(location, Held(token=1))
     old.update(lambda ledger: ledger.set_cursor(at(4)))
-    new = open_meta(place, Held(token=2))
+    new = open_meta(location, Held(token=2))
     with pytest.raises(
         LeaseLostError, match=r"was written by the holder of lease 2; what lease 1 wanted to write is refused"
     ):
         old.update(lambda ledger: ledger.set_cursor(at(9)))
-    assert old.ledger.cursor == at(4) == read_ledger(place).cursor
+    assert old.ledger.cursor == at(4) == read_ledger(location).cursor
     new.update(lambda ledger: ledger.set_cursor(at(5)))
     with pytest.raises(LeaseLostError, match="lease 2"):
-        open_meta(place, Held(token=1))
-    assert read_ledger(place).cursor == at(5)
+        open_meta(location, Held(token=1))
+    assert read_ledger(location).cursor == at(5)
 
 
-def test_ha_the_holder_of_the_lease_knows_that_the_store_went_back(place: LedgerLocation) -> None:
+def test_ha_the_holder_of_the_lease_knows_that_the_store_went_back(location: LedgerLocation) -> None:
     """As a replica of a database does that takes over without the last commits: the ledger is of this holder's own lease, and older."""
-    store = record_store(place)
-    meta = open_meta(place, Held(token=3))
+    store = record_store(location)
+    meta = open_meta(location, Held(token=3))
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
     before = store.read(LEDGER)
     assert before is not None
@@ -97,31 +97,31 @@ def test_ha_the_holder_of_the_lease_knows_that_the_store_went_back(place: Ledger
         meta.update(lambda ledger: ledger.set_cursor(at(12)))
     with pytest.raises(LeaseLostError, match="takes the destination again"):
         meta.require_own()
-    again = open_meta(place, Held(token=4))
+    again = open_meta(location, Held(token=4))
     assert again.ledger.cursor == at(4), "the next engine continues from what is stored"
     again.update(lambda ledger: ledger.set_cursor(at(5)))
 
 
-def test_ha_two_that_begin_a_ledger_do_not_both(place: LedgerLocation) -> None:
-    first, second = open_meta(place, Held(token=1)), open_meta(place, Held(token=2))
+def test_ha_two_that_begin_a_ledger_do_not_both(location: LedgerLocation) -> None:
+    first, second = open_meta(location, Held(token=1)), open_meta(location, Held(token=2))
     first.update(lambda ledger: ledger.set_cursor(at(4)))
     with pytest.raises(LeaseLostError):
         second.update(lambda ledger: ledger.set_cursor(at(5)))
-    assert read_ledger(place) == first.ledger
+    assert read_ledger(location) == first.ledger
 
 
-def test_ha_without_the_lease_nothing_is_written(place: LedgerLocation) -> None:
+def test_ha_without_the_lease_nothing_is_written(location: LedgerLocation) -> None:
     lease = Held()
-    meta = open_meta(place, lease)
+    meta = open_meta(location, lease)
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
     lease.lost = True
     with pytest.raises(LeaseLostError, match="lost"):
         meta.update(lambda ledger: ledger.set_cursor(at(5)))
-    assert meta.ledger.cursor == at(4) == read_ledger(place).cursor
+    assert meta.ledger.cursor == at(4) == read_ledger(location).cursor
 
 
-def test_ha_updates_of_many_threads_all_count(place: LedgerLocation) -> None:
-    meta = open_meta(place, Held())
+def test_ha_updates_of_many_threads_all_count(location: LedgerLocation) -> None:
+    meta = open_meta(location, Held())
     threads = [
         threading.Thread(target=meta.update, args=(lambda ledger: ledger.begin_epoch(ledger.epoch + 1),))
         for _ in range(8)
@@ -131,29 +131,29 @@ def test_ha_updates_of_many_threads_all_count(place: LedgerLocation) -> None:
     for thread in threads:
         thread.join()
     assert meta.ledger.epoch == 9
-    assert read_ledger(place).epoch == 9
+    assert read_ledger(location).epoch == 9
 
 
 def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(
-    place: LedgerLocation, documents: RecordStore
+    location: LedgerLocation, documents: RecordStore
 ) -> None:
     documents.write(LEDGER, "{}", version=0)
     with pytest.raises(MetaError, match=r"meta\.json in .* cannot be read as a ledger: it has format None.*Restore it"):
-        open_meta(place, Held())
+        open_meta(location, Held())
     kept = documents.read(LEDGER)
     assert kept is not None
     assert kept.text == "{}"
 
 
 def test_ha_the_records_of_an_earlier_version_are_refused_by_name(
-    place: LedgerLocation, documents: RecordStore
+    location: LedgerLocation, documents: RecordStore
 ) -> None:
     documents.write("ledger", '{"format": 3}', version=0)
-    for opened in (lambda: open_meta(place, Held()), lambda: read_ledger(place)):
+    for opened in (lambda: open_meta(location, Held()), lambda: read_ledger(location)):
         with pytest.raises(MetaError, match=r"records of an earlier version of Sluice.*`sluice position set`"):
             opened()
     documents.remove("ledger")
-    assert open_meta(place, Held()).is_new
+    assert open_meta(location, Held()).is_new
 
 
 class Mute(RecordStore):
@@ -188,11 +188,11 @@ class Mute(RecordStore):
 @pytest.mark.parametrize("was_written", [True, False])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
-    place: LedgerLocation, documents: RecordStore, was_written: bool, is_first: bool
+    location: LedgerLocation, documents: RecordStore, was_written: bool, is_first: bool
 ) -> None:
     """The write may have been kept. The caller was told that it failed, so what it says next counts."""
     mute = Mute(documents)
-    meta = StoredLedger(mute, place.destination, token=1)
+    meta = StoredLedger(mute, location.destination, token=1)
     if not is_first:
         meta.update(lambda ledger: ledger.set_cursor(at(4)))
     before = meta.ledger
@@ -201,45 +201,45 @@ def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
         meta.update(lambda ledger: ledger.set_cursor(at(6)))
     assert meta.ledger == before
     meta.update(lambda ledger: ledger.set_cursor(at(5)))
-    assert read_ledger(place).cursor == at(5)
+    assert read_ledger(location).cursor == at(5)
 
 
 @pytest.mark.parametrize("was_written", [True, False])
 def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
-    place: LedgerLocation, documents: RecordStore, was_written: bool
+    location: LedgerLocation, documents: RecordStore, was_written: bool
 ) -> None:
     mute = Mute(documents)
-    meta = StoredLedger(mute, place.destination, token=1)
+    meta = StoredLedger(mute, location.destination, token=1)
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
     mute.silent_after = was_written
     with pytest.raises(MetaError, match="no answer"):
         meta.update(lambda ledger: ledger.set_cursor(at(6)))
-    new = open_meta(place, Held(token=2))
+    new = open_meta(location, Held(token=2))
     with pytest.raises(LeaseLostError, match="lease 2"):
         meta.update(lambda ledger: ledger.set_cursor(at(5)))
-    assert new.ledger.cursor == at(6 if was_written else 4) == read_ledger(place).cursor
+    assert new.ledger.cursor == at(6 if was_written else 4) == read_ledger(location).cursor
 
 
 @pytest.fixture
 def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LedgerLocation, Callable[[str], Any]]]:
     """A place in ZooKeeper, and what a client sees of the node of a destination."""
-    place = place_of("zookeeper39", request, tmp_path)
-    client = KazooClient(hosts=place.zookeeper.hosts)
+    location = place_of("zookeeper39", request, tmp_path)
+    client = KazooClient(hosts=location.zookeeper.hosts)
     client.start()
 
     def look(inside: str) -> Any:
-        path = f"/otter/canal/destinations/{place.destination}/{inside}"
+        path = f"/otter/canal/destinations/{location.destination}/{inside}"
         return client.get(path)[0].decode() if client.exists(path) else None
 
-    yield place, look
+    yield location, look
     client.stop()
     client.close()
 
 
 @pytest.mark.servers
 def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[LedgerLocation, Callable[[str], Any]]) -> None:
-    place, look = canal
-    meta = open_meta(place, Held())
+    location, look = canal
+    meta = open_meta(location, Held())
     meta.update(
         lambda ledger: ledger.subscribe(ClientIdentity(destination="shop", filter=r"shop\..*")).set_cursor(at(4))
     )
@@ -265,12 +265,12 @@ def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[LedgerLo
 def test_ha_a_mixed_ledger_is_in_its_file_and_the_cursor_follows_in_zookeeper(
     canal: tuple[LedgerLocation, Callable[[str], Any]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, look = canal
+    location, look = canal
     monkeypatch.setattr(managers, "PERIOD_SECONDS", 60.0)
-    place = dataclasses.replace(place, kind=kind)
-    meta = open_meta(place, Held())
+    location = dataclasses.replace(location, kind=kind)
+    meta = open_meta(location, Held())
     meta.update(lambda ledger: ledger.subscribe(ClientIdentity(destination="shop")).set_cursor(at(4)))
-    assert read_ledger(place.directory).cursor == at(4)
+    assert read_ledger(location.directory).cursor == at(4)
 
     def offset() -> int:
         text = look("1001/cursor")
@@ -313,10 +313,10 @@ def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
     request: pytest.FixtureRequest, tmp_path: Path, kept: bool
 ) -> None:
     """The database may have kept the write whose answer is lost on the way, or never heard of it: the next write follows what is so."""
-    place = place_of("postgres16", request, tmp_path)
+    location = place_of("postgres16", request, tmp_path)
     port = request.getfixturevalue("postgres16").port
     with Proxy(port) as line:
-        meta = open_meta(dataclasses.replace(place, url=place.url.replace(f":{port}/", f":{line.port}/")), Held())
+        meta = open_meta(dataclasses.replace(location, url=location.url.replace(f":{port}/", f":{line.port}/")), Held())
         meta.update(lambda ledger: ledger.set_cursor(at(4)))
 
         def lost(piece: bytes) -> bytes:
@@ -332,7 +332,7 @@ def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
         with pytest.raises(NotSharedError, match="it is tried again"):
             meta.update(lambda ledger: ledger.set_cursor(at(5)))
         assert meta.ledger.cursor == at(4), "its caller was told that it is not kept"
-        assert read_ledger(place).cursor == (at(5) if kept else at(4))
+        assert read_ledger(location).cursor == (at(5) if kept else at(4))
         meta.update(lambda ledger: ledger.begin_epoch(ledger.epoch + 1))
-        assert read_ledger(place) == meta.ledger
+        assert read_ledger(location) == meta.ledger
         assert meta.ledger.cursor == at(4)

@@ -77,9 +77,9 @@ class NumberEngine:
                 return head
             longer = None
             if append and end * NUMBER_BYTES > head.end.offset:
-                place = dataclasses.replace(head.end, offset=end * NUMBER_BYTES)
+                position = dataclasses.replace(head.end, offset=end * NUMBER_BYTES)
                 path, numbers = self._write(head.delivery, head.start.offset // NUMBER_BYTES, end)
-                longer = dataclasses.replace(head, end=place, path=path, rows=numbers)
+                longer = dataclasses.replace(head, end=position, path=path, rows=numbers)
             return self._meta.update(lambda ledger: ledger.taken(head, longer)).outstanding[0]
 
     def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:

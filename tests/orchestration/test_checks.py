@@ -99,12 +99,12 @@ def test_a_lake_that_is_too_late_fails_a_check_of_its_own_once(tmp_path: Path) -
 @pytest.mark.found
 def test_a_table_that_is_re_read_warns_that_the_lake_is_older(tmp_path: Path) -> None:
     """Number 32: a table that is re-read counts as acked and not as stopped, and no check says that its lake state is older."""
-    records, place = SnapshotRecords(tmp_path), Position(epoch=1, file="mysql-bin.000001", offset=4)
-    records.begin(wanted("shop.orders", place, 0.0))
+    records, position = SnapshotRecords(tmp_path), Position(epoch=1, file="mysql-bin.000001", offset=4)
+    records.begin(wanted("shop.orders", position, 0.0))
     assert older_tables(tmp_path) == {}, "the lake does not have it yet: nobody can take it for newer"
     LakeTables(tmp_path).keep({"shop.orders": ("id", 1)})
     failing = older_tables(tmp_path)
-    assert f"as of {place}, older than the cursor" in failing["shop.orders"]
+    assert f"as of {position}, older than the cursor" in failing["shop.orders"]
     events, published = due(
         "shop", ["shop.orders"], status(), failing, published=PublishedObservations(), now_seconds=1e9
     )
@@ -183,7 +183,7 @@ HELD = PendingChange(
     database="shop",
     table="orders",
     order_key=9,
-    place="mysql-bin.000001:9@1",
+    position="mysql-bin.000001:9@1",
     statement="ALTER TABLE orders RENAME COLUMN a TO b",
     items=(Item(kind="rename", what="rename a to b"),),
     choices=("apply", "new_column"),
@@ -211,7 +211,7 @@ def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(
     assert plan.md_str is not None
     assert "sluice schema approve shop shop.orders --plan apply|new_column" in plan.md_str
     assert "`new_column`: a column of the new name" in plan.md_str
-    assert check.description == f"DDL_HELD: `{HELD.statement}` at {HELD.place} waits for review."
+    assert check.description == f"DDL_HELD: `{HELD.statement}` at {HELD.position} waits for review."
     events, _ = due("shop", ["shop.orders"], status(), {}, published=published, now_seconds=1e9 + 1)
     (check,) = [each for each in events if getattr(each, "check_name", "") == TABLE_CHECK]
     assert isinstance(check, dg.AssetCheckEvaluation)

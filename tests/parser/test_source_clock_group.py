@@ -82,8 +82,8 @@ def test_group_a_stream_has_all_until_then_once_it_has_come_to_that_end_of_that_
 ) -> None:
     answer = ask_clock(Connection("8.0.31"))  # type: ignore[arg-type]
     position = Position(epoch=1, file="bin.000003", offset=4, server_uuid=uuid)
-    place = StreamState(position=position, file=file, offset=offset, bytes=0)
-    assert answer.holds(place) is holds
+    stream_state = StreamState(position=position, file=file, offset=offset, bytes=0)
+    assert answer.holds(stream_state) is holds
     assert not answer.holds(None)
 
 
@@ -104,10 +104,10 @@ def test_group_the_clock_of_a_real_server_is_its_time_and_the_end_that_its_strea
     assert 0 <= answer.now_us - answer.before_us < 1_000_000
     assert (answer.end.server_uuid, answer.end.file) == (facts.server_uuid, facts.file)
     assert answer.end.offset <= facts.offset
-    place = StreamState(
+    stream_state = StreamState(
         position=Position(epoch=1, file=facts.file, offset=4, server_uuid=facts.server_uuid),
         file=facts.file,
         offset=facts.offset,
         bytes=0,
     )
-    assert answer.holds(place)
+    assert answer.holds(stream_state)

@@ -28,7 +28,7 @@ AT_END = Position(
 )
 
 
-def place(position: Position = AT_END, received: int = 0, *, held_up: bool = False) -> StreamState:
+def stream_state(position: Position = AT_END, received: int = 0, *, held_up: bool = False) -> StreamState:
     return StreamState(position=position, file=position.file, offset=position.offset, bytes=received, held_up=held_up)
 
 
@@ -38,8 +38,8 @@ BEHIND = dataclasses.replace(AT_END, offset=300, gtid_set=f"{A}:1-60")
 def test_fault_a_stream_at_the_end_of_its_server_fits() -> None:
     assert misfit_of(AT_END, FACTS) == ""
     assert misfit_of(BEHIND, FACTS) == ""
-    assert has_read(place(), FACTS)
-    assert not has_read(place(BEHIND), FACTS)
+    assert has_read(stream_state(), FACTS)
+    assert not has_read(stream_state(BEHIND), FACTS)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_fault_a_server_that_the_stream_is_not_of_is_found_with_the_second_look(
     changes: dict[str, object], words: str
 ) -> None:
     facts = dataclasses.replace(FACTS, **changes)  # type: ignore[arg-type]
-    watch, reason = Watch().looked(Look(at=60, place=place(), facts=facts))
+    watch, reason = Watch().looked(Look(at=60, stream_state=stream_state(), facts=facts))
     assert reason == "", "one look may be older than what was read"
-    watch, reason = watch.looked(Look(at=63, place=place(), facts=facts))
+    watch, reason = watch.looked(Look(at=63, stream_state=stream_state(), facts=facts))
     assert words in reason
     assert watch == Watch()
 
@@ -69,33 +69,33 @@ def test_fault_a_server_that_the_stream_is_not_of_is_found_with_the_second_look(
 def test_fault_what_was_executed_a_moment_later_is_no_misfit() -> None:
     """A transaction is in the binlog before it is in gtid_executed."""
     late = dataclasses.replace(FACTS, executed=f"{A}:1-99")
-    watch, _ = Watch().looked(Look(at=60, place=place(), facts=late))
+    watch, _ = Watch().looked(Look(at=60, stream_state=stream_state(), facts=late))
     further = dataclasses.replace(AT_END, gtid_set=f"{A}:1-101")
-    _, reason = watch.looked(Look(at=63, place=place(further, 9000), facts=FACTS))
+    _, reason = watch.looked(Look(at=63, stream_state=stream_state(further, 9000), facts=FACTS))
     assert reason == ""
 
 
 def test_fault_a_stream_that_stands_still_before_the_end_is_connected_anew_ever_more_rarely() -> None:
-    watch, reason = Watch().looked(Look(at=60, place=place(BEHIND), facts=FACTS))
+    watch, reason = Watch().looked(Look(at=60, stream_state=stream_state(BEHIND), facts=FACTS))
     found = []
     for minute in range(2, 11):
-        watch, reason = watch.looked(Look(at=60 * minute, place=place(BEHIND, 100 * minute), facts=FACTS))
+        watch, reason = watch.looked(Look(at=60 * minute, stream_state=stream_state(BEHIND, 100 * minute), facts=FACTS))
         found.append(bool(reason))
     assert found == [True, True, False, True, False, False, False, True, False]
-    assert "binlog.000004:500" in watch.trouble(place(BEHIND), 700)
-    assert watch.behind_seconds(place(BEHIND), 700) == 640, "since the first look that saw it"
-    assert watch.trouble(place(), 700) == ""
-    assert watch.behind_seconds(place(), 700) == 0
+    assert "binlog.000004:500" in watch.trouble(stream_state(BEHIND), 700)
+    assert watch.behind_seconds(stream_state(BEHIND), 700) == 640, "since the first look that saw it"
+    assert watch.trouble(stream_state(), 700) == ""
+    assert watch.behind_seconds(stream_state(), 700) == 0
 
 
 def test_fault_a_stream_that_goes_on_or_waits_for_room_does_not_stand_still() -> None:
-    before, _ = Watch().looked(Look(at=60, place=place(BEHIND), facts=FACTS))
-    assert before.looked(Look(at=120, place=place(BEHIND, 1 << 20), facts=FACTS))[1] == ""
-    assert before.looked(Look(at=120, place=place(BEHIND, held_up=True), facts=FACTS))[1] == ""
+    before, _ = Watch().looked(Look(at=60, stream_state=stream_state(BEHIND), facts=FACTS))
+    assert before.looked(Look(at=120, stream_state=stream_state(BEHIND, 1 << 20), facts=FACTS))[1] == ""
+    assert before.looked(Look(at=120, stream_state=stream_state(BEHIND, held_up=True), facts=FACTS))[1] == ""
 
 
 def test_fault_without_gtids_the_place_decides() -> None:
     plain = dataclasses.replace(FACTS, gtid_enabled=False, executed="")
-    assert not has_read(place(dataclasses.replace(AT_END, offset=499, gtid_set="")), plain)
-    assert has_read(place(dataclasses.replace(AT_END, gtid_set="")), plain)
-    assert has_read(place(dataclasses.replace(AT_END, file="binlog.000005", offset=4, gtid_set="")), plain)
+    assert not has_read(stream_state(dataclasses.replace(AT_END, offset=499, gtid_set="")), plain)
+    assert has_read(stream_state(dataclasses.replace(AT_END, gtid_set="")), plain)
+    assert has_read(stream_state(dataclasses.replace(AT_END, file="binlog.000005", offset=4, gtid_set="")), plain)

@@ -81,6 +81,6 @@ def test_promises_hold_under_any_order(moves: list[tuple[str, int]]) -> None:
         deliveries = {each.delivery for each in ledger.outstanding} - {each.delivery for each in before.outstanding}
         assert not deliveries & handed_out
         handed_out |= deliveries
-        places = [ledger.cursor, *(each.end for each in ledger.outstanding)]
-        assert [each.start for each in ledger.outstanding] == places[:-1]  # no gap and no overlap in what waits
+        positions = [ledger.cursor, *(each.end for each in ledger.outstanding)]
+        assert [each.start for each in ledger.outstanding] == positions[:-1]  # no gap and no overlap in what waits
         assert ledger_from_text(ledger_to_text(ledger), "shop") == ledger

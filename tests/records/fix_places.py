@@ -18,18 +18,20 @@ KINDS = ("file", *SHARED)
 def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     """Returns a location without records."""
     name = f"shop_{uuid.uuid4().hex[:8]}"
-    place = LedgerLocation(destination=name, directory=tmp_path / name, source=("db.example", 3306), session_seconds=10)
+    location = LedgerLocation(
+        destination=name, directory=tmp_path / name, source=("db.example", 3306), session_seconds=10
+    )
     if kind == "zookeeper39":
         return dataclasses.replace(
-            place, kind="zookeeper", zookeeper=ZooKeeperServers(hosts=request.getfixturevalue(kind).hosts)
+            location, kind="zookeeper", zookeeper=ZooKeeperServers(hosts=request.getfixturevalue(kind).hosts)
         )
     if kind == "sqlite":
-        return dataclasses.replace(place, kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
+        return dataclasses.replace(location, kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
     if kind == "postgres16":
-        return dataclasses.replace(place, kind="sql", url=request.getfixturevalue(kind).url)
+        return dataclasses.replace(location, kind="sql", url=request.getfixturevalue(kind).url)
     if kind == "mysql80":
         server = request.getfixturevalue(kind)
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE IF NOT EXISTS meta_ha")
-        return dataclasses.replace(place, kind="sql", url=f"mysql://root@127.0.0.1:{server.port}/meta_ha")
-    return dataclasses.replace(place, kind=kind)
+        return dataclasses.replace(location, kind="sql", url=f"mysql://root@127.0.0.1:{server.port}/meta_ha")
+    return dataclasses.replace(location, kind=kind)

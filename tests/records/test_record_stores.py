@@ -27,13 +27,13 @@ from tests.records.fix_places import KINDS, SHARED, place_of
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
-def store(place: LedgerLocation) -> RecordStore:
-    return record_store(place)
+def store(location: LedgerLocation) -> RecordStore:
+    return record_store(location)
 
 
 every_store = pytest.mark.parametrize("place", KINDS, indirect=True)
@@ -143,9 +143,9 @@ def test_one_of_many_writers_of_one_version_wins(store: RecordStore) -> None:
 
 
 @every_store
-def test_a_change_is_computed_from_the_text_that_is_stored(place: LedgerLocation, store: RecordStore) -> None:
+def test_a_change_is_computed_from_the_text_that_is_stored(location: LedgerLocation, store: RecordStore) -> None:
     """Another process writes between the reading and the writing of the first try."""
-    other, seen = record_store(place), list[str | None]()
+    other, seen = record_store(location), list[str | None]()
 
     def change(before: str | None) -> str:
         seen.append(before)
@@ -165,8 +165,8 @@ def test_a_change_is_computed_from_the_text_that_is_stored(place: LedgerLocation
 
 
 @every_store
-def test_a_record_that_others_change_each_time_is_an_error(place: LedgerLocation, store: RecordStore) -> None:
-    other, count = record_store(place), list[int]()
+def test_a_record_that_others_change_each_time_is_an_error(location: LedgerLocation, store: RecordStore) -> None:
+    other, count = record_store(location), list[int]()
 
     def change(_: str | None) -> str:
         count.append(1)
@@ -241,11 +241,11 @@ def test_files_that_people_and_editors_leave_are_no_records(tmp_path: Path) -> N
 
 
 def test_a_database_is_shown_without_the_options_of_its_url(tmp_path: Path) -> None:
-    place = LedgerLocation(
+    location = LedgerLocation(
         destination="shop", directory=tmp_path, kind="sql", url=f"sqlite:///{tmp_path}/r.db?timeout=7"
     )
-    assert "timeout" not in str(record_store(place))
-    assert str(tmp_path) in str(record_store(place))
+    assert "timeout" not in str(record_store(location))
+    assert str(tmp_path) in str(record_store(location))
 
 
 def test_a_file_system_without_locks_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,12 +262,12 @@ def test_a_file_system_without_locks_costs_no_descriptor(tmp_path: Path, monkeyp
 
 def test_an_act_on_a_stopped_destination_sees_that_a_holder_was_killed(tmp_path: Path) -> None:
     """It looked once, and a lock in a database shows its holder's end only to who watches it for a session."""
-    place = LedgerLocation(
+    location = LedgerLocation(
         destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/r.db", session_seconds=1
     )
     killed = LockClaim(claim_id="killed", pid=1, host="elsewhere", since=0.0, token=3, held=True)
-    record_store(place).put(LEASE, json.dumps(dataclasses.asdict(killed)))
-    with stopped_destination(DestinationDir.of(place)) as stopped:
+    record_store(location).put(LEASE, json.dumps(dataclasses.asdict(killed)))
+    with stopped_destination(DestinationDir.of(location)) as stopped:
         assert stopped.lease.token == 4
 
 

@@ -101,14 +101,14 @@ def test_a_server_shows_a_place_once_its_snapshot_reads_would(any_server: Databa
         gtids = ""
         if "mariadb" not in version.lower() and cursor.execute("SELECT @@GLOBAL.gtid_executed"):
             gtids = str(cursor.fetchone()[0]).replace("\n", "")
-    place = Position(epoch=1, file="binlog.000001", offset=4, gtid_set=gtids)
+    position = Position(epoch=1, file="binlog.000001", offset=4, gtid_set=gtids)
     if gtids:
-        assert table.shows(place)
+        assert table.shows(position)
         assert not table.shows(
             Position(epoch=1, file="b.1", offset=4, gtid_set=f"{'0' * 8}-0000-0000-0000-{'0' * 12}:1")
         )
     else:
-        assert table.shows(place) == ("mariadb" in version.lower())  # MySQL: not at once
+        assert table.shows(position) == ("mariadb" in version.lower())  # MySQL: not at once
     table.close()
 
 

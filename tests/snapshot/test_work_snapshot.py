@@ -100,12 +100,12 @@ class World:
         else:
             self.held[number] = (kind, key, value)
 
-    def place(self, number: int) -> Position:
+    def position(self, number: int) -> Position:
         return Position(epoch=self.epoch, file="binlog.000001", offset=4 + PLACE_BYTES * number)
 
     def key(self, number: int) -> int:
         """The order key of a change: that of the place at which it ends."""
-        return self.place(number + 1).order_key
+        return self.position(number + 1).order_key
 
     def dependencies(self) -> SnapshotDependencies:
         return SnapshotDependencies(
@@ -131,7 +131,7 @@ class World:
 
     def _look(self, _name: str) -> SnapshotSituation:
         self.noise()
-        cursor = self.place(self.merged)
+        cursor = self.position(self.merged)
         return SnapshotSituation(begin=cursor, cursor=cursor, version=self.version, stop=self.stop)
 
     def _publish(self, record: SnapshotRecord, _table: TableVersion) -> int:
@@ -198,8 +198,8 @@ class _Reader:
 
     def end(self) -> SourceEnd:
         self._world.noise()
-        place = self._world.place(len(self._world.log))
-        return SourceEnd(file=place.file, offset=place.offset)
+        position = self._world.position(len(self._world.log))
+        return SourceEnd(file=position.file, offset=position.offset)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -215,7 +215,7 @@ def _applied(rows: dict[int, int], kind: str, key: int, value: int) -> dict[int,
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """Five rows of which the stream tells nothing, and a snapshot that is wanted."""
     made = World(home_of(request.param, tmp_path), rows=dict.fromkeys(range(5), -1))
-    made.records.begin(wanted(NAME, made.place(0), 0.0))
+    made.records.begin(wanted(NAME, made.position(0), 0.0))
     return made
 
 
@@ -259,7 +259,7 @@ def play(world: World, first: list[tuple[str, int]], share: int, events: list[tu
         world.change(*change)
     before = len(world.log) * share // 100
     world.merged = before  # changes from before the stream: nobody merged them
-    world.records.begin(wanted(NAME, world.place(before), 0.0))
+    world.records.begin(wanted(NAME, world.position(before), 0.0))
     coming = iter(events)
 
     def noise() -> None:
@@ -341,7 +341,7 @@ def test_a_table_that_stops_while_it_is_read_fails_its_snapshot_by_name(world: W
     world.change("put", 7)
     advance(NAME, world.dependencies())
     world.stop = StoppedTable(
-        database="shop", table="orders", state=TableState.DDL_UNSUPPORTED, reason="why", position=world.place(0)
+        database="shop", table="orders", state=TableState.DDL_UNSUPPORTED, reason="why", position=world.position(0)
     )
     assert advance(NAME, world.dependencies()).step == SnapshotStep.NOTHING
     assert state(world).state == SnapshotState.FAILED
@@ -362,7 +362,7 @@ def test_a_table_that_changed_on_the_server_is_left_to_the_stream_by_its_snapsho
 
 
 def test_one_table_that_cannot_be_read_does_not_hold_up_the_snapshots_of_others(world: World) -> None:
-    world.records.begin(wanted("shop.broken", world.place(0), 0.0))
+    world.records.begin(wanted("shop.broken", world.position(0), 0.0))
     real = world.dependencies()
 
     def reader(table: TableVersion, where: str) -> Any:
@@ -391,7 +391,7 @@ def test_a_table_whose_snapshot_raises_fails_by_name_and_the_others_are_publishe
     world: World, stage: str, wrong: Exception
 ) -> None:
     """Number 25: a table that raises is tried for ever, its runs fail with a bare exception, and the others wait between them."""
-    world.records.begin(wanted("shop.broken", world.place(0), 0.0))
+    world.records.begin(wanted("shop.broken", world.position(0), 0.0))
     real = world.dependencies()
 
     def maybe(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -443,7 +443,7 @@ def test_a_snapshot_that_waits_is_not_given_up_for_changes_of_its_table(world: W
     for _ in range(20):
         waiting = waiting.again("its key was changed")
     assert (waiting.restarts, waiting.generation) == (0, 21)
-    begun = waiting.began(world.place(0), version="v", key=("id",), columns=(), rows_expected=0, now=1.0)
+    begun = waiting.began(world.position(0), version="v", key=("id",), columns=(), rows_expected=0, now=1.0)
     again = begun.again("its key was changed")
     assert again.restarts == 1
     assert again.failed("too often").retried().restarts == 0, "an operator has looked at it"
@@ -462,7 +462,7 @@ def test_the_progress_of_a_snapshot_says_no_more_than_is_known(world: World) -> 
 def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World) -> None:
     there = SnapshotSituation(begin=None, cursor=None, version="")
     assert next_step(state(world), there).step == SnapshotStep.WAIT
-    known = SnapshotSituation(begin=world.place(0), cursor=world.place(0), version="")
+    known = SnapshotSituation(begin=world.position(0), cursor=world.position(0), version="")
     assert next_step(state(world), known).step == SnapshotStep.WAIT
 
 

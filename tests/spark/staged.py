@@ -174,7 +174,7 @@ def _changes_record(directory: Path, file: str, segment: Changes) -> dict[str, A
     images, schema = segment.images, segment.schema
     keys = [tuple(image.values.get(name) for name in schema.key) for image in images]
     present: list[list[Any]] = [
-        [key[place] for key in keys if key[place] is not None] for place in range(len(schema.key))
+        [key[index] for key in keys if key[index] is not None] for index in range(len(schema.key))
     ]
     operations = [image.operation for image in images]
     befores = operations.count(UPDATE_BEFORE)
@@ -207,11 +207,11 @@ def _changes_record(directory: Path, file: str, segment: Changes) -> dict[str, A
 def _gaps(segment: Changes) -> dict[str, Any]:
     """Of a segment whose rows each have the key they had."""
     images, schema = segment.images, segment.schema
-    bits = [sum(1 << place for place, name in enumerate(schema.columns) if name in image.values) for image in images]
+    bits = [sum(1 << index for index, name in enumerate(schema.columns) if name in image.values) for image in images]
     nothing = [None] * len(images)
     origins = {
-        f"_sluice_origin_{place}": pa.array(nothing, ARROW_TYPES[schema.columns[name]])
-        for place, name in enumerate(schema.key)
+        f"_sluice_origin_{index}": pa.array(nothing, ARROW_TYPES[schema.columns[name]])
+        for index, name in enumerate(schema.key)
     }
     return {
         "_sluice_present_0": pa.array(bits, pa.int64()),

@@ -45,13 +45,13 @@ class Store:
     named: dict[str, str]
 
     def directory(self, root: Path, host: str = "host") -> DestinationDir:
-        place = LedgerLocation(
+        location = LedgerLocation(
             destination="shop",
             directory=root / host / "shop",
             staging=self.url,
             storage_options=tuple(self.named.items()),
         )
-        return DestinationDir.of(place)
+        return DestinationDir.of(location)
 
     def batch(self, name: str, ledger: str = LEDGER.ledger_id) -> StoreFolder:
         return StoreFolder(f"{self.url}/shop/{ledger}/{name}", self.options)
@@ -128,10 +128,10 @@ def test_s3_a_batch_lives_the_same_in_a_store_that_is_a_folder(folder_store: Sto
 
 @pytest.mark.parametrize("place", ["folder_store", pytest.param("s3_prefix", marks=pytest.mark.servers)])
 def test_s3_ha_a_batch_that_another_host_removes_in_the_same_moment_is_removed(
-    place: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    location: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It was there when this one looked."""
-    store: Store = request.getfixturevalue(place)
+    store: Store = request.getfixturevalue(location)
     (tmp_path / "batch").mkdir()
     for name in ("manifest.json", "rows.parquet"):
         (tmp_path / "batch" / name).write_text("{}")
@@ -209,13 +209,13 @@ def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_stor
     left = StoreFolder(f"{url}/1000000000-killed", {})
     left.put(rows)
     uploaded = UploadedFiles(Lending(url=url))
-    places = [uploaded.place(rows), uploaded.place(rows / "one.parquet")]
-    assert all(place.startswith(f"{url}/") for place in places)
+    places = [uploaded.location(rows), uploaded.location(rows / "one.parquet")]
+    assert all(location.startswith(f"{url}/") for location in places)
     assert StoreFolder(places[0], {}).sizes() == {"_lent": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
     assert not left.sizes()
     uploaded.close()
     assert StoreFolder(url, {}).sizes() == {}
-    assert UploadedFiles(Lending()).place(rows) == rows.as_uri()
+    assert UploadedFiles(Lending()).location(rows) == rows.as_uri()
 
 
 @pytest.mark.servers
@@ -244,7 +244,7 @@ def test_s3_a_store_that_fails_is_told_without_credentials_and_nothing_is_lost(
     with pytest.raises(StagingError, match="LAKE_SECRET"):
         failing.is_whole(known)
     for secret in (SECRET_KEY, ACCESS_KEY, "another-secret"):
-        assert secret not in f"{told} {away.value} {failing._place!r} {directory!r} {s3_prefix.batch('x')!r}"
+        assert secret not in f"{told} {away.value} {failing._location!r} {directory!r} {s3_prefix.batch('x')!r}"
     monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
     failing.remove(tmp_path / "staging" / "gone", LEDGER.ledger_id)
     assert batches.is_whole(known)

@@ -97,7 +97,7 @@ def folded(images: list[Row], lake: dict[str, Row]) -> dict[str, Row]:
         origin = image["id"] if born_at is None else image["_sluice_origin_0"]
         known = lives.setdefault((origin, born_at or 0), {})
         bits = image.get("_sluice_present_0", 0b111)
-        known |= {name: image[name] for place, name in enumerate(names) if bits >> place & 1}
+        known |= {name: image[name] for index, name in enumerate(names) if bits >> index & 1}
         leaves = image[OPERATION] in {Operation.INSERT, Operation.UPDATE_AFTER}
         kept = {} if born_at else lake.get(origin, {})
         by_key[image["id"]] = {**kept, **known, "id": image["id"]} if leaves else {}
@@ -109,7 +109,7 @@ def folded(images: list[Row], lake: dict[str, Row]) -> dict[str, Row]:
 def test_what_is_staged_of_rows_that_move_tells_each_its_row_fidelity(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], there: set[str], chunk_bytes: int
 ) -> None:
-    lake = {key: {"id": key, "a": 100 + place, "b": 200 + place} for place, key in enumerate(sorted(there))}
+    lake = {key: {"id": key, "a": 100 + index, "b": 200 + index} for index, key in enumerate(sorted(there))}
     source = Source(dict(lake))
     for step in steps:
         source.step(*step)
@@ -128,7 +128,7 @@ def test_rows_before_the_first_that_lacks_columns_share_its_segment_fidelity(
 ) -> None:
     monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 2)
     monkeypatch.setattr("sluice.cdc_engine.binlog.rows.decoder.CHUNK_BYTES_MAX", 1)
-    whole = [Change(INSERT, after={"id": str(place), "a": place, "b": place}) for place in range(5)]
+    whole = [Change(INSERT, after={"id": str(index), "a": index, "b": index}) for index in range(5)]
     images, moves = staged([*whole, Change(UPDATE, {"id": "3"}, {"a": 9}), *whole[:1]], tmp_path)
     assert [image["_sluice_present_0"] for image in images] == [0b111] * 5 + [0b011, 0b111]
     assert ([image["a"] for image in images], moves) == ([0, 1, 2, 3, 4, 9, 0], 0)

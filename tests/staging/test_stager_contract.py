@@ -101,8 +101,8 @@ def test_more_is_asked_until_there_is_none(make: Make, meta: MemoryLedger, tmp_p
 
 
 def test_a_table_that_stopped_before_is_left_out(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
-    place = Position(epoch=1, file=FILE, offset=4)
-    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="held", position=place)
+    position = Position(epoch=1, file=FILE, offset=4)
+    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="held", position=position)
     meta.update(lambda ledger: ledger.stop_table(stop))
     part = batch(whole(rows_block((ORDERS, INSERT, [(1, 1, "x")]), (KEYLESS, INSERT, [(1, 1, "x")]))))
     assert make(tmp_path, meta)(part, record(part), no_more).tables == ("shop.log",)

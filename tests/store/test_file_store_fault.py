@@ -116,9 +116,9 @@ def test_fault_what_follows_a_torn_tail_is_never_taken_for_what_was_written_befo
         file.seek(-200, os.SEEK_END)
         file.write(b"\xff" * 8)
     again = shop.open()
-    place = again.put_position
-    assert place is not None
-    source.number, source.transaction, source.offset = 4, 2, place.offset
+    position = again.put_position
+    assert position is not None
+    source.number, source.transaction, source.offset = 4, 2, position.offset
     again.put(source.block([5]))
     for store in (again, shop.open()):
         assert numbers_in(store.get(MANY, MANY)) == [2, 3, 4, 5, 6, 7, 8]

@@ -70,38 +70,38 @@ class Reader:
         self, history: list[Event], make: Callable[[Callable[[], Position | None]], PreparedTransactions]
     ) -> None:
         self.history, self._make = history, make
-        self.places = [FIRST]
+        self.positions = [FIRST]
         self.epoch, self.acked = 1, 0
         self.records = self._made()
 
     def _made(self) -> PreparedTransactions:
-        return self._make(lambda: self.places[self.acked])
+        return self._make(lambda: self.positions[self.acked])
 
     def read(self) -> None:
-        at = len(self.places) - 1
+        at = len(self.positions) - 1
         event = self.history[at]
-        place = dataclasses.replace(FIRST, epoch=self.epoch, offset=FIRST.offset * (at + 2))
+        position = dataclasses.replace(FIRST, epoch=self.epoch, offset=FIRST.offset * (at + 2))
         if event.kind == "prepare":
             self.records.begin()
             for byte in event.rows:
                 self.records.record(bytes([byte]))
-            self.records.prepare(event.name, place.order_key)
+            self.records.prepare(event.name, position.order_key)
         elif event.kind == "commit":
-            assert content_of(self.records.commit(event.name, place.order_key)) == event.rows
+            assert content_of(self.records.commit(event.name, position.order_key)) == event.rows
         else:
             self.records.roll_back(event.name)
-        self.places.append(place)
+        self.positions.append(position)
 
     def meet(self, peril: object) -> None:
         if peril == "ack":
-            self.acked = len(self.places) - 1
+            self.acked = len(self.positions) - 1
         elif isinstance(peril, tuple):
             share, new_epoch, restart = peril
-            del self.places[self.acked + 1 + round(share * (len(self.places) - 1 - self.acked)) :]
+            del self.positions[self.acked + 1 + round(share * (len(self.positions) - 1 - self.acked)) :]
             self.epoch += new_epoch
             if restart:
                 self.records = self._made()
-            self.records.rewind(self.places[-1])
+            self.records.rewind(self.positions[-1])
 
 
 Made = Callable[[Callable[[], Position | None]], PreparedTransactions]
@@ -138,7 +138,7 @@ def test_identity_each_commit_gives_the_rows_of_its_prepare(
     with tempfile.TemporaryDirectory() as folder:
         reader = Reader(history, make(Path(folder)))
         waiting = iter(perils)
-        while len(reader.places) <= len(history):
+        while len(reader.positions) <= len(history):
             reader.read()
             reader.meet(next(waiting, None))
 

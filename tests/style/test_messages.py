@@ -23,8 +23,8 @@ def messages() -> Iterator[tuple[str, str]]:
 
 def test_a_message_names_the_command_as_an_installation_has_it() -> None:
     found = [
-        f"{place}: {text}"
-        for place, text in messages()
+        f"{location}: {text}"
+        for location, text in messages()
         if "./sluice" in text and not any(each in text for each in OF_A_CHECKOUT)
     ]
     assert not found, "write `sluice`: README says how a checkout calls it"
@@ -32,8 +32,8 @@ def test_a_message_names_the_command_as_an_installation_has_it() -> None:
 
 def test_a_message_has_no_word_that_the_glossary_replaces() -> None:
     found = [
-        f"{place}: {text}"
-        for place, text in messages()
+        f"{location}: {text}"
+        for location, text in messages()
         if len(text.split()) >= WORDS_MIN and REPLACED.search(text) and " = " not in text
     ]
     assert not found

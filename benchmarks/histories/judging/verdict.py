@@ -113,8 +113,8 @@ def _undisturbed(line: Installation) -> None:
     for _turn in range(TURNS_MAX):
         line.read()
         engine = line.host.engine
-        rooms = engine._rooms if engine is not None else None
-        now = (rooms.parser.counters.bytes, rooms.parser.state, rooms.store.put_position) if rooms is not None else None
+        parts = engine._parts if engine is not None else None
+        now = (parts.parser.counters.bytes, parts.parser.state, parts.store.put_position) if parts is not None else None
         if now == before:
             break
         before = now

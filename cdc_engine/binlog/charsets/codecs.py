@@ -90,7 +90,7 @@ def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
     if charset in LEXED:
         return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
     if charset == "swe7":
-        return "ascii", {place: mail for place, mail in enumerate(ONE_BYTE["swe7"][:0x7F]) if mail != chr(place)}
+        return "ascii", {index: mail for index, mail in enumerate(ONE_BYTE["swe7"][:0x7F]) if mail != chr(index)}
     return codec_of(charset) or "utf_8", {}
 
 

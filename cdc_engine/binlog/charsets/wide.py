@@ -122,8 +122,8 @@ def character_of_units(
 def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> Integer:
     number = np.int64(0)
     for index in range(unit):
-        place = at + unit - 1 - index if lowest_first else at + index
-        number = number << 8 | np.int64(buffer[place])
+        offset = at + unit - 1 - index if lowest_first else at + index
+        number = number << 8 | np.int64(buffer[offset])
     return number
 
 

@@ -29,7 +29,7 @@ UUID_CHARS = 36
 # The index in the image of each byte that is printed, if the image has the UUID's parts in reverse order.
 REVERSED = np.array([12, 13, 14, 15, 10, 11, 8, 9, 6, 7, 0, 1, 2, 3, 4, 5])
 HYPHENS, HEX = [8, 13, 18, 23], np.frombuffer(b"0123456789abcdef", np.uint8)
-DIGIT_PLACES = np.array([place for place in range(UUID_CHARS) if place not in HYPHENS])
+DIGIT_PLACES = np.array([index for index in range(UUID_CHARS) if index not in HYPHENS])
 
 
 @declared_type("uuid")
@@ -167,8 +167,8 @@ def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
 @kernel
 def print_group(out: Bytes, used: Integer, number: Integer) -> Integer:
     """Writes hexadecimal digits without leading zeros."""
-    for place in range(3, -1, -1):
-        if place == 0 or number >> 4 * place:
-            out[used] = HEX[number >> 4 * place & 15]
+    for index in range(3, -1, -1):
+        if index == 0 or number >> 4 * index:
+            out[used] = HEX[number >> 4 * index & 15]
             used += 1
     return used

@@ -96,7 +96,7 @@ def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArra
 
 
 @kernel
-def join_labels(numbers: Int64s, texts: Bytes, places: Int64s, offsets: Int32s, out: Bytes) -> None:
+def join_labels(numbers: Int64s, texts: Bytes, begins: Int64s, offsets: Int32s, out: Bytes) -> None:
     """Writes the labels of each number's bits, separated by commas. `places`: where each label begins in `texts`, and
     where the last ends.
     """
@@ -104,14 +104,14 @@ def join_labels(numbers: Int64s, texts: Bytes, places: Int64s, offsets: Int32s, 
     offsets[0] = 0
     for row in range(numbers.shape[0]):
         first = True
-        for label in range(places.shape[0] - 1):
+        for label in range(begins.shape[0] - 1):
             if numbers[row] >> label & 1:
                 if not first:
                     out[used] = COMMA
                     used += 1
                 first = False
-                for place in range(places[label], places[label + 1]):
-                    out[used] = texts[place]
+                for index in range(begins[label], begins[label + 1]):
+                    out[used] = texts[index]
                     used += 1
         offsets[row + 1] = used
 

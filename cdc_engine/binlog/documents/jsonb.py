@@ -107,10 +107,10 @@ class _JsonbReader:
         for index in range(count):
             entry = values_at + index * (1 + width)
             child = self.data[entry]
-            place = entry + 1
+            offset = entry + 1
             if child not in (INLINE_LARGE if large else INLINE_SMALL):
-                place = at + self._offset(layout, place, content)
-            values.append(self.value(child, place, depth + 1))
+                offset = at + self._offset(layout, offset, content)
+            values.append(self.value(child, offset, depth + 1))
             if keyed:
                 keys.append(self._key(keys_at + index * (width + 2), at, layout, width, content))
         return self.built(keys if keyed else None, values)

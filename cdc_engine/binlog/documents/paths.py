@@ -40,17 +40,17 @@ def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Int
     if at + 1 >= end or (buffer[at] != DOT and buffer[at] != OPEN):
         return unread
     if buffer[at] == OPEN:
-        number, place = cell_number(buffer, at + 1, end)
-        return (np.int64(CELL), number, np.int64(0), place) if place > at else unread
+        number, offset = cell_number(buffer, at + 1, end)
+        return (np.int64(CELL), number, np.int64(0), offset) if offset > at else unread
     quoted = buffer[at + 1] == QUOTE
     start = at + 2 if quoted else at + 1
-    place = start
-    while place < end and not (ENDS_QUOTED[buffer[place]] if quoted else ENDS_PLAIN[buffer[place]]):
-        place += 1
+    offset = start
+    while offset < end and not (ENDS_QUOTED[buffer[offset]] if quoted else ENDS_PLAIN[buffer[offset]]):
+        offset += 1
     if not quoted:
-        return (np.int64(MEMBER), start, place - start, place) if place > start else unread
-    if place < end and buffer[place] == QUOTE:
-        return np.int64(MEMBER), start, place - start, place + 1
+        return (np.int64(MEMBER), start, offset - start, offset) if offset > start else unread
+    if offset < end and buffer[offset] == QUOTE:
+        return np.int64(MEMBER), start, offset - start, offset + 1
     return unread
 
 

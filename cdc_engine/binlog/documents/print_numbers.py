@@ -120,20 +120,20 @@ def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: 
     precision, scale = np.int64(buffer[start]), np.int64(buffer[start + 1])
     if precision == 0 or scale > precision:
         return NO_DECIMAL
-    place, end, digits, whole = start + 2, start + size, np.int64(0), precision - scale
-    negative = buffer[place] < 0x80
+    offset, end, digits, whole = start + 2, start + size, np.int64(0), precision - scale
+    negative = buffer[offset] < 0x80
     if negative:
         out[at] = MINUS
         at += 1
     first = at
     while digits < precision:
         group = group_size(digits, whole, precision)
-        if place + BYTES_OF_DIGITS[group] > end:
+        if offset + BYTES_OF_DIGITS[group] > end:
             return CUT_OFF
-        value = group_value(buffer, place, BYTES_OF_DIGITS[group], place == start + 2, negative)
+        value = group_value(buffer, offset, BYTES_OF_DIGITS[group], offset == start + 2, negative)
         if value >= POWERS[group]:
             return NO_DECIMAL
-        place += BYTES_OF_DIGITS[group]
+        offset += BYTES_OF_DIGITS[group]
         if digits == whole:
             at = begun_fraction(out, first, at)
         at = print_group(out, first, at, value, group, bool(digits < whole))

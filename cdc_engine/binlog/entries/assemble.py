@@ -125,8 +125,8 @@ def put_header(out: Bytes, at: Integer, headers: EntryHeaders, entry: Integer, k
         at = put_bytes(out, at + 2, ROWS_COUNT, 0, ROWS_COUNT.shape[0])
         out[at] = digits
         at += 1
-        for place in range(digits):
-            out[at + digits - 1 - place] = 48 + rows % 10
+        for index in range(digits):
+            out[at + digits - 1 - index] = 48 + rows % 10
             rows //= 10
         at += digits
     if mark >= 0:

@@ -196,8 +196,8 @@ def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer
         left //= 10
         digits += 1
     if writes:
-        for place in range(digits):
-            out[at + digits - 1 - place] = 48 + value % 10
+        for index in range(digits):
+            out[at + digits - 1 - index] = 48 + value % 10
             value //= 10
     return at + digits
 

@@ -14,13 +14,13 @@ PLAIN_FROM, PLAIN_UPTO = -3, 6  # Numbers with an exponent in this range are pri
 
 
 @compiled
-def print_java(texts: Bytes, places: Int32s, offsets: Int32s, out: Bytes) -> Integer:
+def print_java(texts: Bytes, indices: Int32s, offsets: Int32s, out: Bytes) -> Integer:
     """Rewrites the numbers texts[places[row]:places[row + 1]] (empty for NULL) in Java's form, back to back. Returns the bytes written."""
     digits = np.empty(DIGITS_MAX, np.uint8)
     used = np.int64(0)
     offsets[0] = 0
     for row in range(offsets.shape[0] - 1):
-        at, end = np.int64(places[row]), np.int64(places[row + 1])
+        at, end = np.int64(indices[row]), np.int64(indices[row + 1])
         if at < end:
             if texts[at] == MINUS:
                 out[used] = MINUS
@@ -79,8 +79,8 @@ def _put(out: Bytes, used: Integer, digits: Bytes, count: Integer, exponent: Int
     if whole <= 0:
         out[used] = ZERO
         used += 1
-    for place in range(max(whole, 0)):
-        out[used] = digits[place] if place < count else ZERO
+    for index in range(max(whole, 0)):
+        out[used] = digits[index] if index < count else ZERO
         used += 1
     out[used] = POINT
     used += 1
@@ -91,8 +91,8 @@ def _put(out: Bytes, used: Integer, digits: Bytes, count: Integer, exponent: Int
     if first >= count:
         out[used] = ZERO
         used += 1
-    for place in range(first, count):
-        out[used] = digits[place]
+    for index in range(first, count):
+        out[used] = digits[index]
         used += 1
     return used if plain else _put_exponent(out, used, exponent)
 

@@ -58,8 +58,8 @@ class EventFacts:
 
 def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
     found = np.zeros(len(at), np.int64)
-    for place in range(width):
-        found |= buffer[at + place].astype(np.int64) << (8 * place)
+    for index in range(width):
+        found |= buffer[at + index].astype(np.int64) << (8 * index)
     return found
 
 

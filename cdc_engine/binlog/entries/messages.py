@@ -76,17 +76,17 @@ class EntryMaker:
         file = np.frombuffer(part.block.file.encode(), np.uint8)
         rows = part.kinds == ROWS
         marks = self.marks(part)
-        places, starts, sizes, data = list[Int64s](), list[Int64s](), list[Int64s](), list[Bytes]()
+        indices, starts, sizes, data = list[Int64s](), list[Int64s](), list[Int64s](), list[Bytes]()
         used = 0
         for at, entries in self._made(part, file, rows, marks):
-            places.append(at)
+            indices.append(at)
             starts.append(entries.starts + used)
             sizes.append(entries.sizes)
             data.append(entries.data)
             used += len(entries.data)
-        if not places:
+        if not indices:
             return b""
-        order = np.argsort(np.concatenate(places), kind="stable")
+        order = np.argsort(np.concatenate(indices), kind="stable")
         each_start, each_size = np.concatenate(starts)[order], np.concatenate(sizes)[order]
         out = np.empty(int(gathered_size(each_size)), np.uint8)
         gather_entries(np.concatenate(data), each_start, each_size, out)
@@ -109,10 +109,10 @@ class EntryMaker:
         if len(framing):
             yield framing, _frame_entries(part, framing, file, marks)
         yield from _query_entries(part, np.flatnonzero(queries), file, marks)
-        places = np.flatnonzero(rows)
-        tables = part.block.event_table[part.indices[places]]
+        indices = np.flatnonzero(rows)
+        tables = part.block.event_table[part.indices[indices]]
         for table in np.unique(tables).tolist():
-            own = places[tables == table]
+            own = indices[tables == table]
             for entries in self.table(part.block.tables[table]).entries(part.block, part.indices[own], file, marks):
                 yield own[entries.events], entries
 
@@ -157,18 +157,18 @@ def _transactions(part: EntryPart) -> Int64s:
     return found
 
 
-def _query_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
+def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
     """Yields the entries of SQL texts by the table that they name, which is that of the statement's first row event. MariaDB's name no
     table, as in Canal.
     """
     block, buffer = part.block, part.block.buffer
-    offsets = block.query_offset[part.indices[places]]
+    offsets = block.query_offset[part.indices[indices]]
     named = np.where(
-        buffer[offsets + TYPE_AT] == ROWS_QUERY, block.event_table[block.query_event[part.indices[places]]], -1
+        buffer[offsets + TYPE_AT] == ROWS_QUERY, block.event_table[block.query_event[part.indices[indices]]], -1
     )
     transactions = _transactions(part)
     for table in np.unique(named).tolist():
-        own = places[named == table]
+        own = indices[named == table]
         queries, at = part.indices[own], offsets[named == table]
         name = bytes_field(9, block.tables[table].table.encode()) if table >= 0 else b""
         begins = at + HEADER_BYTES + (table >= 0)  # MySQL's text follows one byte.
@@ -234,15 +234,15 @@ def _frames(part: EntryPart, places: Int64s, indices: Int64s) -> Frames:
     frames = np.zeros(len(indices), FRAME)
     frames[~open_here] = block.transaction_frame[indices[~open_here]]
     if open_here.any():
-        place = int(np.flatnonzero(open_here)[0])
-        after = int(places[place]) + 1
+        index = int(np.flatnonzero(open_here)[0])
+        after = int(places[index]) + 1
         event = int(part.indices[after + (part.kinds[after] == QUERY)])
         at = block.event_offset[[event]]
         if len(block.open_frame):
-            frames[place] = block.open_frame[0]
-        frames["server"][place] = little_endian_at(block.buffer, at + 5, 4)[0]
-        if frames["begin"][place] < 0:
-            frames["close"][place] = block.event_position[event]
-            frames["close_length"][place] = little_endian_at(block.buffer, at + 9, 4)[0]
-            frames["close_seconds"][place] = little_endian_at(block.buffer, at, 4)[0]
+            frames[index] = block.open_frame[0]
+        frames["server"][index] = little_endian_at(block.buffer, at + 5, 4)[0]
+        if frames["begin"][index] < 0:
+            frames["close"][index] = block.event_position[event]
+            frames["close_length"][index] = little_endian_at(block.buffer, at + 9, 4)[0]
+            frames["close_seconds"][index] = little_endian_at(block.buffer, at, 4)[0]
     return frames

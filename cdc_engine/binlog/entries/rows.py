@@ -201,8 +201,8 @@ class TableEntries:
                     starts[:, :count], sizes[:, :count], side[:count], event[:count], differences[:, : cursor[3]]
                 )
             if status == entries_locate.REFUSED:
-                place = int(block.event_position[chosen[int(cursor[0])]])
-                raise BinlogFormatError(f"a row event of table {self.version.name} cannot be read", block.file, place)
+                offset = int(block.event_position[chosen[int(cursor[0])]])
+                raise BinlogFormatError(f"a row event of table {self.version.name} cannot be read", block.file, offset)
             room *= 4
 
     def _texts_of(self, block: Block, slot: int, images: Images) -> TextValues:

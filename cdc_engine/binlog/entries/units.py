@@ -143,8 +143,8 @@ def java_hash(text: Bytes, start: Integer, size: Integer) -> Integer:
         byte = np.int64(text[at])
         length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
         point = byte if length == 1 else byte & (0x7F >> length)
-        for place in range(1, length):
-            point = point << 6 | (np.int64(text[at + place]) & 0x3F)
+        for index in range(1, length):
+            point = point << 6 | (np.int64(text[at + index]) & 0x3F)
         if point >= 0x10000:
             value = (31 * value + 0xD800 + ((point - 0x10000) >> 10)) & 0xFFFFFFFF
             point = 0xDC00 + ((point - 0x10000) & 0x3FF)

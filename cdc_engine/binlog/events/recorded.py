@@ -72,10 +72,10 @@ class MemoryPrepared:
         self._prepared.pop(name, None)
 
     def rewind(self, position: Position) -> None:
-        place = position.order_key
-        kept = [each for each in (*self._prepared.values(), *self._committed) if each.prepared <= place]
-        self._committed = [each for each in kept if each.committed is not None and each.committed <= place]
-        undecided = [each for each in kept if each.committed is None or each.committed > place]
+        order_key = position.order_key
+        kept = [each for each in (*self._prepared.values(), *self._committed) if each.prepared <= order_key]
+        self._committed = [each for each in kept if each.committed is not None and each.committed <= order_key]
+        undecided = [each for each in kept if each.committed is None or each.committed > order_key]
         self._prepared = {each.name: dataclasses.replace(each, committed=None) for each in undecided}
 
     def _writer(self) -> bytearray:

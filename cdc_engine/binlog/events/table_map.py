@@ -292,8 +292,8 @@ def _bits(value: bytes, count: int, *, lowest_first: bool) -> tuple[bool, ...]:
     """Returns the first `count` bits of a bitmap. Optional fields count from the highest bit of a byte, other bitmaps from the lowest."""
     if len(value) != (count + 7) // 8:
         raise BinlogFormatError(f"a bitmap in a table map has {len(value)} bytes for {count} columns")
-    places = range(8) if lowest_first else range(7, -1, -1)
-    bits = [bool(octet >> place & 1) for octet in value for place in places]
+    offsets = range(8) if lowest_first else range(7, -1, -1)
+    bits = [bool(octet >> index & 1) for octet in value for index in offsets]
     return tuple(bits[:count])
 
 

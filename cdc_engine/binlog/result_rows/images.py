@@ -30,15 +30,15 @@ def put_big_endian(out: Bytes, at: Integer, size: Integer, value: Integer) -> No
 
 
 @compiled
-def byte_of(buffer: Bytes, start: Integer, size: Integer, place: Integer) -> Integer:
+def byte_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer) -> Integer:
     """Returns one byte of the value, by its index; 0 if the value omits it."""
-    return np.int64(buffer[start + place]) if place < size else np.int64(0)
+    return np.int64(buffer[start + offset]) if offset < size else np.int64(0)
 
 
 @compiled
-def fraction_of(buffer: Bytes, start: Integer, size: Integer, place: Integer, digits: Integer) -> Integer:
+def fraction_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer, digits: Integer) -> Integer:
     """Returns the microseconds at an index of the value, in the unit of an image with this many fraction digits."""
-    micros = little_endian(buffer, start + place, 4) if size >= place + 4 else np.int64(0)
+    micros = little_endian(buffer, start + offset, 4) if size >= offset + 4 else np.int64(0)
     return micros // (10_000 if digits <= 2 else 100 if digits <= 4 else 1)
 
 
@@ -121,8 +121,8 @@ def year_images(buffer: Bytes, starts: Int64s, out: Bytes) -> None:
 def digits_between(buffer: Bytes, first: Integer, last: Integer) -> Integer:
     """Returns the number that the digits form, or -1 if one is not a digit."""
     value = np.int64(0)
-    for place in range(first, last):
-        digit = np.int64(buffer[place]) - 48
+    for index in range(first, last):
+        digit = np.int64(buffer[index]) - 48
         if digit < 0 or digit > 9:
             return -1
         value = value * 10 + digit
@@ -158,16 +158,16 @@ def decimal_images(
             at += 1  # A ZEROFILL column has leading zeros.
         if point - at > precision - scale:
             return row
-        place, write, whole_left = point - (precision - scale), row * width, precision - scale
+        offset, write, whole_left = point - (precision - scale), row * width, precision - scale
         for index in range(groups.shape[0]):
             if whole_left == 0:
-                place = point + 1
+                offset = point + 1
                 whole_left = -1
-            value = digits_between(buffer, max(place, at), max(place + groups[index], at))
+            value = digits_between(buffer, max(offset, at), max(offset + groups[index], at))
             if value < 0:
                 return row
             put_big_endian(out, write, byte_counts[groups[index]], ~value if negative else value)
-            place += groups[index]
+            offset += groups[index]
             write += byte_counts[groups[index]]
             if whole_left > 0:
                 whole_left -= groups[index]

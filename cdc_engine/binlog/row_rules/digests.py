@@ -102,18 +102,18 @@ def _digests(
         begin = offsets[row] - len(salt)
         whole = ((size + _LENGTH_BYTES) // BLOCK_BYTES + 1) * BLOCK_BYTES
         for at in range(whole):
-            place = at % BLOCK_BYTES
+            index = at % BLOCK_BYTES
             if at < len(salt):
-                block[place] = salt[at]
+                block[index] = salt[at]
             elif at < size:
-                block[place] = data[begin + at]
+                block[index] = data[begin + at]
             elif at == size:
-                block[place] = 0x80
+                block[index] = 0x80
             elif at < whole - _LENGTH_BYTES:
-                block[place] = 0
+                block[index] = 0
             else:
-                block[place] = ((size * 8) >> (8 * (whole - 1 - at))) & 0xFF
-            if place == BLOCK_BYTES - 1:
+                block[index] = ((size * 8) >> (8 * (whole - 1 - at))) & 0xFF
+            if index == BLOCK_BYTES - 1:
                 _mix(block, state, schedule, rounds)
         for word in range(8):
             for digit in range(8):

@@ -217,9 +217,9 @@ def _tokens(text: str) -> list[_Token]:
     while text[at:].strip():
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
-            place = at + len(text[at:]) - len(text[at:].lstrip())
+            index = at + len(text[at:]) - len(text[at:].lstrip())
             raise ConfigurationError(
-                f"the condition {text!r} cannot be read: {text[place]!r} at character {place + 1} is not a known token"
+                f"the condition {text!r} cannot be read: {text[index]!r} at character {index + 1} is not a known token"
             )
         found.append(_Token(match.lastgroup, match.group(match.lastgroup), match.start(match.lastgroup)))
         at = match.end()

@@ -122,7 +122,7 @@ class RowDecoder:
         self,
         version: TableVersion,
         kept: Int32s | None = None,
-        places: ValueLocations | None = None,
+        locations: ValueLocations | None = None,
         policy: ValuePolicy = DEFAULT_POLICY,
         *,
         nulls_in_key: bool = False,
@@ -156,14 +156,14 @@ class RowDecoder:
         filters = self._rules is not None and self._rules.filters
         paired = self._compared[:0] if filters else self._compared  # Without columns, every before image is kept.
         self._layout = TableLayout(prefix, width, slot, paired)
-        self._places = places or ValueLocations()
-        self._starts, self._sizes = self._places.cells(self._located)
+        self._locations = locations or ValueLocations()
+        self._starts, self._sizes = self._locations.cells(self._located)
         # True once an event without all columns was seen: from then on the slower kernel locates values.
         self._leaves_out = False
         scratch = (np.zeros(len(every), np.int8) for _ in range(3))
         self._images = ImageColumns(rows_partial.facts_of(version, slot), *scratch)
         self._differences = rows_diffs.room(self._located)
-        self._memory = self._places.memory(self._located, self._differences)
+        self._memory = self._locations.memory(self._located, self._differences)
         self._schema = _schema(self._columns, self._types)
         self.columns, self.types, self.schema = self._columns, self._types, self._schema
         if self._rules is not None:
@@ -208,7 +208,7 @@ class RowDecoder:
 
     def events_of(self, rows: int) -> Int32s:
         """Returns, for each of the `rows` rows of the last batch from `chunks`, the index of its event in `chosen`."""
-        return self._places.image_event[:rows].copy()
+        return self._locations.image_event[:rows].copy()
 
     def take_refused(self) -> list[RefusedValue]:
         """Returns the values that were removed from rows since the last call, under the policy "quarantine"."""
@@ -262,8 +262,8 @@ class RowDecoder:
         return status
 
     def _batch(self, events: _Events, rows: int, differences: Int64s) -> pa.RecordBatch:
-        places = self._places
-        event, operation = places.image_event[:rows], places.operation[:rows].copy()
+        locations = self._locations
+        event, operation = locations.image_event[:rows], locations.operation[:rows].copy()
         offset = events.position[event]
         absent = rows_partial.absences(self._starts[: len(self._columns), :rows]) if self._leaves_out else None
         arrays: list[AnyArray] = [
@@ -293,10 +293,10 @@ class RowDecoder:
         arrays = batch.columns
         if rules.filters:
             if batch.num_columns > len(self._schema):
-                raise self._unfiltered(f"{events.block.file}:{int(events.position[self._places.image_event[0]])}")
+                raise self._unfiltered(f"{events.block.file}:{int(events.position[self._locations.image_event[0]])}")
             operation = batch.column(0).to_numpy()
             left, now = rules.left(operation, arrays[3:], self._compared.tolist())
-            self._places.image_event[: int(left.sum())] = self._places.image_event[: len(left)][left]
+            self._locations.image_event[: int(left.sum())] = self._locations.image_event[: len(left)][left]
             batch = batch.set_column(0, self._schema.field(0), pa.array(now)).filter(pa.array(left))
             arrays = batch.columns
         shown = rules.masked(arrays[3 : 3 + ours])
@@ -312,13 +312,13 @@ class RowDecoder:
 
     def _keep_those_of_now(self, events: _Events, rows: int) -> int:
         """Drops located rows that a system-versioned table keeps as history, before their values are decoded. Returns how many are left."""
-        places = self._places
+        locations = self._locations
         starts = self._starts[self._ends, :rows]
-        now = of_now(places.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
+        now = of_now(locations.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
         kept = int(now.sum())
         for each in (self._starts, self._sizes):
             each[:, :kept] = each[:, :rows][:, now]
-        for of_rows in (places.operation, places.image_event):
+        for of_rows in (locations.operation, locations.image_event):
             of_rows[:kept] = of_rows[:rows][now]
         return kept
 

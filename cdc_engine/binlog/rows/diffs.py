@@ -51,17 +51,17 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
     before, changes = LocatedValues(starts, sizes), LocatedValues(logged.starts, logged.sizes)
     nodes, stack = np.empty((NODES_MIN, NODE_FIELDS), np.int64), np.empty(STACK_SHAPE, np.int64)
 
-    def print_from(place: int, offsets: Int32s, text: Bytes) -> tuple[int, int]:
+    def print_from(row: int, offsets: Int32s, text: Bytes) -> tuple[int, int]:
         nonlocal nodes
         while True:
-            status, place = print_changes(values.buffer, before, changes, place, offsets, text, nodes, stack)
+            status, row = print_changes(values.buffer, before, changes, row, offsets, text, nodes, stack)
             if status != statuses.NODES:
-                return status, place
+                return status, row
             nodes = np.empty((2 * len(nodes), NODE_FIELDS), np.int64)
 
-    def otherwise(_status: int, place: int) -> bytes:
-        document = values.buffer[starts[place] : starts[place] + sizes[place]].tobytes()
-        return _changed(document, logged.value(place), place)
+    def otherwise(_status: int, row: int) -> bytes:
+        document = values.buffer[starts[row] : starts[row] + sizes[row]].tobytes()
+        return _changed(document, logged.value(row), row)
 
     try:
         return printing.printed(logged, int(sizes.sum() + logged.sizes.sum()), print_from, otherwise)
@@ -69,13 +69,13 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
         raise ValueRefusedError(int(rows[error.row]), error.reason) from None
 
 
-def _changed(document: bytes, differences: bytes, place: int) -> bytes:
+def _changed(document: bytes, differences: bytes, row: int) -> bytes:
     """Applies differences in Python, for documents that the kernel does not support."""
     try:
         return json_diff.changed(document, differences).encode()
     except JsonFormatError as error:
         reason = f"has differences from a JSON document that cannot be applied: {error}"
-        raise ValueRefusedError(place, reason) from None
+        raise ValueRefusedError(row, reason) from None
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:

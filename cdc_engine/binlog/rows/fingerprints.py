@@ -71,8 +71,8 @@ def mix_words(words: Words, lanes: Words, factors: Words) -> None:
     """Mixes the words of each row (n by words) into its lanes (2 by n)."""
     for lane in range(LANES):
         for row in range(words.shape[0]):
-            for place in range(words.shape[1]):
-                lanes[lane, row] = _mixed(lanes[lane, row], words[row, place], factors[lane])
+            for index in range(words.shape[1]):
+                lanes[lane, row] = _mixed(lanes[lane, row], words[row, index], factors[lane])
 
 
 @kernel

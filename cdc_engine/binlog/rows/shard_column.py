@@ -57,14 +57,14 @@ class ShardColumn:
             )
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
-    def beside(self, batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+    def beside(self, batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
         """Inserts the column at index `place`, after the table's own columns. If the batch records which columns are present, this one
         always is.
         """
         arrays = list(batch.columns)
-        bit, own = (place - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)
-        fields = [*list(batch.schema)[:place], own, *list(batch.schema)[place:]]
-        arrays.insert(place, self.values(batch.num_rows))
+        bit, own = (index - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)
+        fields = [*list(batch.schema)[:index], own, *list(batch.schema)[index:]]
+        arrays.insert(index, self.values(batch.num_rows))
         groups = [at for at, field in enumerate(fields) if field.name.startswith(PRESENT)]
         if groups and bit:
             words = arrays[groups[-1]].to_numpy() | (1 << bit)

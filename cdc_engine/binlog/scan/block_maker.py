@@ -97,8 +97,8 @@ class BlockMaker:
         if not state[at.OPEN]:
             return NO_FRAMES
         frame = np.full(1, -1, np.int64).astype(FRAME)
-        for place, name in enumerate(FRAME_FIELDS[:4]):
-            frame[name] = state[at.BEGIN_AT + place]
+        for index, name in enumerate(FRAME_FIELDS[:4]):
+            frame[name] = state[at.BEGIN_AT + index]
         frame["committed"], frame["sequence"] = state[at.COMMITTED], state[at.SEQUENCE]
         return frame
 

@@ -100,20 +100,20 @@ class _Code:
         head, body, after = (builder.append_basic_block(f"fold_{name}") for name in ("head", "body", "after"))
         builder.branch(head)
         builder.position_at_end(head)
-        place, values = builder.phi(_WORD), [builder.phi(_VECTOR) for _ in lanes]
-        next_place = builder.add(place, step)
+        offset, values = builder.phi(_WORD), [builder.phi(_VECTOR) for _ in lanes]
+        next_place = builder.add(offset, step)
         builder.cbranch(builder.icmp_signed("<=", next_place, units), body, after)
         builder.position_at_end(body)
         folded_values = [
-            builder.xor(self.moved(value, factors), self.unit(builder.add(place, ir.Constant(_WORD, lane))))
+            builder.xor(self.moved(value, factors), self.unit(builder.add(offset, ir.Constant(_WORD, lane))))
             for lane, value in enumerate(values)
         ]
         builder.branch(head)
-        for phi, first, again in zip([place, *values], [at, *lanes], [next_place, *folded_values], strict=True):
+        for phi, first, again in zip([offset, *values], [at, *lanes], [next_place, *folded_values], strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(again, body)
         builder.position_at_end(after)
-        return values, place
+        return values, offset
 
 
 Folded = Callable[[Bytes, int, int, np.uint32], tuple[np.uint64, np.uint64]]

@@ -106,14 +106,14 @@ class Scanner:
         return self._maker.position()
 
     def counters(self) -> dict[str, int]:
-        places = {
+        indices = {
             "events": at.ALL_EVENTS,
             "heartbeats": at.HEARTBEATS,
             "ignored_events": at.IGNORED,
             "dropped_row_events": at.DROPPED,
             "checksums": at.CHECKSUMS,
         }
-        return {name: int(self._state[place]) for name, place in places.items()}
+        return {name: int(self._state[index]) for name, index in indices.items()}
 
     def feed(self, buffer: Bytes, begin: int, end: int, *, naked: bool = False) -> Iterator[Block]:
         """Yields the blocks of the whole events in buffer[begin:end]. Afterwards `last_verdict` is INCOMPLETE, LARGE or
@@ -163,29 +163,29 @@ class Scanner:
             yield from self._take(event.tobytes())
 
     def _decompress(self, event: Bytes) -> Iterator[Block]:
-        place = int(self._state[at.BEGAN])
+        offset = int(self._state[at.BEGAN])
         try:
             if self._state[at.INNER_END]:
                 raise BinlogFormatError("a compressed event lies in a compressed event")
             content = content_of(event)
         except BinlogFormatError as error:
             yield from self._maker.cut()
-            raise type(error)(error.reason, self._maker.file, place) from error
-        yield from self._unpack(self._decompressed, content, place)
+            raise type(error)(error.reason, self._maker.file, offset) from error
+        yield from self._unpack(self._decompressed, content, offset)
 
     def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
         """Scans events as if they were between the file offset `begin` and the end of the current event. Errors name the current event's
         position.
         """
-        place = int(self._state[at.BEGAN])
+        offset = int(self._state[at.BEGAN])
         try:
             verdict = yield from unpacker.inside(content, begin)
         except BinlogFormatError as error:
             yield from self._maker.cut()
-            raise type(error)(error.reason, self._maker.file, place) from error
+            raise type(error)(error.reason, self._maker.file, offset) from error
         if verdict != ScanStatus.INCOMPLETE:
             yield from self._maker.cut()
-            raise BinlogFormatError(SENTENCES[verdict], self._maker.file, place)
+            raise BinlogFormatError(SENTENCES[verdict], self._maker.file, offset)
 
     def _scan(self, buffer: Bytes) -> ScanStatus:
         memory = self._memory

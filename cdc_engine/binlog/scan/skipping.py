@@ -110,7 +110,7 @@ class EventWalk:
         self.answer = b""
 
     @property
-    def place(self) -> int:
+    def offset(self) -> int:
         return int(self._state[PLACE])
 
     @property
@@ -133,7 +133,7 @@ class EventWalk:
         elif verdict == ScanStatus.NOT_AN_EVENT:
             self.answer = packet_at(buffer, int(state[AT]))[PACKET_HEADER_BYTES:]
         elif verdict != ScanStatus.INCOMPLETE:
-            raise BinlogFormatError(SENTENCES[verdict], self.file, self.place)
+            raise BinlogFormatError(SENTENCES[verdict], self.file, self.offset)
         return int(state[AT]), opened
 
     def _open_file(self, packet: bytes) -> None:

@@ -108,8 +108,8 @@ class Unpacker:
         """Returns the length of the incomplete event; 0 while its header is incomplete."""
         if tail < types.HEADER_BYTES:
             return 0
-        place = self._begin + types.LENGTH_AT
-        length = int.from_bytes(self._arena[place : place + 4].tobytes(), "little")
+        offset = self._begin + types.LENGTH_AT
+        length = int.from_bytes(self._arena[offset : offset + 4].tobytes(), "little")
         if length > limits.EVENT_BYTES_MAX:
             raise BinlogFormatError(f"an event of {length} bytes lies in a compressed event")
         return length

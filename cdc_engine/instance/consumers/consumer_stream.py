@@ -35,12 +35,12 @@ LOOK_SECONDS = 0.5  # A reader waits this long at most, and then decides again w
 class StreamPosition:
     """A position, and what was shown of the transaction that is open there."""
 
-    place: WindowPosition
+    window_position: WindowPosition
     state: State = FIRST_STATE
 
     @property
     def position(self) -> Position:
-        return self.place.position
+        return self.window_position.position
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Stream(Protocol):
 
     def read(
         self,
-        place: WindowPosition,
+        position: WindowPosition,
         bytes_max: int,
         events_max: int,
         timeout_seconds: float,
@@ -81,7 +81,7 @@ class Stream(Protocol):
 class OwnStream(Stream, Protocol):
     def wake(self) -> None: ...
     def close(self) -> None: ...
-    def place(self) -> StreamState | None:
+    def stream_state(self) -> StreamState | None:
         """Returns the position up to which the stream has read the source; None while it does not read it."""
 
 
@@ -210,21 +210,21 @@ class DestinationStream:
         return self._own is not None
 
     def take(
-        self, place: StreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+        self, position: StreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> tuple[tuple[Chosen, ...] | None, StreamPosition]:
         deadline = time.monotonic() + timeout_seconds
         bytes_min = bytes_max if self._full else 1
         while True:
             left = deadline - time.monotonic()
             reading = self.read(
-                place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up, bytes_min=bytes_min
+                position.window_position, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up, bytes_min=bytes_min
             )
             if reading is not None and reading.pieces and (reading.in_time or left <= 0):
                 pieces, end = self._up_to_unreadable(reading)
-                chosen, state = self.selection.chosen(pieces, FIRST_STATE if reading.anew else place.state)
+                chosen, state = self.selection.chosen(pieces, FIRST_STATE if reading.anew else position.state)
                 return chosen or None, StreamPosition(end, state)
             if given_up() or left <= 0:
-                return None, place
+                return None, position
 
     def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
         """Returns the whole transactions before rows that cannot be read, and where they end. They are handed out first."""
@@ -252,7 +252,7 @@ class DestinationStream:
 
     def read(
         self,
-        place: WindowPosition,
+        position: WindowPosition,
         bytes_max: int,
         wait_seconds: float,
         given_up: Callable[[], bool],
@@ -263,15 +263,15 @@ class DestinationStream:
         alone, held_up = self._own is not None, self._held_up()
         wait = 0.0 if alone or held_up else wait_seconds
         live = self._live.read(
-            place, bytes_max, BATCH_EVENTS_MAX, wait, given_up, bytes_min=1 if held_up else bytes_min
+            position, bytes_max, BATCH_EVENTS_MAX, wait, given_up, bytes_min=1 if held_up else bytes_min
         )
         if live is not None and (live.pieces or not self._held_up()):
             self.close()
             return live
         if self._own is None:
-            self._own = self._open_own(place)
+            self._own = self._open_own(position)
         try:
-            found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up, bytes_min=bytes_min)
+            found = self._own.read(position, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up, bytes_min=bytes_min)
         except SluiceError:
             self.close()  # The stream has ended; the next call opens another one.
             raise

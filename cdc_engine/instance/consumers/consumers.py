@@ -52,7 +52,7 @@ class LiveSource:
     """What groups need to know of the live stream: its source, its position, and its trouble."""
 
     source: Source | None = None
-    place: Callable[[], StreamState | None] = lambda: None
+    stream_state: Callable[[], StreamState | None] = lambda: None
     trouble: Callable[[], str] = lambda: ""
 
 
@@ -78,7 +78,12 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
         source: LiveSource = NO_SOURCE,
     ) -> None:
         super().__init__(meta, brokers or {})
-        self.forms, self.source, self.place, self.trouble = forms, source.source, source.place, source.trouble
+        self.forms, self.source, self.stream_state, self.trouble = (
+            forms,
+            source.source,
+            source.stream_state,
+            source.trouble,
+        )
         self._shown = Readable(forms)
         self._streams = streams
         self._server_filter, self._wants = server_filter, wants
@@ -96,7 +101,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
         client = not reader.group and reader.client_id not in self.forms.of_brokers
         return DestinationStream(
             self._streams.live,
-            lambda place: self._streams.open_own(reader, place),
+            lambda position: self._streams.open_own(reader, position),
             self._streams.held_up,
             Selection(tables=captured, wants=self._wants(captured, entries), shown=self._shown, entries=entries),
             full=client and self.forms.full_batches,

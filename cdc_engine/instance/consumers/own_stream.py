@@ -54,9 +54,9 @@ class OwnStreams:
     isolated: bool = False
     rows_queries: bool = False
 
-    def open(self, reader: StreamReader, place: WindowPosition) -> SourceStream:
+    def open(self, reader: StreamReader, position: WindowPosition) -> SourceStream:
         """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
-        begin, destination = place.position, self.source.destination
+        begin, destination = position.position, self.source.destination
         way_out = (
             f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it starts again at the oldest change in "
             "the window; it never gets the changes in between"
@@ -145,7 +145,7 @@ class SourceStream:
 
     def read(
         self,
-        place: WindowPosition,
+        position: WindowPosition,
         bytes_max: int,
         events_max: int,
         timeout_seconds: float,
@@ -160,7 +160,7 @@ class SourceStream:
         if self._epoch() != self._live_epoch:
             return None
         found = self._window.read(
-            *(place, bytes_max, events_max, timeout_seconds),
+            *(position, bytes_max, events_max, timeout_seconds),
             lambda: given_up() or self._parser.last_error is not None,
             bytes_min=bytes_min,
         )
@@ -171,8 +171,8 @@ class SourceStream:
             raise error if isinstance(error, SluiceError) else SluiceError(str(error))
         return found
 
-    def place(self) -> StreamState | None:
-        return self._parser.place()
+    def stream_state(self) -> StreamState | None:
+        return self._parser.stream_state()
 
     def wake(self) -> None:
         self._window.wake()

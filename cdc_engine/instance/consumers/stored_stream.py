@@ -30,17 +30,17 @@ class StoredStreams:
         # The position at which the files had nothing for a reader.
         self._spent: dict[StreamReader, WindowPosition] = {}
 
-    def open(self, reader: StreamReader, place: WindowPosition) -> OwnStream:
+    def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:
         """Opens a stream at a position. Raises the errors of `otherwise`."""
-        if self._spent.pop(reader, None) != place:
+        if self._spent.pop(reader, None) != position:
             try:
-                found = self._log.reader_at(place.position)
+                found = self._log.reader_at(position.position)
             except (StoreDamagedError, FileNotFoundError):
                 found = None
-            if found is not None and not found[0].at_end and self._goes_on(place.position, found[1]):
-                spent = functools.partial(self._spent.__setitem__, reader, place)
-                return StoredStream(found[0], place, spent, isolated=self._isolated)
-        return self._otherwise(reader, place)
+            if found is not None and not found[0].at_end and self._goes_on(position.position, found[1]):
+                spent = functools.partial(self._spent.__setitem__, reader, position)
+                return StoredStream(found[0], position, spent, isolated=self._isolated)
+        return self._otherwise(reader, position)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
         """Returns whether the files have everything after a position. `there`: the last transaction end that they have up to it.
@@ -78,7 +78,7 @@ class StoredStream:
 
     def read(
         self,
-        place: WindowPosition,
+        position: WindowPosition,
         bytes_max: int,
         events_max: int,
         timeout_seconds: float,
@@ -89,7 +89,7 @@ class StoredStream:
         """Reads like a window, and never waits. Returns None at the end of the files, and if they were removed."""
         del timeout_seconds, bytes_min
         while not given_up():
-            found = self._window.read(place, bytes_max, events_max)
+            found = self._window.read(position, bytes_max, events_max)
             if found is None or found.pieces:
                 self._gave = True
                 return found
@@ -97,9 +97,9 @@ class StoredStream:
                 if not self._gave:
                     self._spent()
                 return None
-        return WindowReading((), place)
+        return WindowReading((), position)
 
-    def place(self) -> None:
+    def stream_state(self) -> None:
         """Returns None, because it does not read the source."""
 
     def wake(self) -> None:

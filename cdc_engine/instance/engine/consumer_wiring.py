@@ -82,7 +82,7 @@ def consumers_of(
         forms=forms_of(config),
         source=LiveSource(
             source=source_of(config),
-            place=live.place,
+            stream_state=live.stream_state,
             trouble=lambda: "" if live.state == STREAMING else f"its engine is {live.state}: {live.reason}",
         ),
     )

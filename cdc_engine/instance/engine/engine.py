@@ -74,7 +74,7 @@ class Engine:
         self._client = ClientIdentity(destination=name)
         self._lease = open_lease(self.directory)
         self._service = CanalService(known=[name])
-        self._rooms: EngineParts | None = None
+        self._parts: EngineParts | None = None
         self._hand_out: HandOut | None = None
         self._state: EngineState = EngineState.STOPPED
         self._reason = ""
@@ -109,9 +109,9 @@ class Engine:
             self._serve_consumers()
         except BaseException:
             try:
-                if self._rooms is not None:
-                    self._rooms.parser.stop()
-                    self._rooms.meta.close()
+                if self._parts is not None:
+                    self._parts.parser.stop()
+                    self._parts.meta.close()
             finally:
                 self._lease.release()
             raise
@@ -128,30 +128,30 @@ class Engine:
         self._stop_serving()
         if self._hand_out is not None:
             self._hand_out.close()
-        if self._rooms is not None:
+        if self._parts is not None:
             with self._steering:
-                self._rooms.parser.stop()
+                self._parts.parser.stop()
         self._service.stop(self.name)
         if self._reporter is not None:
             self._reporter.join()
         self._close_consumers()
-        if self._rooms is not None:
-            self._rooms.meta.close()
-        self._reporter = self._rooms = self._hand_out = None
+        if self._parts is not None:
+            self._parts.meta.close()
+        self._reporter = self._parts = self._hand_out = None
         self._lease.release()
         self._traces.flush()
 
     @property
     def consumers(self) -> Consumers:
         """The consumers. Raises NotStartedError if there are none, LeaseLostError if another process has them."""
-        consumers = self._rooms.consumers if self._rooms is not None else None
+        consumers = self._parts.consumers if self._parts is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:
             raise NotStartedError(f"destination:{self.name} should start first")
         self._lease.check()
         return consumers
 
     def _serve_consumers(self) -> None:
-        if self._rooms is not None and self._rooms.consumers is not None:
+        if self._parts is not None and self._parts.consumers is not None:
             if self._destination.canal_server.port:
                 self._serving = serving_of(self._destination, lambda: self.consumers)
                 self._serving.begin()
@@ -167,21 +167,21 @@ class Engine:
         """Saves the cursors of consumers on a thread of its own, because a ledger store that does not answer must not delay the check of
         the lease.
         """
-        while (rooms := self._rooms) is not None and not self._stopping.wait(STATUS_SECONDS):
+        while (parts := self._parts) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
-                forget_requested(self.directory, rooms.meta, rooms.consumers)
-                if rooms.consumers is not None:
-                    rooms.consumers.keep()
+                forget_requested(self.directory, parts.meta, parts.consumers)
+                if parts.consumers is not None:
+                    parts.consumers.keep()
             except LeaseLostError:
                 return
             except SluiceError as error:
                 log.warning("cursors_not_kept", destination=self.name, reason=str(error))
 
     def _close_consumers(self) -> None:
-        if self._rooms is None or self._rooms.consumers is None:
+        if self._parts is None or self._parts.consumers is None:
             return
         try:
-            self._rooms.consumers.close()
+            self._parts.consumers.close()
         except SluiceError as error:
             log.warning("cursors_not_kept", destination=self.name, reason=str(error))
 
@@ -206,7 +206,7 @@ class Engine:
         self._destination = self._destination.of_installation(installation_id(self.directory))
         handlers = handlers_of(self.name, self._destination.handlers)
         self._traces = Traces(self.name, self.directory, trace_sender())
-        rooms = make_parts(
+        parts = make_parts(
             self._destination,
             self.directory,
             self._lease,
@@ -215,45 +215,45 @@ class Engine:
             groups=tuple(self.config.destination_dir(group) for group in self.config.groups_of(self.name)),
             claim=functools.partial(claim_tables, self.config, self.name),
         )
-        self._rooms = rooms
-        self._service.start(self.name, rooms.store, rooms.meta, rewind=self._rewind, filter_changed=rooms.sink.narrow)
+        self._parts = parts
+        self._service.start(self.name, parts.store, parts.meta, rewind=self._rewind, filter_changed=parts.sink.narrow)
         self._service.subscribe(self._client)
         limits = BatchLimits(
             bytes_max=self._destination.batch.bytes_max,
             events_max=BATCH_EVENTS_MAX,
             appendable_bytes_max=min(APPENDABLE_BYTES_MAX, self._destination.ring.bytes_max // 2),
         )
-        stager = make_stager(self._destination, self.directory, rooms.meta)
+        stager = make_stager(self._destination, self.directory, parts.meta)
         self._hand_out = HandOut(
-            *(self._client, self._service, rooms.meta),
+            *(self._client, self._service, parts.meta),
             stage=stager,
             limits=limits,
             directory=self.directory,
             handlers=Calls(self.name, self.directory, handlers, fence=self._lease.check),
             traces=self._traces,
         )
-        rooms.parser.start(rooms.store.put_position or rooms.meta.ledger.resume_position)
+        parts.parser.start(parts.store.put_position or parts.meta.ledger.resume_position)
         self._pulse = Pulse()
-        self._watch = watch_of(self._destination, rooms, self._watch_seconds)
-        self._failover = failover_of(self._destination, self.directory, rooms, self._gave_way.set)
+        self._watch = watch_of(self._destination, parts, self._watch_seconds)
+        self._failover = failover_of(self._destination, self.directory, parts, self._gave_way.set)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
         """Records the new epoch before the first block arrives, if the stream continues on a server whose file names start again."""
-        rooms, epoch = self._opened(), start.position.epoch
-        if rooms.meta.ledger.epoch < epoch:
-            others = cannot_repeat(self._destination, rooms.history.all_cascades())
-            rooms.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, rooms), start, others)))
+        parts, epoch = self._opened(), start.position.epoch
+        if parts.meta.ledger.epoch < epoch:
+            others = cannot_repeat(self._destination, parts.history.all_cascades())
+            parts.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, parts), start, others)))
 
     def _rewind(self, position: Position | None) -> None:
         """Reads again from a position, because a rollback went back further than the ring."""
-        rooms = self._opened()
+        parts = self._opened()
         with self._steering:
-            rooms.parser.stop()
+            parts.parser.stop()
             if position is not None:
-                rooms.store.start_at(position)
-                if rooms.window is not None:
-                    rooms.window.begin_at(position)
-            rooms.parser.start(position)
+                parts.store.start_at(position)
+                if parts.window is not None:
+                    parts.window.begin_at(position)
+            parts.parser.start(position)
 
     def _read_again(self) -> None:
         self._service.read_again(self._client)
@@ -347,16 +347,16 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """Returns the current status of the engine; cheap."""
-        rooms = self._opened()
-        metrics, ledger = rooms.store.metrics(), rooms.meta.ledger
+        parts = self._opened()
+        metrics, ledger = parts.store.metrics(), parts.meta.ledger
         state, reason = self._state_now()
         return EngineStatus(
             state=str(state),  # This is plain text, because Dagster refuses other types in its metadata.
             reason=reason,
             waiting=self._waiting,
-            position=rooms.parser.position,
+            position=parts.parser.position,
             cursor=ledger.cursor,
-            lag_seconds=self._lag_seconds(rooms),
+            lag_seconds=self._lag_seconds(parts),
             retention_left_hours=self._watch.retention_left_hours() if self._watch is not None else None,
             oldest_binlog_hours=self._watch.oldest_binlog_hours() if self._watch is not None else None,
             rows_per_second=round(self._rows_per_second, 1),
@@ -368,27 +368,27 @@ class Engine:
             troubles=self._troubles(state),
             ticked_at_us=self._pulse.ticked_at_us(),
             acked_at_us=self._pulse.acked_at_us(),
-            consumers=rooms.consumers.statuses(rooms.parser.position) if rooms.consumers is not None else (),
-            stream=figures_of(rooms.parser.counters, metrics, self._unread_seconds(), shared=rooms.parser.shares),
+            consumers=parts.consumers.statuses(parts.parser.position) if parts.consumers is not None else (),
+            stream=figures_of(parts.parser.counters, metrics, self._unread_seconds(), shared=parts.parser.shares),
             updated_at_us=time.time_ns() // 1000,
         )
 
-    def _lag_seconds(self, rooms: EngineParts) -> float:
-        oldest_us = self._oldest_us(rooms)
+    def _lag_seconds(self, parts: EngineParts) -> float:
+        oldest_us = self._oldest_us(parts)
         return round(max(0.0, self._unread_seconds(), time.time() - oldest_us / 1e6 if oldest_us else 0.0), 3)
 
     def _unread_seconds(self) -> float:
         return self._watch.behind_seconds() if self._watch is not None else 0.0
 
-    def _oldest_us(self, rooms: EngineParts) -> int:
+    def _oldest_us(self, parts: EngineParts) -> int:
         """Returns the commit time of the oldest change that is not acked, in µs since 1970; 0 if all are acked."""
-        times = (rooms.store.oldest_time_us, self._handing_out().first_commit_time_us)
+        times = (parts.store.oldest_time_us, self._handing_out().first_commit_time_us)
         return min((each for each in times if each), default=0)
 
     def _troubles(self, state: str) -> tuple[str, ...]:
-        batch, rooms = self._handing_out().outstanding(), self._opened()
+        batch, parts = self._handing_out().outstanding(), self._opened()
         tick_failed, tick_failed_seconds = self._pulse.tick_failed()
-        waits = bool(self._oldest_us(rooms))
+        waits = bool(self._oldest_us(parts))
         return troubles(
             Vitals(
                 destination=self.name,
@@ -402,7 +402,7 @@ class Engine:
                 run=self._pulse.run_of(batch),
                 waiting=bool(self._waiting),
                 failing=self._pulse.failing,
-                unmoved_seconds=self._pulse.unmoved_seconds(rooms.meta.ledger.cursor, waits=waits),
+                unmoved_seconds=self._pulse.unmoved_seconds(parts.meta.ledger.cursor, waits=waits),
                 retention=self._watch.retention_trouble() if self._watch is not None else "",
                 stream=self._watch.trouble() if self._watch is not None else "",
                 serving=self._serving.trouble if self._serving is not None else "",
@@ -427,8 +427,8 @@ class Engine:
                 self._revive()
                 if self._serving is not None:
                     self._serving.again()
-                rooms = self._opened()
-                self._rows_per_second = self._rate.read(rooms.parser.counters.row_events)
+                parts = self._opened()
+                self._rows_per_second = self._rate.read(parts.parser.counters.row_events)
                 status = self.status()
                 write_status(self.directory / STATUS_FILE, status)
                 self._on_status(status)
@@ -445,8 +445,8 @@ class Engine:
         self._stop_serving()  # This comes before anything slow: what is sent now, another engine sends too.
         self._service.stop(self.name)
         with self._steering:
-            if self._rooms is not None:
-                self._rooms.parser.stop()
+            if self._parts is not None:
+                self._parts.parser.stop()
         self._close_consumers()
 
     def _revive(self) -> None:
@@ -479,9 +479,9 @@ class Engine:
         return f"{self.name} is read by {who}; this one takes over when that ends"
 
     def _opened(self) -> EngineParts:
-        if self._rooms is None:
+        if self._parts is None:
             raise SourceConnectionError(f"the engine of {self.name} is not started")
-        return self._rooms
+        return self._parts
 
     def _handing_out(self) -> HandOut:
         if self._hand_out is None:

@@ -29,16 +29,18 @@ def history_kept(directory: Path, token: int = 0) -> Repository:
 
     `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
     """
-    place = as_location(directory)
+    location = as_location(directory)
     return (
-        SharedRepository(record_store(place), token) if place.is_shared else SchemaRepository(directory / SCHEMA_FILE)
+        SharedRepository(record_store(location), token)
+        if location.is_shared
+        else SchemaRepository(directory / SCHEMA_FILE)
     )
 
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
     """Returns where engines on other hosts find copies of prepared XA transactions; None if these hosts share the folder."""
-    place = as_location(directory)
-    return PreparedCopies(place, token) if place.is_apart else None
+    location = as_location(directory)
+    return PreparedCopies(location, token) if location.is_apart else None
 
 
 def take_up(directory: Path) -> Transition:
@@ -85,7 +87,7 @@ def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, group
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
     consumers = [consumer.cursor for consumer in meta.ledger.consumers]
-    consumers += [place for group in groups for place in read_ledger(group).places_of(directory.name)]
+    consumers += [position for group in groups for position in read_ledger(group).places_of(directory.name)]
     return [begin, *stops, *since, *consumers]
 
 
@@ -93,11 +95,11 @@ def never_read_again(
     meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
 ) -> Position | None:
     """Returns the position before which nothing is read again; None if that is not known now."""
-    places = [place for place in (store.acked_position, meta.ledger.cursor) if place is not None]
-    if not places:
+    positions = [position for position in (store.acked_position, meta.ledger.cursor) if position is not None]
+    if not positions:
         return None
     try:
-        begin = min(places, key=_order_key)
+        begin = min(positions, key=_order_key)
         return min(positions_to_keep(meta, begin, directory, groups), key=_order_key)
     except MetaError:  # The ledger of a group does not answer.
         return None

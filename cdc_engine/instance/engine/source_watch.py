@@ -42,7 +42,7 @@ log = structlog.get_logger()
 class Watched(Protocol):
     """The part of the parser that the watch uses."""
 
-    def place(self) -> StreamState | None:
+    def stream_state(self) -> StreamState | None:
         """Returns the position of the stream; None while there is no stream."""
 
     def reconnect(self, reason: str) -> None:
@@ -53,13 +53,13 @@ def _nothing_saved() -> None:
     """Returns None, for a caller that has no saved position."""
 
 
-def watch_of(config: DestinationConfig, rooms: EngineParts, seconds: float) -> SourceWatch:
+def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> SourceWatch:
     """Returns the watch for the source that an engine reads."""
     return SourceWatch(
-        rooms.parser,
-        functools.partial(facts_of, rooms.source),
+        parts.parser,
+        functools.partial(facts_of, parts.source),
         seconds,
-        saved=lambda: rooms.meta.ledger.resume_position,
+        saved=lambda: parts.meta.ledger.resume_position,
         retention_left_hours_min=config.retention_left_hours_min,
         retention_hours_min=config.retention_hours_min,
         archived=bool(config.archive),
@@ -107,17 +107,17 @@ class SourceWatch:
 
     def look(self, stopping: threading.Event | None = None) -> None:
         """Checks the stream once, and reconnects it if it does not match. Raises SluiceError if the source does not answer."""
-        place = self._parser.place()
-        if place is None:
+        stream_state = self._parser.stream_state()
+        if stream_state is None:
             # There is no stream to check. The parser's state shows the reason.
             self._watch, self._answered_at = Watch(), self._clock()
             return
-        facts = self._ask(place.position.file, *self._end_of_saved(), *self._unknown_oldest())
+        facts = self._ask(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
         if not facts.file:  # The source answers without a file name; an empty name would match every stream, or none.
             raise SourceConnectionError("it does not say where its binlog ends")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._oldest = self._oldest.seen(facts)
-        self._watch, reason = self._watch.looked(Look(at=self._clock(), place=place, facts=facts))
+        self._watch, reason = self._watch.looked(Look(at=self._clock(), stream_state=stream_state, facts=facts))
         if reason and not (stopping is not None and stopping.is_set()):
             log.warning("stream_is_not_the_source", reason=reason)
             self._parser.reconnect(reason)
@@ -183,15 +183,15 @@ class SourceWatch:
 
     def behind_seconds(self) -> float:
         """Returns for how long at least the source's binlog has had changes that are not read; 0 if none are known."""
-        place = self._parser.place()
-        return 0.0 if place is None else self._watch.behind_seconds(place, self._clock())
+        stream_state = self._parser.stream_state()
+        return 0.0 if stream_state is None else self._watch.behind_seconds(stream_state, self._clock())
 
     def trouble(self) -> str:
         """Returns a sentence about what is wrong with the stream, or with asking the source; empty if nothing is."""
-        place = self._parser.place()
-        if place is None:
+        stream_state = self._parser.stream_state()
+        if stream_state is None:
             return ""
-        if why := self._watch.trouble(place, self._clock()):
+        if why := self._watch.trouble(stream_state, self._clock()):
             return f"{why}; check the server and the network, the stream connects again each time"
         unasked = self._clock() - self._answered_at
         if unasked <= UNASKED_LOOKS_MAX * self._seconds:

@@ -169,16 +169,16 @@ class Failover:
 
 
 def failover_of(
-    config: DestinationConfig, directory: Path, rooms: EngineParts, gives_way: Callable[[], None]
+    config: DestinationConfig, directory: Path, parts: EngineParts, gives_way: Callable[[], None]
 ) -> Failover | None:
     """Returns the failover of an engine whose parts are made; None if there is no standby source."""
     if len(config.sources) <= 1:
         return None
     dependencies = FailoverDependencies(
         directory=directory,
-        position=lambda: rooms.meta.ledger.resume_position,
-        epochs=lambda: epochs_of(rooms.meta),
-        lacks=lambda: _unreadable(rooms.parser),
+        position=lambda: parts.meta.ledger.resume_position,
+        epochs=lambda: epochs_of(parts.meta),
+        lacks=lambda: _unreadable(parts.parser),
         gives_way=gives_way,
     )
     return Failover(config, dependencies)

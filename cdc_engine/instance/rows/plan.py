@@ -108,16 +108,18 @@ def make_plan(config: DestinationConfig, directory: Path, request: RequestedInte
     """
     rules.check_request(request, now_us)
     ledger = read_ledger(directory)
-    place = locate_interval(config, ledger, request)
+    interval = locate_interval(config, ledger, request)
     records = history_kept(directory).look()
-    schemas = schemas_of(config, records, place)
+    schemas = schemas_of(config, records, interval)
     names = tables_of(ledger, schemas, request)
-    sample = IntervalReader(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
+    sample = IntervalReader(
+        config, interval.begin, schemas, frozenset(names), until=interval.end, bytes_max=SAMPLE_BYTES_MAX
+    )
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
         staged = sample.staged(Path(folder))
         facts = facts_of(names, config, directory, schemas, [staged])
-    known = known_at(records, place.begin)
-    return _plan(config, request, place, sample, [_table(each, staged, sample, place, known) for each in facts])
+    known = known_at(records, interval.begin)
+    return _plan(config, request, interval, sample, [_table(each, staged, sample, interval, known) for each in facts])
 
 
 def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
@@ -128,8 +130,8 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
     begin = choice_at(files, request.from_us)
     read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
     end = read_to if request.to_us is None else choice_at(files, request.to_us)
-    places = [_position(each, cursor.epoch, facts.server_uuid) for each in (begin, end, read_to)]
-    return BinlogInterval(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, files=files)
+    positions = [_position(each, cursor.epoch, facts.server_uuid) for each in (begin, end, read_to)]
+    return BinlogInterval(begin=positions[0], end=positions[1], read_to=positions[2], cursor=cursor, files=files)
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
@@ -140,8 +142,8 @@ def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedI
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
     end = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
-    place = _position(end, cursor.epoch, facts.server_uuid)
-    return BinlogInterval(begin=cursor, end=place, read_to=place, cursor=cursor, files=files)
+    position = _position(end, cursor.epoch, facts.server_uuid)
+    return BinlogInterval(begin=cursor, end=position, read_to=position, cursor=cursor, files=files)
 
 
 def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
@@ -156,10 +158,12 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
 
 
-def schemas_of(config: DestinationConfig, records: Sequence[HistoryRecord], place: BinlogInterval) -> IntervalSchemas:
+def schemas_of(
+    config: DestinationConfig, records: Sequence[HistoryRecord], interval: BinlogInterval
+) -> IntervalSchemas:
     """Returns the schemas that decode the interval's rows."""
     captured = TableFilter(config.include, config.exclude).keeps
-    return IntervalSchemas(records, place.cursor, place.begin, captured)
+    return IntervalSchemas(records, interval.cursor, interval.begin, captured)
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
@@ -227,11 +231,11 @@ def _changes(table: StagedTable) -> tuple[ChangesSegment, ...]:
 
 
 def _table(
-    facts: TableFacts, staged: StagingResult, sample: IntervalReader, place: BinlogInterval, known: frozenset[str]
+    facts: TableFacts, staged: StagingResult, sample: IntervalReader, interval: BinlogInterval, known: frozenset[str]
 ) -> BackfillTablePlan:
     table = next((each for each in staged.manifest.tables if each.name == facts.name), None)
     counted = sum(each.inserts + each.updates + each.deletes for each in _changes(table)) if table else 0
-    _, interval_bytes = rules.files_between(place.files.logs, place.begin, place.end)
+    _, interval_bytes = rules.files_between(interval.files.logs, interval.begin, interval.end)
     return BackfillTablePlan(
         name=facts.name,
         refused=rules.refusal(facts),
@@ -244,12 +248,12 @@ def _table(
 def _plan(
     config: DestinationConfig,
     request: RequestedInterval,
-    place: BinlogInterval,
+    interval: BinlogInterval,
     sample: IntervalReader,
     tables: list[BackfillTablePlan],
 ) -> Plan:
-    earliest_us, earliest_file = earliest_on_offer(place.files)
-    files, size_bytes = rules.files_between(place.files.logs, place.begin, place.read_to)
+    earliest_us, earliest_file = earliest_on_offer(interval.files)
+    files, size_bytes = rules.files_between(interval.files.logs, interval.begin, interval.read_to)
     done = [each for each in tables if not each.refused]
     changes = sum(each.changes for each in done)
     return Plan(
@@ -258,10 +262,10 @@ def _plan(
         to_time="" if request.to_us is None else time_text(request.to_us),
         earliest_time=time_text(earliest_us) if earliest_file else "",
         earliest_file=earliest_file,
-        begin=str(place.begin),
-        end=str(place.end),
-        read_to=str(place.read_to),
-        cursor=str(place.cursor),
+        begin=str(interval.begin),
+        end=str(interval.end),
+        read_to=str(interval.read_to),
+        cursor=str(interval.cursor),
         files=tuple(files),
         bytes=size_bytes,
         sample_bytes=sample.bytes,

@@ -124,13 +124,13 @@ class IntervalSchemas:
         return lambda name: name.key(default_database, lower_case=self._server.lower_case_names)
 
 
-def known_at(records: Iterable[HistoryRecord], place: Position) -> frozenset[str]:
+def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[str]:
     """Returns the "database.table" names whose schema the history still knows at a position."""
     known = KnownSchemas()
     for record in records:
         known.remember(record)
     names = known.table_names()
-    return frozenset(".".join(name) for name in names if isinstance(known.table(name, place.order_key), TableSchema))
+    return frozenset(".".join(name) for name in names if isinstance(known.table(name, position.order_key), TableSchema))
 
 
 def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:

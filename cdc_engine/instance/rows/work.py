@@ -94,11 +94,11 @@ class BackfillReading:
         self._config, self._directory, self._request, self.folder = config, directory, request, folder
         self._progress, self._advice = progress, advice
         self._ledger = read_ledger(directory)
-        self.place = find(config, self._ledger, request)
-        self._schemas = schemas_of(config, history_kept(directory).look(), self.place)
+        self.interval = find(config, self._ledger, request)
+        self._schemas = schemas_of(config, history_kept(directory).look(), self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
         self.staged: list[StagingResult] = []
-        self.read_to = self.place.begin
+        self.read_to = self.interval.begin
         self.refused: dict[str, str] = {}
 
     @property
@@ -110,7 +110,7 @@ class BackfillReading:
     @property
     def changed_up_to(self) -> int:
         """The order key of the interval's end. Keys that changed at or before it are included."""
-        return (self.read_to if self._request.to_us is None else self.place.end).order_key
+        return (self.read_to if self._request.to_us is None else self.interval.end).order_key
 
     def read(self) -> None:
         """Reads up to the source's end. Raises ActRefusedError if a requested table is refused, or all are; before reading if possible."""
@@ -142,7 +142,7 @@ class BackfillReading:
         self.read_to = interval.end
 
     def _report(self, read_bytes: int) -> None:
-        _, size_bytes = rules.files_between(self.place.files.logs, self.place.begin, self.place.read_to)
+        _, size_bytes = rules.files_between(self.interval.files.logs, self.interval.begin, self.interval.read_to)
         self._progress(min(read_bytes, size_bytes), size_bytes)
 
     def _refuse_another(self, ledger: Ledger) -> Position:

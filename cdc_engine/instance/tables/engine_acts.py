@@ -76,11 +76,11 @@ class EngineActs:
         def begin() -> None:
             with steering.still:
                 parts.parser.stop()
-                place = new_start.begin(dependencies)
-                parts.store.start_at(place)
+                position = new_start.begin(dependencies)
+                parts.store.start_at(position)
                 if parts.window is not None:
-                    parts.window.begin_at(place)
-                parts.parser.start(place)
+                    parts.window.begin_at(position)
+                parts.parser.start(position)
 
         try:
             steering.hand_out.while_idle(begin)
@@ -108,13 +108,13 @@ class EngineActs:
             wanted, due = tuple(each for each in wanted if each.wish is ResumeKind.CANCEL), ()
         taken: list[TableSchema] = []
 
-        def resnapshot(schema: TableSchema, place: Position) -> None:
+        def resnapshot(schema: TableSchema, position: Position) -> None:
             with steering.still:
                 parts.parser.stop()  # A parser that reads owns the history.
             # The stored events lack the table's rows; after a crash no engine may continue from them.
             forget_events(self._directory)
             taken.append(schema)
-            parts.history.resnapshot(schema, place)
+            parts.history.resnapshot(schema, position)
 
         dependencies = snapshot_requests.RequestDependencies(
             meta=parts.meta,
@@ -147,8 +147,8 @@ class EngineActs:
         return bool(why)
 
 
-def schema_of_stopped(parts: EngineParts, stop: StoppedTable, place: Position) -> TableSchema | None:
+def schema_of_stopped(parts: EngineParts, stop: StoppedTable, position: Position) -> TableSchema | None:
     """Returns the schema of a stopped table at a position. Raises SourceConnectionError if the source must be asked and does not answer."""
-    there = parts.history.state(stop.database, stop.table, place)
-    ask = functools.partial(schema_at, parts.source, stop.database, stop.table, str(place))
+    there = parts.history.state(stop.database, stop.table, position)
+    ask = functools.partial(schema_at, parts.source, stop.database, stop.table, str(position))
     return resnapshot.schema_after(stop, there, ask)

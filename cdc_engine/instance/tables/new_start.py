@@ -59,27 +59,27 @@ def begin(dependencies: NewStartDependencies) -> Position:
     """Starts again and returns the new position. Call it only while the stream is not read and no batch is in flight. If it raises
     SluiceError, the position is still lost.
     """
-    snapshot, place = _schemas_now(dependencies)
+    snapshot, position = _schemas_now(dependencies)
     captured = TableFilter(dependencies.config.include, dependencies.config.exclude)
     tables = [each.version() for each in snapshot.tables if captured.keeps(each.database, each.table)]
-    want_all(SnapshotRecords(dependencies.directory), tables, place)
+    want_all(SnapshotRecords(dependencies.directory), tables, position)
     forget_prepared(dependencies.directory)
     forget_events(dependencies.directory)
-    dependencies.seed(snapshot, place)
-    dependencies.meta.update(lambda ledger: ledger.set_cursor(place))
+    dependencies.seed(snapshot, position)
+    dependencies.meta.update(lambda ledger: ledger.set_cursor(position))
     begin_done(dependencies.directory)
-    log.warning("began_anew", destination=dependencies.config.name, position=str(place), tables=len(tables))
-    return place
+    log.warning("began_anew", destination=dependencies.config.name, position=str(position), tables=len(tables))
+    return position
 
 
-def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], place: Position) -> None:
+def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], position: Position) -> None:
     """Requests a snapshot of every table. It buffers only changes after the position."""
     for table in tables:
         there = records.get(table.name)
         if there is not None and there.is_open:
-            records.update(table.name, lambda now: now.again(WHY, held_after=place.order_key))
+            records.update(table.name, lambda now: now.again(WHY, held_after=position.order_key))
         else:
-            records.begin(wanted(table.name, place, time.time()))
+            records.begin(wanted(table.name, position, time.time()))
 
 
 def _schemas_now(dependencies: NewStartDependencies) -> tuple[SchemaSnapshot, Position]:

@@ -61,11 +61,11 @@ def take_up(
         lost = {stop: why for stop in stops if (why := _why_lost(stop, meta.ledger, facts))}
         for stop, why in lost.items():
             meta.update(_restates(dataclasses.replace(stop, state=TableState.RESUME_LOST, reason=why)))
-        places = [stop.position for stop in stops if stop not in lost]
-        if places:
+        positions = [stop.position for stop in stops if stop not in lost]
+        if positions:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
             # A stop is after the cursor if its batch was rolled back. The stream then begins at the cursor.
-            begin = min([*places, *filter(None, [meta.ledger.cursor])], key=lambda place: place.order_key)
+            begin = min([*positions, *filter(None, [meta.ledger.cursor])], key=lambda position: position.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
             # The stored events lack rows of stopped tables, so no engine may continue from them after a crash.
             forget_events(folder)

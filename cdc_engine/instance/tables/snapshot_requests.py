@@ -79,9 +79,9 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:
         return
-    place = record.since or dependencies.meta.ledger.cursor
-    if place is not None:
-        dependencies.meta.update(_stopped(wanted, place, record.reason))
+    position = record.since or dependencies.meta.ledger.cursor
+    if position is not None:
+        dependencies.meta.update(_stopped(wanted, position, record.reason))
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
@@ -89,9 +89,9 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 
-def _stopped(wanted: ResumeRequest, place: Position, why: str) -> Callable[[Ledger], Ledger]:
+def _stopped(wanted: ResumeRequest, position: Position, why: str) -> Callable[[Ledger], Ledger]:
     reason = (
-        f"its snapshot was canceled, and changes since {place} were buffered for it: `sluice schema resume` continues it "
+        f"its snapshot was canceled, and changes since {position} were buffered for it: `sluice schema resume` continues it "
         "from there, `sluice snapshot start` re-snapshots it"
     )
     if TableState.RULES_CHANGED in why:
@@ -101,6 +101,6 @@ def _stopped(wanted: ResumeRequest, place: Position, why: str) -> Callable[[Ledg
         table=wanted.table,
         state=TableState.SNAPSHOT_CANCELED,
         reason=reason,
-        position=place,
+        position=position,
     )
     return stops(stop)

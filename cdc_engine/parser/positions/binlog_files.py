@@ -89,7 +89,7 @@ class BinlogFiles:
             header = read_header(stream, file)
         if why := foreign(header, file, 0, self.facts):
             raise PositionLostError(
-                f"{why}: take it out of the archive {self._archive.place}, and put this server's there"
+                f"{why}: take it out of the archive {self._archive.location}, and put this server's there"
             )
         return header.created
 

@@ -52,16 +52,16 @@ def start_by_time(
         )
     try:
         files = BinlogFiles(source, facts)
-        place = choice_at(files, cursor.time_us - back_seconds * SECOND_US)
-        interval = read_again(files, place, cursor.time_us)
+        position = choice_at(files, cursor.time_us - back_seconds * SECOND_US)
+        interval = read_again(files, position, cursor.time_us)
     except PositionLostError as error:
         return Lost(reason=str(error))
     if not interval.reached:
         return behind(source.address, cursor, facts)
     if why := held_twice(interval, lambda each: changed(each, facts.mariadb)):
         return not_twice(source.address, back_seconds, why)
-    created = creation_of(source, place.file)
-    return in_new_epoch(started(place, cursor, facts, created, back_seconds), cursor, epochs)
+    created = creation_of(source, position.file)
+    return in_new_epoch(started(position, cursor, facts, created, back_seconds), cursor, epochs)
 
 
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:

@@ -154,17 +154,19 @@ def _place_within(files: BinlogFiles, file: str, first_after: Callable[[Block], 
     """Returns the position before the first transaction that `first_after` selects. `first_after` returns the transaction's index in a
     block; -1 if it selects none there.
     """
-    place = StartChoice(file=file, offset=FIRST_OFFSET)
+    position = StartChoice(file=file, offset=FIRST_OFFSET)
     for block in _blocks(files, file, FIRST_OFFSET):
         if not block.transaction_count:
             continue
         index = first_after(block)
         if index == 0:
-            return StartChoice(file=place.file, offset=place.offset, executed=place.executed or block.start_gtid_set)
-        place = _after(block, (index if index > 0 else block.transaction_count) - 1)
+            return StartChoice(
+                file=position.file, offset=position.offset, executed=position.executed or block.start_gtid_set
+            )
+        position = _after(block, (index if index > 0 else block.transaction_count) - 1)
         if index > 0:
-            return place
-    return place
+            return position
+    return position
 
 
 def _blocks(files: BinlogFiles, file: str, offset: int, prepared: UnwantedRows | None = None) -> Iterator[Block]:

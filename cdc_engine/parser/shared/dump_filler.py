@@ -64,7 +64,7 @@ class DumpFiller:
         return Boundary(
             at=self._begin + self._at + walk.missing,
             file=walk.file,
-            place=walk.place,
+            offset=walk.offset,
             opening=walk.opening,
             created=walk.created,
         )

@@ -36,7 +36,7 @@ class Boundary:
 
     at: int
     file: str
-    place: int
+    offset: int
     opening: bytes
     created: int = 0
 
@@ -121,9 +121,9 @@ class DumpWindow:
     def _before(self, position: Position) -> Boundary | None:
         """Returns the last boundary from which a position can be reached, or None."""
         tail = self._tail
-        if tail is None or (tail.file == position.file and position.offset > tail.place + AHEAD_BYTES_MAX):
+        if tail is None or (tail.file == position.file and position.offset > tail.offset + AHEAD_BYTES_MAX):
             return None
-        fits = [each for each in self._boundaries if each.file == position.file and each.place <= position.offset]
+        fits = [each for each in self._boundaries if each.file == position.file and each.offset <= position.offset]
         if not fits or (fits[-1].created and position.file_created not in (0, fits[-1].created)):
             return None
         return fits[-1]

@@ -38,7 +38,7 @@ LAST_BYTES = 1024  # A file's last bytes; they contain the event that closes the
 
 
 def files_between(
-    cursor: Position, archived: tuple[str, ...], facts: ServerFacts, place: str
+    cursor: Position, archived: tuple[str, ...], facts: ServerFacts, location: str
 ) -> tuple[str, ...] | Lost:
     """Returns the archived files from the cursor's file up to the server's first one, without a gap. Pure."""
     first = facts.logs[0].file if facts.logs else ""
@@ -54,7 +54,7 @@ def files_between(
             else f"what comes between {cursor.file} and {first or 'nothing'}"
         )
         return Lost(
-            reason=f"the server has purged what comes after {cursor}, and the archive {place} lacks {what}",
+            reason=f"the server has purged what comes after {cursor}, and the archive {location} lacks {what}",
             options=("put the missing binlog files into the archive", RESNAPSHOT),
         )
     return tuple(kin[number] for number in wanted)
@@ -102,7 +102,7 @@ class ArchivedInterval:
 
     def __init__(self, archive: Archive, source: Source, cursor: Position, facts: ServerFacts) -> None:
         """-"""
-        found = files_between(cursor, archive.files(), facts, archive.place)
+        found = files_between(cursor, archive.files(), facts, archive.location)
         if isinstance(found, Lost):
             raise PositionLostError(str(found))
         self.files, self._archive, self._cursor, self._facts = found, archive, cursor, facts

@@ -83,7 +83,7 @@ def begin_shared(
         executed_known=bool(position.gtid_set),
         prepared=prepared,
     )
-    beginning = FileBeginning(position, contiguous=line.contiguous, begins_at=line.line.boundary.place)
+    beginning = FileBeginning(position, contiguous=line.contiguous, begins_at=line.line.boundary.offset)
     return scanner, PacketFramer(scanner, beginning=beginning)
 
 

@@ -173,7 +173,7 @@ class EventParser:
         if self.last_error is None:
             self._tell(STOPPED, "")
 
-    def place(self) -> StreamState | None:
+    def stream_state(self) -> StreamState | None:
         """Returns the position of the stream; None while there is none."""
         position = self.position
         if self.state != STREAMING or position is None:
@@ -397,10 +397,10 @@ class EventParser:
         except BinlogFormatError as error:
             if error.file:
                 raise
-            place = scanner.position
-            raise type(error)(error.reason, place.file, place.offset) from error
-        place, after = scanner.position, scanner.counters()
-        self._scanned = (place.file, place.offset)
+            position = scanner.position
+            raise type(error)(error.reason, position.file, position.offset) from error
+        position, after = scanner.position, scanner.counters()
+        self._scanned = (position.file, position.offset)
         self.counters.events = events + after["events"] - before["events"]
         self.counters.dropped_row_events = dropped + after["dropped_row_events"] - before["dropped_row_events"]
 

@@ -30,12 +30,12 @@ class ClockAnswer:
     before_us: int
     end: ServerFacts
 
-    def holds(self, place: StreamState | None) -> bool:
+    def holds(self, stream_state: StreamState | None) -> bool:
         """Returns whether a stream has read everything that was committed before `before_us`."""
-        if place is None:
+        if stream_state is None:
             return False
-        ours = place.position.server_uuid in ("", self.end.server_uuid)
-        return ours and has_read(place, self.end)
+        ours = stream_state.position.server_uuid in ("", self.end.server_uuid)
+        return ours and has_read(stream_state, self.end)
 
 
 def begin_asking(connection: SourceConnection) -> None:

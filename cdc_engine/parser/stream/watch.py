@@ -37,7 +37,7 @@ class Look:
     """The source's facts at a time (seconds of a monotonic clock), and where the stream was right before."""
 
     at: float
-    place: StreamState
+    stream_state: StreamState
     facts: ServerFacts
 
 
@@ -57,31 +57,35 @@ class Watch:
 
     def looked(self, look: Look) -> tuple[Watch, str]:
         """Returns the watch after another look, and why the parser must reconnect; an empty text if it need not."""
-        ahead = self.ahead if self.ahead and not has_read(look.place, self.ahead.facts) else None
-        misfit = misfit_of(look.place.position, look.facts)
+        ahead = self.ahead if self.ahead and not has_read(look.stream_state, self.ahead.facts) else None
+        misfit = misfit_of(look.stream_state.position, look.facts)
         if misfit and self._confirms(look):
             return Watch(), misfit
         standing = _standing(self.newest, look, ahead)
         still = self.still + 1 if standing else 0
-        ahead = ahead or (None if has_read(look.place, look.facts) else look)
+        ahead = ahead or (None if has_read(look.stream_state, look.facts) else look)
         # It reconnects only at the 1st, 2nd, 4th, 8th … look, because a server may skip much before it sends.
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
         """Returns whether the mismatch of the last look still exists. Facts may be older than what was read."""
-        return bool(self.misfit and self.newest and misfit_of(self.newest.place.position, look.facts))
+        return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 
-    def behind_seconds(self, place: StreamState, now: float) -> float:
+    def behind_seconds(self, stream_state: StreamState, now: float) -> float:
         """Returns for how long at least the source's binlog has had something that is not read yet; 0 if nothing is known to be there."""
-        if self.ahead is None or has_read(place, self.ahead.facts):
+        if self.ahead is None or has_read(stream_state, self.ahead.facts):
             return 0.0
         return max(0.0, now - self.ahead.at)
 
-    def trouble(self, place: StreamState, now: float) -> str:
+    def trouble(self, stream_state: StreamState, now: float) -> str:
         """Returns a sentence why the stream makes no progress although it should; otherwise an empty text."""
-        if not self.standing or self.newest is None or place.bytes - self.newest.place.bytes > BYTES_OF_HEARTBEATS_MAX:
+        if (
+            not self.standing
+            or self.newest is None
+            or stream_state.bytes - self.newest.stream_state.bytes > BYTES_OF_HEARTBEATS_MAX
+        ):
             return ""
-        seconds = self.behind_seconds(place, now)
+        seconds = self.behind_seconds(stream_state, now)
         return f"{self.standing}; for {seconds:.0f} s so far" if seconds else ""
 
 
@@ -103,29 +107,29 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
     return ""
 
 
-def has_read(place: StreamState, facts: ServerFacts) -> bool:
+def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
     """Returns whether the stream has reached the end of the source's binlog: by file and offset, or by the transactions in it."""
-    if not facts.file or _reaches(place, facts):
+    if not facts.file or _reaches(stream_state, facts):
         return True
-    sets = _sets(place.position, facts)
+    sets = _sets(stream_state.position, facts)
     return sets is not None and _holds(executed=sets[0], taken=sets[1])
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
     """Returns a sentence if nothing has arrived since the last look although the source's end was ahead then; otherwise an empty text."""
-    if before is None or ahead is None or look.place.held_up:
+    if before is None or ahead is None or look.stream_state.held_up:
         return ""
-    if look.place.bytes - before.place.bytes > BYTES_OF_HEARTBEATS_MAX:
+    if look.stream_state.bytes - before.stream_state.bytes > BYTES_OF_HEARTBEATS_MAX:
         return ""
-    place, end = look.place, look.facts
+    stream_state, end = look.stream_state, look.facts
     return (
-        f"the source's binlog ends at {end.file}:{end.offset}, the stream is at {place.file}:{place.offset} and receives "
+        f"the source's binlog ends at {end.file}:{end.offset}, the stream is at {stream_state.file}:{stream_state.offset} and receives "
         "nothing"
     )
 
 
-def _reaches(place: StreamState, facts: ServerFacts) -> bool:
-    ends = [(place.file, place.offset), (place.position.file, place.position.offset)]
+def _reaches(stream_state: StreamState, facts: ServerFacts) -> bool:
+    ends = [(stream_state.file, stream_state.offset), (stream_state.position.file, stream_state.position.offset)]
     return any(
         _number(file) >= _number(facts.file) and (file != facts.file or offset >= facts.offset) for file, offset in ends
     )

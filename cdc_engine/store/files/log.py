@@ -51,7 +51,7 @@ class EventLog:
         self._segment_bytes = segment_bytes
         self._segments: tuple[Segment, ...] = ()
         self._file: SegmentFile | None = None
-        self._place: LogOffset | None = None  # Where the next record is written.
+        self._log_offset: LogOffset | None = None  # Where the next record is written.
         self._last: Block | None = None  # The last block that ends a transaction, without its bytes.
         self._names: tuple[object, int, object, int] = (None, 0, None, 0)
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
@@ -104,7 +104,7 @@ class EventLog:
         try:
             if self._drops:
                 self._passed(write_record(self._where[1], DROP, b"", ()))
-                self._place = dataclasses.replace(self._at, mark=self._at.complete)
+                self._log_offset = dataclasses.replace(self._at, mark=self._at.complete)
                 self._drops = False
             if segment.size - segment.first >= self._segment_bytes and at.mark == at.complete:
                 self.sync()
@@ -117,7 +117,7 @@ class EventLog:
         counts, at = Counts.of(block), self._at
         mark = at.mark.plus(*dataclasses.astuple(counts.all))
         complete = at.mark.plus(*dataclasses.astuple(counts.whole)) if block.transaction_count else at.complete
-        self._place = dataclasses.replace(at, mark=mark, complete=complete)
+        self._log_offset = dataclasses.replace(at, mark=mark, complete=complete)
         if block.transaction_count:
             self._last = dataclasses.replace(block, buffer=np.zeros(0, np.uint8))
         return StoredBlock(file, where, self._at.offset, self._at.names)
@@ -160,7 +160,7 @@ class EventLog:
 
     def trim_read(self, reader: LogReader) -> bool:
         """Removes the segments that a reader has passed. Returns whether there were any."""
-        kept = tuple(each for each in self._segments if each.number >= reader.place.segment.number)
+        kept = tuple(each for each in self._segments if each.number >= reader.log_offset.segment.number)
         gone = self._segments[: len(self._segments) - len(kept)]
         for each in gone:
             each.path.unlink(missing_ok=True)
@@ -235,9 +235,9 @@ class EventLog:
 
     @property
     def _at(self) -> LogOffset:
-        if self._place is None:
+        if self._log_offset is None:
             raise RuntimeError("the log was neither begun nor opened")
-        return self._place
+        return self._log_offset
 
     @property
     def _where(self) -> tuple[SegmentFile, Where]:
@@ -248,8 +248,8 @@ class EventLog:
 
     def _passed(self, head: RecordHeader) -> None:
         """Moves behind a record that was written."""
-        self._place = self._at.behind(head)
-        self._place.segment.size = self._place.offset
+        self._log_offset = self._at.behind(head)
+        self._log_offset.segment.size = self._log_offset.offset
         self._unsynced = True
 
     def _append_names(self, block: Block) -> None:
@@ -259,7 +259,7 @@ class EventLog:
             return
         names = Names(tuple(block.tables), tuple(block.gtid_sources))
         self._passed(write_record(self._where[1], NAMES, text_of(names_record(names, self._at.names)), ()))
-        self._place = dataclasses.replace(self._at, names=names)
+        self._log_offset = dataclasses.replace(self._at, names=names)
         self._names = now
 
     def _roll(self, start: Position, mark: Mark, number: int, before_bytes: int) -> None:
@@ -267,20 +267,20 @@ class EventLog:
         segment = Segment(path, number, self._ledger_id, self._filters, start, mark, before_bytes, 0, 0, 0)
         self._file, segment = make_segment(self.directory, segment)
         self._segments = (*self._segments, segment)
-        self._place, self._last = LogOffset.beginning(segment), None
+        self._log_offset, self._last = LogOffset.beginning(segment), None
         self._names = (None, 0, None, 0)
 
     def _take_up(self, newest: Segment) -> None:
         """Reads the newest segment up to the end of its last whole transaction that can be read."""
         reader, size = LogReader(self, LogOffset.beginning(newest)), newest.size
         last: Block | None = None
-        end = reader.place  # The end of the last whole transaction.
+        end = reader.log_offset  # The end of the last whole transaction.
         try:
             while (found := reader.next()) is not None:
                 if found is not DROPPED and found.transaction_count:
                     last, end = (
                         dataclasses.replace(found, buffer=np.zeros(0, np.uint8)),
-                        dataclasses.replace(reader.place),
+                        dataclasses.replace(reader.log_offset),
                     )
         except StoreDamagedError as error:
             log.warning(
@@ -290,7 +290,7 @@ class EventLog:
                 cut_bytes=size - end.offset,
                 why=str(error.__cause__),
             )
-        newest.size, self._last, self._place = end.offset, last, end
+        newest.size, self._last, self._log_offset = end.offset, last, end
 
 
 def _whole_segments(directory: Path) -> list[Segment]:

@@ -85,38 +85,38 @@ class LogReader:
     if that was the rest of a block.
     """
 
-    def __init__(self, segments: Segments, place: LogOffset) -> None:
-        self._segments, self.place = segments, place
+    def __init__(self, segments: Segments, log_offset: LogOffset) -> None:
+        self._segments, self.log_offset = segments, log_offset
         self.stored: StoredBlock | None = None
         self._file: SegmentFile | None = None
 
     @property
     def at_end(self) -> bool:
         """Whether nothing follows now."""
-        if self.place.pending is not None:
+        if self.log_offset.pending is not None:
             return False
         # This is read before the size: a segment that has a successor no longer grows.
-        following = self._segments.after(self.place.segment)
-        return following is None and self.place.offset >= self.place.segment.size
+        following = self._segments.after(self.log_offset.segment)
+        return following is None and self.log_offset.offset >= self.log_offset.segment.size
 
-    def go_to(self, place: LogOffset) -> None:
-        if place.segment is not self.place.segment:
+    def go_to(self, log_offset: LogOffset) -> None:
+        if log_offset.segment is not self.log_offset.segment:
             # Both keep the segment open, and an open file takes disk space after it was removed.
             self._file = self.stored = None
-        self.place = place
+        self.log_offset = log_offset
 
     def next(self) -> Block | DroppedTransaction | None:
         """Returns the next block or DROPPED, or None at the end. Raises StoreDamagedError, FileNotFoundError if the segment was removed
         meanwhile.
         """
-        if self.place.pending is not None:
-            block, self.place = self.place.pending, dataclasses.replace(self.place, pending=None)
+        if self.log_offset.pending is not None:
+            block, self.log_offset = self.log_offset.pending, dataclasses.replace(self.log_offset, pending=None)
             self.stored = None
             self._count(block)
             return block
         while True:
-            following = self._segments.after(self.place.segment)
-            if self.place.offset < self.place.segment.size:
+            following = self._segments.after(self.log_offset.segment)
+            if self.log_offset.offset < self.log_offset.segment.size:
                 found = self._record()
                 if found is not None:
                     return found
@@ -131,7 +131,7 @@ class LogReader:
         position.
         """
         last: LogOffset | None = None  # The offset of the last block that ends at or before `key`.
-        for at, record in self._blocks(self.place):
+        for at, record in self._blocks(self.log_offset):
             end = (record["epoch"], file_number(record["file"]), record["end"])
             if record["end"] < 0:
                 continue
@@ -144,33 +144,33 @@ class LogReader:
     # ── one record ──
 
     def _record(self) -> Block | DroppedTransaction | None:
-        at, file = self.place, self._open_file(self.place)
+        at, file = self.log_offset, self._open_file(self.log_offset)
         where = Where(file.descriptor, at.offset, at.seed)
         try:
             head = read_head(where, at.segment.size)
             if head.kind == BLOCK:
                 block = read_block(where, head, at.names)
                 self._count(block)
-                self.place = self.place.behind(head)
-                self.stored = StoredBlock(file, where, self.place.offset, at.names)
+                self.log_offset = self.log_offset.behind(head)
+                self.stored = StoredBlock(file, where, self.log_offset.offset, at.names)
                 return block
             record, _ = read_text(where, head)
             verify(where, head)
         except UNREADABLE as error:
             raise damaged(at.segment.path, at.offset, error) from error
-        self.place = at.behind(head)
+        self.log_offset = at.behind(head)
         if head.kind == NAMES:
-            self.place.names = names_of(record, at.names)
+            self.log_offset.names = names_of(record, at.names)
             return None
         if head.kind == DROP:
-            self.place.mark = self.place.complete
+            self.log_offset.mark = self.log_offset.complete
             return DROPPED
         raise damaged(at.segment.path, at.offset, TornError(f"a record of kind {head.kind}"))
 
     def _count(self, block: Block) -> None:
-        counts, at = Counts.of(block), self.place
+        counts, at = Counts.of(block), self.log_offset
         complete = _plus(at.mark, counts.whole) if block.transaction_count else at.complete
-        self.place = dataclasses.replace(at, mark=_plus(at.mark, counts.all), complete=complete)
+        self.log_offset = dataclasses.replace(at, mark=_plus(at.mark, counts.all), complete=complete)
 
     def _open_file(self, at: LogOffset) -> SegmentFile:
         if self._file is None:
@@ -179,9 +179,9 @@ class LogReader:
 
     # ── the search ──
 
-    def _blocks(self, place: LogOffset) -> Iterator[tuple[LogOffset, dict[str, Any]]]:
+    def _blocks(self, log_offset: LogOffset) -> Iterator[tuple[LogOffset, dict[str, Any]]]:
         """Yields the blocks of the segment from `place` on: the offset before each, and its JSON record. Verifies nothing."""
-        at = place
+        at = log_offset
         while at.offset < at.segment.size:
             try:
                 where = Where(self._open_file(at).descriptor, at.offset, at.seed)
@@ -201,7 +201,7 @@ class LogReader:
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
         """Moves into the next block, which ends after `key`. `last`: the offset of the block that ends before `key`."""
-        before = copy.copy(self.place)
+        before = copy.copy(self.log_offset)
         block = self._record()
         if not isinstance(block, Block):
             raise damaged(before.segment.path, before.offset, TornError("a block is missing"))
@@ -212,8 +212,8 @@ class LogReader:
             return self._tail_of(last) if last is not None else self._from_start()
         rest = without_first(block, ended)
         counts = Counts.of(rest).all if rest is not None else Mark()
-        end = _minus(self.place.mark, counts)
-        self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
+        end = _minus(self.log_offset.mark, counts)
+        self.log_offset = dataclasses.replace(self.log_offset, mark=end, complete=end, pending=rest)
         return end_position(block, ended - 1)
 
     def _tail_of(self, last: LogOffset) -> Position:
@@ -222,14 +222,14 @@ class LogReader:
         block = self._record()
         if not isinstance(block, Block):
             raise damaged(last.segment.path, last.offset, TornError("a block is missing"))
-        end = self.place.complete
+        end = self.log_offset.complete
         rest = without_first(block, block.transaction_count)
-        self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
+        self.log_offset = dataclasses.replace(self.log_offset, mark=end, complete=end, pending=rest)
         return end_position(block, block.transaction_count - 1)
 
     def _from_start(self) -> Position:
-        self.go_to(LogOffset.beginning(self.place.segment))
-        return self.place.segment.start
+        self.go_to(LogOffset.beginning(self.log_offset.segment))
+        return self.log_offset.segment.start
 
 
 def _plus(mark: Mark, more: Mark) -> Mark:

@@ -98,15 +98,15 @@ def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> N
     if sum(array.nbytes for array in arrays) != head.array_bytes:
         raise TornError(f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays")
     checksum = zlib.crc32(text, _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed))
-    place = at.offset + HEAD.size + head.text_bytes
+    offset = at.offset + HEAD.size + head.text_bytes
     for array in arrays:
         view = array.view(np.uint8).data if array.nbytes else memoryview(b"")
         while view:
-            count = os.preadv(at.descriptor, [view[:CALL_BYTES_MAX]], place)
+            count = os.preadv(at.descriptor, [view[:CALL_BYTES_MAX]], offset)
             if not count:
-                raise TornError(f"the file ends at byte {place}")
+                raise TornError(f"the file ends at byte {offset}")
             checksum = zlib.crc32(view[:count], checksum)
-            view, place = view[count:], place + count
+            view, offset = view[count:], offset + count
     if checksum != head.checksum:
         raise TornError(f"the checksum of the record at byte {at.offset} does not match")
 
@@ -114,12 +114,12 @@ def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> N
 def verify(at: Where, head: RecordHeader) -> None:
     """Raises TornError unless the record is the one that was written."""
     checksum = _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed)
-    place, end = at.offset + HEAD.size, at.offset + head.size
-    while place < end:
-        piece = os.pread(at.descriptor, min(CHECK_BYTES, end - place), place)
+    offset, end = at.offset + HEAD.size, at.offset + head.size
+    while offset < end:
+        piece = os.pread(at.descriptor, min(CHECK_BYTES, end - offset), offset)
         if not piece:
             break
-        checksum, place = zlib.crc32(piece, checksum), place + len(piece)
+        checksum, offset = zlib.crc32(piece, checksum), offset + len(piece)
     if checksum != head.checksum:
         raise TornError(f"the checksum of the record at byte {at.offset} does not match")
 

@@ -120,14 +120,14 @@ class Window:
 
     # ── the readers' side ──
 
-    def has(self, place: WindowPosition) -> bool:
+    def has(self, position: WindowPosition) -> bool:
         """Returns whether what follows a position can be read here, now or when it arrives."""
         with self._changed:
-            return self._found(place) is not None
+            return self._found(position) is not None
 
     def read(
         self,
-        place: WindowPosition,
+        position: WindowPosition,
         bytes_max: int,
         events_max: int,
         timeout_seconds: float = 0.0,
@@ -144,7 +144,7 @@ class Window:
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            while (found := self._found(place)) is not None:
+            while (found := self._found(position)) is not None:
                 spot, again = found
                 if self._waits:
                     self._read = spot
@@ -158,7 +158,7 @@ class Window:
                     if pieces:
                         return WindowReading(pieces, self._remembered(self._place_of(end)), again, in_time=enough)
                     if left <= 0 or stops:
-                        return WindowReading((), place)
+                        return WindowReading((), position)
                 self._changed.wait(left)
             return None
 
@@ -219,16 +219,16 @@ class Window:
     def _open(self) -> Key | None:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
-    def _found(self, place: WindowPosition) -> tuple[Spot, bool] | None:
+    def _found(self, position: WindowPosition) -> tuple[Spot, bool] | None:
         """Returns where to continue reading for a position, and whether another transaction follows than the one that was read in part.
         Returns None if the position is not in the window.
         """
-        key = key_of(place.position)
+        key = key_of(position.position)
         ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
-        if ended is None or not same_executed(self._executed_at(key, ended), place.position.gtid_set):
+        if ended is None or not same_executed(self._executed_at(key, ended), position.position.gtid_set):
             return None
-        again = bool(place.events) and self._begun_after(ended) != place.begun
-        spot = ended if again else Spot(ended.transactions, ended.events + place.events)
+        again = bool(position.events) and self._begun_after(ended) != position.begun
+        spot = ended if again else Spot(ended.transactions, ended.events + position.events)
         first = self._blocks[0].start if self._blocks else self._tail
         return (spot, again) if first.events <= spot.events else None
 
@@ -246,12 +246,12 @@ class Window:
             self._remembered(self._place_of(end))
         return self._executed[key]
 
-    def _remembered(self, place: WindowPosition) -> WindowPosition:
+    def _remembered(self, position: WindowPosition) -> WindowPosition:
         """Remembers the executed set of a position that is handed out, because its reader continues there. Returns the position."""
         while len(self._executed) >= EXECUTED_MAX:
             del self._executed[next(iter(self._executed))]
-        self._executed[key_of(place.position)] = place.position.gtid_set
-        return place
+        self._executed[key_of(position.position)] = position.position.gtid_set
+        return position
 
     def _place_of(self, spot: Spot) -> WindowPosition:
         base = self._base_spot

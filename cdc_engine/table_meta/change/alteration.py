@@ -285,13 +285,13 @@ def _placed(
         slot = _Slot(declared_column(definition, charset, session), was)
         if was is not None:
             slots[:] = [each for each in slots if each.was is not was]
-        slots.insert(_place(slots, definition), slot)
+        slots.insert(_index(slots, definition), slot)
         if was is None:
             additions.append((slot.column, stored(definition, slot.column.charset)))
     return additions
 
 
-def _place(slots: list[_Slot], definition: ColumnDefinition) -> int:
+def _index(slots: list[_Slot], definition: ColumnDefinition) -> int:
     if definition.after is None:
         return len(slots)
     if not definition.after:

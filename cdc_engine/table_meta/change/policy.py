@@ -170,7 +170,7 @@ class PendingChange:
     database: str
     table: str
     order_key: int
-    place: str
+    position: str
     statement: str
     items: tuple[Item, ...]
     choices: tuple[str, ...]
@@ -178,7 +178,7 @@ class PendingChange:
     @property
     def reason(self) -> str:
         """Returns the text for an operator, as a Markdown list: the statement, the effect of each plan, and the command that decides."""
-        lines = [f"`{self.statement}` at {self.place} waits for review."]
+        lines = [f"`{self.statement}` at {self.position} waits for review."]
         for item in self.items:
             lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
         command = f"sluice schema approve {self.destination or 'DESTINATION'} {self.database}.{self.table}"
@@ -193,7 +193,7 @@ def _no_approval(_database: str, _table: str, _order_key: int) -> str:
     return ""
 
 
-def _unresolved(_database: str, _table: str, _reason: str, _place: str) -> TableSchema | None:
+def _unresolved(_database: str, _table: str, _reason: str, _position: str) -> TableSchema | None:
     return None
 
 

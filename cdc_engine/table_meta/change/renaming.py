@@ -34,8 +34,8 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
     is ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
-    for place, (old, new) in enumerate(pairs):
-        if _is_given_away_again(old, pairs[place + 1 :]):
+    for index, (old, new) in enumerate(pairs):
+        if _is_given_away_again(old, pairs[index + 1 :]):
             continue
         origin = now.get(old, old)
         now[old] = None

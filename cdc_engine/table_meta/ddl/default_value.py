@@ -75,11 +75,11 @@ def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
     """Returns the tokens without parentheses that enclose all of them."""
     opened: list[int] = []
     closes: dict[int, int] = {}
-    for place, token in enumerate(inside):
+    for index, token in enumerate(inside):
         if token == Token(TokenKind.SIGN, "("):
-            opened.append(place)
+            opened.append(index)
         elif token == Token(TokenKind.SIGN, ")") and opened:
-            closes[opened.pop()] = place
+            closes[opened.pop()] = index
     around = 0
     while closes.get(around) == len(inside) - 1 - around:
         around += 1
@@ -88,7 +88,7 @@ def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
 
 def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
     """Returns the tokens between two parentheses, and moves the cursor behind them."""
-    begin = cursor.place
+    begin = cursor.index
     cursor.skip_parentheses()
     return cursor.since(begin)[1:-1]
 

@@ -100,7 +100,7 @@ def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
     inside = r"(?:[^Q\\]|\\.|QQ)*" if notation.backslash_escapes else r"(?:[^Q]|QQ)*"
     double_name, double_string = '"(?:[^"]|"")*"', f'"{inside.replace("Q", chr(34))}"'
     pattern = _SHAPES
-    for place, value in {
+    for position, value in {
         "{fence}": _FENCES[notation.mariadb],
         "{more_names}": f"| {double_name}" if notation.ansi_quotes else "",
         "{more_strings}": "" if notation.ansi_quotes else f"| {double_string}",
@@ -108,7 +108,7 @@ def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
         "{letter}": mail,
         "{blank}": blank,
     }.items():
-        pattern = pattern.replace(place, value)
+        pattern = pattern.replace(position, value)
     return re.compile(pattern, re.VERBOSE | re.DOTALL), re.compile(f"{mail}+")
 
 
@@ -194,13 +194,13 @@ class TokenCursor:
         return token
 
     @property
-    def place(self) -> int:
+    def index(self) -> int:
         """The cursor's position, for `since`."""
         return self._at
 
-    def since(self, place: int) -> tuple[Token, ...]:
+    def since(self, index: int) -> tuple[Token, ...]:
         """Returns the tokens from an earlier position up to here."""
-        return tuple(self._tokens[place : self._at])
+        return tuple(self._tokens[index : self._at])
 
     @property
     def at_end(self) -> bool:

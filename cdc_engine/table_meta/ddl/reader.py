@@ -152,15 +152,15 @@ def _read_nothing(reading: FormReading) -> Statement:
 
 def _read_row_change(reading: FormReading) -> Statement:
     cursor = reading.cursor
-    place = cursor.place
+    index = cursor.index
     try:
         names = changed_tables(cursor, reading.kind)
     except UnreadableError:
         names = ()
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
-        place = cursor.place  # A list of columns may follow the table's name.
+        index = cursor.index  # A list of columns may follow the table's name.
     cursor.skip_all()
-    calls = reading.kind == "CALL" or calls_routine(cursor.since(place), reading.calls)
+    calls = reading.kind == "CALL" or calls_routine(cursor.since(index), reading.calls)
     return StatementRowChange(reading.kind, reading.words, names, calls)
 
 
@@ -183,7 +183,7 @@ def _read_set_statement(reading: FormReading) -> Statement:
 
 def _read_create_table(reading: FormReading) -> Statement:
     name = read_table_name(reading.cursor)
-    place = reading.cursor.place
+    index = reading.cursor.index
     try:
         statement = read_create_table(reading.cursor, name, reading.flavour)
     except UnreadableError as error:
@@ -192,7 +192,7 @@ def _read_create_table(reading: FormReading) -> Statement:
         return Nothing(reading.kind)
     if statement.selects:
         reading.cursor.skip_all()
-        calls = _select_calls(reading, place)
+        calls = _select_calls(reading, index)
         statement = dataclasses.replace(statement, select_words=reading.words, select_calls=calls)
     return dataclasses.replace(
         statement, kind=reading.kind, replaces="REPLACE" in reading.kind, if_not_exists="EXISTS" in reading.kind
@@ -201,9 +201,9 @@ def _read_create_table(reading: FormReading) -> Statement:
 
 def _read_temporary_table(reading: FormReading) -> Statement:
     """Parses CREATE TEMPORARY TABLE. MariaDB logs its SELECT, which may call a function that writes other tables."""
-    place = reading.cursor.place
+    index = reading.cursor.index
     reading.cursor.skip_all()
-    return Query(reading.kind, reading.words, _select_calls(reading, place))
+    return Query(reading.kind, reading.words, _select_calls(reading, index))
 
 
 def _select_calls(reading: FormReading, place: int) -> bool:

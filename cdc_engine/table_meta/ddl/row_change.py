@@ -63,7 +63,7 @@ def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
 def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
     """Parses t, t JOIN (u, v), and after DELETE FROM also t USING t JOIN u, up to SET or WHERE."""
     found: list[TableName] = []
-    places = {0}  # The nesting depths at which a comma separates tables.
+    indices = {0}  # The nesting depths at which a comma separates tables.
     # Whether a table's name may follow, the nesting depth, and whether there was a join.
     named, depth, joined = True, 0, False
     while not cursor.at_end and not (depth == 0 and _ends(cursor, ends)):
@@ -83,10 +83,10 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
             found.clear()  # The names so far only refer to tables that follow.
         of_subquery = token.word == "FROM" and depth > 0
         if token == _OPEN or token.word == "SELECT" or of_subquery:
-            places = places | {depth} if of_subquery or (token == _OPEN and named) else places - {depth}
+            indices = indices | {depth} if of_subquery or (token == _OPEN and named) else indices - {depth}
         joined = joined or token.word in _JOINS or using
         is_join = token.word in _JOINS or using or of_subquery
-        named = (token == _COMMA and depth in places) or is_join or (named and token == _OPEN)
+        named = (token == _COMMA and depth in indices) or is_join or (named and token == _OPEN)
     return tuple(dict.fromkeys(found))
 
 

@@ -43,9 +43,9 @@ def read_stored_object(
         table = read_table_name(cursor)
     else:
         _skip_past(cursor, "AS")  # A list of columns may precede it.
-    place = cursor.place
+    index = cursor.index
     cursor.skip_all()
-    body = cursor.since(place)
+    body = cursor.since(index)
     return CreateStoredObject(kind, what, name, table, words_of(body), body_calls_routine(body, rules))
 
 

@@ -53,7 +53,7 @@ class DdlContext:
     captured: Callable[[str, str], bool]
     default_database: str
     lower_case_names: bool
-    place: str
+    position: str
     text: str = ""
     destination: str = ""
     answers: Answers = dataclasses.field(default_factory=Answers)

@@ -166,7 +166,7 @@ def _stop(
         return DdlEffect(name, None, dataclasses.replace(there, schema=schema, gone=False))
     if not context.captured(*name) and schema is not None:
         return DdlEffect(name, None, schema)
-    reason = shown(f"{kind} at {context.place}: {why.reason}")
+    reason = shown(f"{kind} at {context.position}: {why.reason}")
     stopped = Stopped(state=why.state, reason=reason, schema=schema)
     return DdlEffect(name, TableChangeKind.STOPPED if context.captured(*name) else None, stopped)
 
@@ -212,7 +212,7 @@ def _reviewed(
         database=name[0],
         table=name[1],
         order_key=context.key + 1,
-        place=context.place,
+        position=context.position,
         statement=shortened(context.text),
         items=tuple(items),
         choices=choices(items, policy),

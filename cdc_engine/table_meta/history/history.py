@@ -344,7 +344,7 @@ def _answer(question: Question, context: DdlContext, review: SchemaDecisions) ->
         return review.policy(*question.table)
     if question.what is Unknown.APPROVAL:
         return review.approved(*question.table, context.key + 1)
-    return review.resolved(*question.table, question.reason, context.place)
+    return review.resolved(*question.table, question.reason, context.position)
 
 
 def _recorded(

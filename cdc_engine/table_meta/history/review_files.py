@@ -31,7 +31,7 @@ class PendingRecord:
     database: str
     table: str
     order_key: int
-    place: str
+    position: str
     statement: str
     reason: str
     choices: tuple[str, ...]
@@ -69,7 +69,7 @@ class ReviewFiles:
         record = {
             "plan": plan,
             "statement": held.statement,
-            "place": held.place,
+            "place": held.position,
             "approved_at_us": time.time_ns() // 1000,
         }
         self._records.put(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))

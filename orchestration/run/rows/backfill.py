@@ -76,8 +76,8 @@ def _done(
     outcomes: Sequence[TableReport] = (),
 ) -> Done:
     return Done(
-        begin=str(reading.place.begin),
-        end=str(reading.place.end if request.to_us is not None else reading.read_to),
+        begin=str(reading.interval.begin),
+        end=str(reading.interval.end if request.to_us is not None else reading.read_to),
         read_to=str(reading.read_to),
         outcomes=tuple(outcomes),
         refused=dict(reading.refused),

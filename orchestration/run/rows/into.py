@@ -117,7 +117,7 @@ def run_into(
         reading.read()
         (base,) = chosen
         listener.say(
-            f"read from {reading.place.begin} to {reading.read_to}, after version {base.version} of {request.tables[0]}"
+            f"read from {reading.interval.begin} to {reading.read_to}, after version {base.version} of {request.tables[0]}"
         )
         return reading, _build(config, request, reading, base, (path, folder))
     except SparkJobError as error:
@@ -131,25 +131,25 @@ def _from_a_version(
     from sluice.cdc_engine.instance.rows.plan import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
-    place, ledger, directory = locate_interval(*arguments), arguments[1], config.destination_dir(request.destination)
+    interval, ledger, directory = locate_interval(*arguments), arguments[1], config.destination_dir(request.destination)
     live = _live(config, request, ledger.ledger_id)
     commits = batches(read_commit(commit) for commit in live.commits_after(-1))
-    base = base_of(commits, ledger.ledger_id, place.begin)
+    base = base_of(commits, ledger.ledger_id, interval.begin)
     if base is None:
         raise ConfigurationError(
             f"{request.tables[0]} has no version from {time_text(request.from_us)} or before in its log: use a later --from"
         )
     begin = Position.from_json(dict(base.end))
-    if begin.file not in {log.file for log in place.files.logs}:
-        quiet = after_a_quiet_time(commits, base, place.begin, place.cursor)
+    if begin.file not in {log.file for log in interval.files.logs}:
+        quiet = after_a_quiet_time(commits, base, interval.begin, interval.cursor)
         begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
-    if begin.file not in {log.file for log in place.files.logs}:
+    if begin.file not in {log.file for log in interval.files.logs}:
         raise PositionLostError(
             f"version {base.version} of {request.tables[0]} ends at {begin}, and the source no longer has {begin.file}: use a "
             "later --from"
         )
     chosen.append(base)
-    return dataclasses.replace(place, begin=begin)
+    return dataclasses.replace(interval, begin=begin)
 
 
 def after_a_quiet_time(
@@ -208,10 +208,10 @@ def _build(
     (name,), (path, folder) = request.tables, where
     tables = [table for batch in reading.staged for table in read_staged_batch(batch.path).tables if table.name == name]
     segments = [segment for table in tables for segment in table.changes]
-    up_to, place = reading.changed_up_to, reading.read_to if request.to_us is None else reading.place.end
+    up_to, position = reading.changed_up_to, reading.read_to if request.to_us is None else reading.interval.end
     past = folder / "past.parquet"
     images = folded(name, segments, past, up_to, changed_up_to=up_to).segment if segments else None
-    at = f"{place} ({time_text(request.to_us)})" if request.to_us is not None else str(place)
+    at = f"{position} ({time_text(request.to_us)})" if request.to_us is not None else str(position)
     comment = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
     live = _live(config, request, base.ledger)
     rows = build(
@@ -223,7 +223,7 @@ def _build(
             path=path,
             description=comment,
             folder=folder,
-            record={"past_of": name, "ledger": base.ledger, "version": base.version, "up_to": place.to_json()},
+            record={"past_of": name, "ledger": base.ledger, "version": base.version, "up_to": position.to_json()},
             storage_options=storage_options(config.storage_options),
         ),
         Fence(
@@ -234,4 +234,4 @@ def _build(
             )
         ),
     )
-    return RebuiltTable(table=request.into, of=name, path=path, version=base.version, up_to=str(place), rows=rows)
+    return RebuiltTable(table=request.into, of=name, path=path, version=base.version, up_to=str(position), rows=rows)

@@ -106,15 +106,15 @@ def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner
 def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: Owner, rebuilt: PastTable) -> SwapPlan:
     from sluice.spark_jobs.backfill.swap import refusal, told_of  # noqa: PLC0415
 
-    place = Position.from_json(dict(rebuilt.up_to)) if rebuilt.up_to else None
-    up_to, size = place.order_key if place else -1, table.size
+    position = Position.from_json(dict(rebuilt.up_to)) if rebuilt.up_to else None
+    up_to, size = position.order_key if position else -1, table.size
     why = _why_not(config, request, table) or refusal(owner, table.snapshot.schema, rebuilt, up_to, told_of(table))
     return SwapPlan(
         table=request.table,
         rebuilt=request.rebuilt,
         path=table.path,
         version=table.snapshot.version,
-        up_to=str(place or ""),
+        up_to=str(position or ""),
         rows_before=size.rows if size else None,
         rows_after=rebuilt.rows,
         refused=why,

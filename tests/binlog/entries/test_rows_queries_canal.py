@@ -104,7 +104,7 @@ def stored(block: Block) -> Block:
 def test_texts_stay_with_their_rows_when_blocks_are_divided_joined_and_stored() -> None:
     make = EventFactory()
     block = noted(make, *(transaction(make, number, f"INSERT {number}", f"UPDATE {number}") for number in (1, 2, 3)))
-    every = [(2 * place, f"{what} {number}") for place, (number, what) in enumerate(
+    every = [(2 * index, f"{what} {number}") for index, (number, what) in enumerate(
         (number, what) for number in (1, 2, 3) for what in ("INSERT", "UPDATE"))]  # fmt: skip
     assert texts_of(block) == texts_of(compact(block)) == texts_of(stored(block)) == every
     assert (

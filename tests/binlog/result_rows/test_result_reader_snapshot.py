@@ -59,11 +59,11 @@ def test_rows_are_what_was_sent_snapshot(sent: list[Any], sizes: list[int], buff
 
 @given(sent=rows, place=st.integers(0, 1 << 20), change=st.integers(1, 255), sizes=pieces)
 def test_damaged_bytes_are_refused_or_read_never_more_snapshot(
-    sent: list[Any], place: int, change: int, sizes: list[int]
+    sent: list[Any], index: int, change: int, sizes: list[int]
 ) -> None:
     """Whatever one byte becomes, nothing outside the buffer is read: a kernel that did would end the process."""
     data = bytearray(result(sent))
-    data[place % len(data)] ^= change
+    data[index % len(data)] ^= change
     decoder, reader = ResultDecoder(version()), ResultReader(in_pieces(bytes(data), sizes), SMALL_BUFFER)
     try:
         reader.sent_columns()

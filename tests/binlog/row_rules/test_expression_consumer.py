@@ -147,7 +147,7 @@ def truth(term: Any, row: dict[str, int | None]) -> bool | None:
 
 @given(TERMS, st.lists(st.tuples(VALUES, VALUES), max_size=5))
 def test_any_condition_is_true_where_a_reading_row_by_row_says_so(term: Any, rows: list[tuple[Any, Any]]) -> None:
-    columns = {name: pa.array([row[place] for row in rows], pa.int64()) for place, name in enumerate("ab")}
+    columns = {name: pa.array([row[index] for row in rows], pa.int64()) for index, name in enumerate("ab")}
     condition = Condition(parse(written(term)), dict.fromkeys("ab", pa.int64()))
     expected = [truth(term, dict(zip("ab", row, strict=True))) is True for row in rows]
     assert condition.met({name: columns[name] for name in condition.columns}).tolist() == expected

@@ -39,7 +39,7 @@ def partial_event(table: TableVersion, changes: Sequence[Change], version: int =
     first = changes[0]
     sides = [each for each in (first.before, first.after) if each is not None]
     bitmaps = b"".join(
-        sum(1 << place for place, name in enumerate(names) if name in side).to_bytes((len(names) + 7) // 8, "little")
+        sum(1 << index for index, name in enumerate(names) if name in side).to_bytes((len(names) + 7) // 8, "little")
         for side in sides
     )
     images = b"".join(

@@ -154,12 +154,12 @@ LOGGED = (
 
 
 def test_no_byte_that_is_wrong_or_missing_leads_outside() -> None:
-    for place in range(len(LOGGED)):
+    for index in range(len(LOGGED)):
         for byte in (None, 0, 0x22, 0x5B, 0xFB, 0xFC, 0xFE, 0xFF):
-            rest = b"" if byte is None else bytes([byte]) + LOGGED[place + 1 :]
+            rest = b"" if byte is None else bytes([byte]) + LOGGED[index + 1 :]
             for before in (b"", BEFORE):
-                status, text = change_plainly(before, LOGGED[:place] + rest, 300)
-                wanted = expected((before, LOGGED[:place] + rest))
+                status, text = change_plainly(before, LOGGED[:index] + rest, 300)
+                wanted = expected((before, LOGGED[:index] + rest))
                 assert status != print_documents.DONE or wanted is None or text.decode() == wanted
 
 
@@ -193,6 +193,6 @@ def test_damaged_documents_and_differences_are_never_read_or_written_outside(
 
 def damaged(data: bytes, given_changes: list[tuple[int, int]]) -> bytes:
     changed = bytearray(data)
-    for place, byte in given_changes if data else ():
-        changed[place % len(changed)] = byte
+    for index, byte in given_changes if data else ():
+        changed[index % len(changed)] = byte
     return bytes(changed)

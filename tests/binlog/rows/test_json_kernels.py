@@ -158,8 +158,8 @@ DAMAGE = st.lists(
 
 def damaged(data: bytes, changes: list[tuple[int, int]], cut: int) -> bytes:
     changed = bytearray(data)
-    for place, byte in changes:
-        changed[place % len(changed)] = byte
+    for index, byte in changes:
+        changed[index % len(changed)] = byte
     return bytes(changed[: len(changed) - cut % len(changed)])
 
 
@@ -232,8 +232,8 @@ def test_every_room_is_enough_or_said_not_to_be(small: bool) -> None:
 @pytest.mark.parametrize("small", [True, False])
 def test_no_byte_that_is_wrong_or_missing_leads_outside(small: bool) -> None:
     whole = document(EVERY_KIND, small=small)
-    for place in range(len(whole)):
-        for data in (whole[:place], *(whole[:place] + bytes([byte]) + whole[place + 1 :] for byte in (0, 0x7F, 0xFF))):
+    for index in range(len(whole)):
+        for data in (whole[:index], *(whole[:index] + bytes([byte]) + whole[index + 1 :] for byte in (0, 0x7F, 0xFF))):
             with contextlib.suppress(UnicodeDecodeError):
                 found = print_plainly(data, 4000)
                 assert found == expected(data) or expected(data) is None

@@ -29,7 +29,7 @@ Image = Mapping[str, bytes | int | None]
 
 def image(values: Image) -> bytes:
     """NULL bits and the values that are there; bytes are a document or differences."""
-    nulls = sum(1 << place for place, value in enumerate(values.values()) if value is None)
+    nulls = sum(1 << index for index, value in enumerate(values.values()) if value is None)
     parts = [
         struct.pack("<i", value) if isinstance(value, int) else struct.pack("<I", len(value)) + value
         for value in values.values()

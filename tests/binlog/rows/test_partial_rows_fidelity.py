@@ -117,9 +117,9 @@ CHANGES = st.sampled_from(
 def test_damaged_events_are_errors_or_rows_and_nothing_else(change: Change, data: st.DataObject) -> None:
     """Cut short anywhere after the header, or with a byte changed."""
     whole = partial_event(TABLE, [change])
-    place = data.draw(st.integers(19, len(whole) - 1))
+    index = data.draw(st.integers(19, len(whole) - 1))
     cut = data.draw(st.booleans())
-    damaged = whole[:place] if cut else whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
+    damaged = whole[:index] if cut else whole[:index] + bytes([data.draw(st.integers(0, 255))]) + whole[index + 1 :]
     given_block = block([(TABLE, change.kind, damaged)])
     try:
         found = sum(batch.num_rows for batch in RowDecoder(TABLE).chunks(given_block, np.arange(1)))

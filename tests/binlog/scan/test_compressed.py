@@ -40,8 +40,8 @@ def test_a_payload_gives_its_rows_the_place_of_its_transaction_identity() -> Non
     places, ends = what(blocks)
     assert len(ends) == 3
     assert ends[1] == end
-    assert [place for place, _ in places[6:206]] == [begin] * 200
-    found = [place for block in blocks for place in block.event_place.tolist()]
+    assert [index for index, _ in places[6:206]] == [begin] * 200
+    found = [index for block in blocks for index in block.event_place.tolist()]
     assert len(found) == 6 + 200 + 1
     assert first_end < begin
     assert found[6:206] == [begin] * 200
@@ -86,7 +86,7 @@ def test_any_mix_in_any_buffers_is_the_same_as_without_compression_fidelity(
     assert what(blocks) == what(uncut)
     assert [body[19:] for body in bodies(blocks)] == [body[19:] for body in bodies(feed(scanner(), plain_events))]
     places, ends = what(blocks)
-    assert [place for place, _ in places] == sorted(place for place, _ in places)
+    assert [index for index, _ in places] == sorted(index for index, _ in places)
     assert len(ends) == len(content)
     assert ends[-1] == packed.offset
 
@@ -171,7 +171,7 @@ def test_events_of_mariadb_are_decompressed_one_by_one_fidelity() -> None:
     ]
     blocks = feed(scanner(history), events)
     places, ends = what(blocks)
-    assert [place for place, _ in places] == starts
+    assert [index for index, _ in places] == starts
     assert [body.endswith(images) for _, body in places] == [True] * 6 + [False]
     assert [kind for block in blocks for kind in block.event_kind.tolist()] == [1, 2, 3, 1, 2, 3, 1]
     assert ends[-1] == make.offset

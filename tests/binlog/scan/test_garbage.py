@@ -77,8 +77,8 @@ def test_a_damaged_stream_is_never_read_outside(
     changes: list[tuple[int, int]], end: int, checksum: int, overhead: int
 ) -> None:
     data = bytearray(LEGAL)
-    for place, value in changes:
-        data[place] = value
+    for index, value in changes:
+        data[index] = value
     run_plain(bytes(data[:end]), checksum, overhead)
 
 
@@ -120,8 +120,8 @@ def test_a_tagged_gtid_of_any_fields_is_never_read_outside_fidelity(
 @given(mutations, st.integers(0, len(LEGAL)))
 def test_a_damaged_stream_ends_in_one_of_our_errors(changes: list[tuple[int, int]], end: int) -> None:
     data = bytearray(LEGAL)
-    for place, value in changes:
-        data[place] = value
+    for index, value in changes:
+        data[index] = value
     scan = scanner(checksum=False)
     try:
         list(scan.feed(as_buffer(bytes(data[:end])), 0, end))

@@ -160,17 +160,17 @@ def test_two_gigabytes_of_equal_rows_in_one_transaction_have_its_place_identity(
     size, content = len(head) + count * len(one) + len(tail), sink.getvalue().to_pybytes()
     make = EventFactory()
     events = [make.gtid(1)]
-    place = make.offset
+    index = make.offset
     fields = field(2, 0) + field(3, size) + field(1, len(content))
     events.append(make.event(40, fields + b"\x00" + content))
     assert len(content) < EQUAL_BYTES // 1000
     buffer = as_buffer(packets(events))
     decoder, found, decoded = RowDecoder(KEYLESS), 0, 0
     for number, block in enumerate(scanner(START, MemoryPrepared()).feed(buffer, 0, len(buffer))):
-        assert set(block.event_place.tolist()) <= {place}
+        assert set(block.event_place.tolist()) <= {index}
         found += block.event_count * EVENT_ROWS
         for batch in decoder.chunks(block, np.arange(block.event_count if number % 50 == 0 else 0)):
-            assert set(batch.column(ORDER_KEY).to_pylist()) == {order_key(1, 7, place)}
+            assert set(batch.column(ORDER_KEY).to_pylist()) == {order_key(1, 7, index)}
             decoded += batch.num_rows
     assert found == count * EVENT_ROWS
     assert decoded > 100_000

@@ -214,8 +214,8 @@ def test_one_flipped_bit_is_a_checksum_error_at_its_event(bit: int) -> None:
     events = make.transaction(1)
     begin = sum(len(event) for event in events[:3]) + START.offset
     broken = bytearray(events[3])
-    place = bit % (8 * len(broken))
-    broken[place // 8] ^= 1 << (place % 8)
+    index = bit % (8 * len(broken))
+    broken[index // 8] ^= 1 << (index % 8)
     with pytest.raises(ChecksumError) as caught:
         feed(scanner(), [*events[:3], bytes(broken), events[4]])
     assert caught.value.offset == begin

@@ -37,8 +37,8 @@ EVENTS, ENDS = file_of(6)
 
 def poured(data: bytes, target: int, pieces: list[int], buffer_bytes: int = 4096) -> tuple[PacketFramer, list[Block]]:
     """The pieces repeat until the data is gone."""
-    place = dataclasses.replace(START, offset=target)
-    framer = PacketFramer(scanner(start=place), buffer_bytes, FileBeginning(place, contiguous=True))
+    position = dataclasses.replace(START, offset=target)
+    framer = PacketFramer(scanner(start=position), buffer_bytes, FileBeginning(position, contiguous=True))
     blocks, at, turn = [], 0, 0
     while at < len(data):
         space = framer.space()

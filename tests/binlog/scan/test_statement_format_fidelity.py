@@ -12,15 +12,15 @@ from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed
 def test_a_row_change_as_a_statement_is_the_history_s_and_the_rest_of_the_transaction_goes_on_fidelity() -> None:
     make, history = EventFactory(), NoHistory()
     head = [make.query("BEGIN"), make.table_map(4, "basket"), make.rows(4)]
-    place = make.offset
+    index = make.offset
     row_change = make.query("INSERT INTO orders VALUES (1)")
     history.changes = (stopped_change(TableStoppedError("shop", "orders", "STATEMENT_FORMAT", "told"), START),)
     blocks = feed(scanner(history), [*head, row_change, make.table_map(4, "basket"), make.rows(4), make.xid()])
     assert [text for text, _, _ in history.statements] == ["INSERT INTO orders VALUES (1)"]
-    assert history.statements[0][2] > place
+    assert history.statements[0][2] > index
     assert [change.table for block in blocks for change in block.changes] == ["orders"]
     assert [(block.event_count, block.transaction_count) for block in blocks] == [(1, 0), (0, 0), (1, 1)]
-    assert len({place for block in blocks for place in block.event_place.tolist()}) == 1, "one order key a transaction"
+    assert len({index for block in blocks for index in block.event_place.tolist()}) == 1, "one order key a transaction"
 
 
 def test_a_row_change_as_a_statement_that_concerns_nobody_cuts_nothing_fidelity() -> None:

@@ -199,8 +199,8 @@ def test_broker_secret_is_in_no_text() -> None:
     rabbit = RabbitConfig(kind="rabbitmq", servers="rabbit", topic="t", password=SecretConfig(env="RABBIT_SECRET"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RABBIT_SECRET", "open-sesame")
-        place = rabbitmq.target_of(rabbit)
-        assert "open-sesame" not in f"{place} {place!r} {place.parameters()}"
+        target = rabbitmq.target_of(rabbit)
+        assert "open-sesame" not in f"{target} {target!r} {target.parameters()}"
 
 
 def test_brokers_of_one_number_are_refused(tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
         TableVersion(database=f"shop_{n}", table="orders", version="v", columns=(key,), key=("id",)) for n in "12"
     ]
     write_tables(directory / TABLES_FILE, tables)
-    for place, name in enumerate(NAMES, start=1):
+    for index, name in enumerate(NAMES, start=1):
         commit = {"sluice": 1, "kind": "changes", "table": name, "ledger": "l", "destination": "a", "inserts": 1}
-        commit |= {"first_order_key": place, "last_order_key": place, "delivery": 1, "epoch": 0}
-        row = {"id": [1], "name": [f"of {place}"], "shop": [str(place)], "_sluice_order_key": [place]}
+        commit |= {"first_order_key": index, "last_order_key": index, "delivery": 1, "epoch": 0}
+        row = {"id": [1], "name": [f"of {index}"], "shop": [str(index)], "_sluice_order_key": [index]}
         deltalake.write_deltalake(
             f"{made.lake}/shop/orders",
             pa.table(row),
@@ -66,10 +66,10 @@ def test_shards_are_one_view_of_the_folder_they_are_in_in_a_group() -> None:
 
 
 def test_why_and_history_tell_of_the_rows_of_one_shard_in_a_group(config: SluiceConfig) -> None:
-    for place, name in enumerate(NAMES, start=1):
+    for index, name in enumerate(NAMES, start=1):
         table = captured_table(config, name)
         steps, _ = known_life(table, "1")
-        assert [(step.happened, step.values["name"]) for step in steps] == [("insert", f"of {place}")]
+        assert [(step.happened, step.values["name"]) for step in steps] == [("insert", f"of {index}")]
         assert [each.table for each in history_of(table)] == [name]
 
 

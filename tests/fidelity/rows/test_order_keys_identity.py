@@ -36,7 +36,7 @@ Keys = dict[str, list[int]]
 def numbers(count_digits: int) -> str:
     """A query of 10 to the power of `count_digits` numbers."""
     names = "abcdef"[:count_digits]
-    sum_of = " + ".join(f"{name}.d * {10**place}" for place, name in enumerate(names))
+    sum_of = " + ".join(f"{name}.d * {10**index}" for index, name in enumerate(names))
     return f"SELECT {sum_of} FROM {', '.join(f'{DIGITS} {name}' for name in names)}"
 
 

@@ -37,7 +37,7 @@ class ReadAlone:
 
     def read(
         self,
-        place: WindowPosition,
+        position: WindowPosition,
         bytes_max: int,
         events_max: int,
         timeout_seconds: float,
@@ -48,7 +48,7 @@ class ReadAlone:
         for block in self._blocks[self._put :]:
             self._window.put(block)
         self._put = len(self._blocks)
-        return self._window.read(place, bytes_max, events_max, 0.0 * timeout_seconds, given_up, bytes_min=bytes_min)
+        return self._window.read(position, bytes_max, events_max, 0.0 * timeout_seconds, given_up, bytes_min=bytes_min)
 
     def place(self) -> None:
         """Nobody asks."""
@@ -98,7 +98,7 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
             self.meta,
             ConsumerStreams(
                 live=self.window,
-                open_own=lambda _client, _place: ReadAlone(self.whole(), START),
+                open_own=lambda _client, _position: ReadAlone(self.whole(), START),
                 held_up=lambda: self.held_up,
             ),
             server_filter=TableFilter(r"shop\..*"),
@@ -119,7 +119,7 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
     def written(self, transactions: list[int], data: Any, open_events: int) -> None:
         count = sum(transactions) + open_events
         tables = data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
-        self.tables |= {self.source.number + place: table for place, table in enumerate(tables)}
+        self.tables |= {self.source.number + index: table for index, table in enumerate(tables)}
         block = self.source.block(transactions, open_events, table=tables or 0)
         self.blocks.append(block)
         if self.held_up:

@@ -31,8 +31,8 @@ def selection_of(tables: str) -> Selection:
     return Selection(tables=CapturedTables([TableFilter(tables)]), wants=lambda _: False)
 
 
-def kinds_of(feed: DestinationStream, place: StreamPosition) -> tuple[list[int], StreamPosition]:
-    chosen, end = feed.take(place, 1 << 20, 0.0, lambda: True)
+def kinds_of(feed: DestinationStream, position: StreamPosition) -> tuple[list[int], StreamPosition]:
+    chosen, end = feed.take(position, 1 << 20, 0.0, lambda: True)
     return [kind for each in chosen or () for kind in each.kinds.tolist()], end
 
 
@@ -40,13 +40,13 @@ def test_a_consumer_amid_a_transaction_that_does_not_come_again_gets_the_next_on
     window = Window(START, bytes_max=1 << 20)
     feed = DestinationStream(window, none_needed, lambda: False, selection_of(""))
     window.put(Source().block([], 2))
-    begun, place = kinds_of(feed, StreamPosition(WindowPosition(START)))
+    begun, position = kinds_of(feed, StreamPosition(WindowPosition(START)))
     window.drop_open()
     other = Source(epoch=2, number=100)
     window.put(other.block([], 1))
-    again, place = kinds_of(feed, place)
+    again, position = kinds_of(feed, position)
     window.put(other.block([1]))
-    rest, _ = kinds_of(feed, place)
+    rest, _ = kinds_of(feed, position)
     assert (begun, again, rest) == ([BEGIN, ROWS, ROWS], [BEGIN, ROWS], [ROWS, END])
 
 
@@ -59,13 +59,13 @@ def test_a_consumer_gets_all_whole_transactions_before_rows_that_cannot_be_read(
     window.put(source.block([2], table=[0, 1]))
     window.put(source.block([1, 2, 2], table=[3, 0, 2, 1, 1]))
     feed = DestinationStream(window, none_needed, lambda: False, selection_of(""))
-    kinds, place = kinds_of(feed, StreamPosition(WindowPosition(START)))
+    kinds, position = kinds_of(feed, StreamPosition(WindowPosition(START)))
     assert kinds == [BEGIN, ROWS, ROWS, END, BEGIN, ROWS, END], "rows of a table that only the lake stopped are shown"
     for _ in range(2):  # it is where it was, whoever asks again
         with pytest.raises(
             ConsumerStoppedError, match=r"rows of shop\.orders cannot be read from mysql.*TYPE_UNSUPPORTED: told"
         ):
-            feed.take(place, 1 << 20, 0.0, lambda: True)
+            feed.take(position, 1 << 20, 0.0, lambda: True)
     audit = DestinationStream(window, none_needed, lambda: False, selection_of(r"shop\.audit"))
     kinds, _ = kinds_of(audit, StreamPosition(WindowPosition(START)))
     assert kinds.count(ROWS) == 3, "a filter that leaves the table out goes on"

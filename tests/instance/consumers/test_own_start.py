@@ -20,8 +20,8 @@ HERE = Position(epoch=1, file="b.000002", offset=500, gtid_set="0-1-5,7-1-5", se
 THERE = dataclasses.replace(HERE, epoch=2, file="b.000001", offset=90, server_uuid="two")
 
 
-def executed(place: Position, gtid_set: str) -> Position:
-    return dataclasses.replace(place, gtid_set=gtid_set)
+def executed(position: Position, gtid_set: str) -> Position:
+    return dataclasses.replace(position, gtid_set=gtid_set)
 
 
 def test_of_one_server_it_is_the_earlier_place() -> None:
@@ -64,5 +64,5 @@ def test_a_set_that_cannot_be_read_says_so(begin: Position, live: Position) -> N
     ],
     ids=["there", "before", "by-what-it-has", "lacks-one", "another-numbering"],
 )
-def test_statements_are_told_up_to_a_place_and_not_after_it(place: Position, *, expected: bool) -> None:
-    assert has_come_to(HERE, place) == expected
+def test_statements_are_told_up_to_a_place_and_not_after_it(position: Position, *, expected: bool) -> None:
+    assert has_come_to(HERE, position) == expected

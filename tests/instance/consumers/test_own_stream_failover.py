@@ -25,8 +25,8 @@ FACTS = ServerFacts(version="8.0.31", mariadb=False, server_uuid="two", gtid_ena
 
 
 def by_time(cursor: Position, facts: ServerFacts, epochs: Epochs) -> DumpStart | Lost:
-    place = dataclasses.replace(cursor, file="other.000001", offset=90, server_uuid=facts.server_uuid)
-    start = DumpStart(position=place, by_gtid=False, executed_known=False, read_twice_seconds=60)
+    position = dataclasses.replace(cursor, file="other.000001", offset=90, server_uuid=facts.server_uuid)
+    start = DumpStart(position=position, by_gtid=False, executed_known=False, read_twice_seconds=60)
     return in_new_epoch(start, cursor, epochs)
 
 

@@ -53,7 +53,7 @@ def test_consumers_of_an_engine_without_its_lease_are_nobodys(tmp_path: Path) ->
     (tmp_path / "sluice.yaml").write_text(f"data_dir: {tmp_path / 'data'}\n")
     (tmp_path / "destinations" / "shop.yaml").write_text("source: {user: u}\n")
     engine = Engine(load_config(tmp_path), "shop")
-    engine._rooms = SimpleNamespace(consumers="those beside the lake")  # type: ignore[assignment]
+    engine._parts = SimpleNamespace(consumers="those beside the lake")  # type: ignore[assignment]
     with pytest.raises(LeaseLostError):
         str(engine.consumers)
     engine.directory.mkdir(parents=True)

@@ -26,10 +26,10 @@ READER = StreamReader(1)
 class TheSource(OwnStream):
     """What a consumer gets where the files do not have its place."""
 
-    def read(self, place: WindowPosition, *_: object, **__: object) -> WindowReading | None:
-        return WindowReading((), place)
+    def read(self, position: WindowPosition, *_: object, **__: object) -> WindowReading | None:
+        return WindowReading((), position)
 
-    def place(self) -> None: ...
+    def stream_state(self) -> None: ...
     def wake(self) -> None: ...
     def close(self) -> None: ...
 
@@ -42,11 +42,11 @@ def numbers(pieces: Sequence[WindowPiece]) -> list[int]:
     return [each for piece in pieces for each in numbers_of(piece.block, piece.first_event, piece.last_event)]
 
 
-def read_all(stream: OwnStream, place: WindowPosition, events: int) -> list[list[int]]:
+def read_all(stream: OwnStream, position: WindowPosition, events: int) -> list[list[int]]:
     found = []
-    while (reading := stream.read(place, MANY, events, 0.0, never)) is not None:
+    while (reading := stream.read(position, MANY, events, 0.0, never)) is not None:
         found.append(numbers(reading.pieces))
-        place = reading.end
+        position = reading.end
     stream.close()
     return found
 
@@ -63,15 +63,15 @@ def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, even
     source.number, source.transaction, source.offset, source.begun = number, transaction, offset, None
     log.append(source.block([5]))
     log.append(source.block([4]))
-    streams, place = StoredStreams(log, lambda *_: TheSource()), WindowPosition(START)
+    streams, position = StoredStreams(log, lambda *_: TheSource()), WindowPosition(START)
     for taken in range(12):
-        stream = streams.open(READER, place)
+        stream = streams.open(READER, position)
         assert isinstance(stream, StoredStream)
-        assert [each for part in read_all(stream, place, events) for each in part] == list(range(taken, 12))
-        one = streams.open(READER, place).read(place, MANY, 1, 0.0, never)
+        assert [each for part in read_all(stream, position, events) for each in part] == list(range(taken, 12))
+        one = streams.open(READER, position).read(position, MANY, 1, 0.0, never)
         assert one is not None
-        place = one.end
-    assert isinstance(streams.open(READER, place), TheSource)
+        position = one.end
+    assert isinstance(streams.open(READER, position), TheSource)
 
 
 def test_a_place_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ ARIA = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(), en
 
 
 def stopped(state: TableState = TableState.DDL_UNSUPPORTED, table: str = "t") -> StoppedTable:
-    place = Position(epoch=1, file="mysql-bin.000001", offset=1024)
-    return StoppedTable(database="shop", table=table, state=state, reason="why", position=place)
+    position = Position(epoch=1, file="mysql-bin.000001", offset=1024)
+    return StoppedTable(database="shop", table=table, state=state, reason="why", position=position)
 
 
 # ── rules ──
@@ -136,10 +136,10 @@ class Steps:
         self.known: TableSchema | None = T
 
     def dependencies(self, crash: str = "") -> ResnapshotDependencies:
-        def history(schema: TableSchema, place: Position) -> None:
+        def history(schema: TableSchema, position: Position) -> None:
             if crash == "before the history":
                 raise MetaError(crash)
-            self.history.append((schema.table, place))
+            self.history.append((schema.table, position))
             if crash == "after the history":
                 raise MetaError(crash)
 

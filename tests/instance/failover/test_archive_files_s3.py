@@ -70,11 +70,11 @@ def test_s3_an_archive_in_a_store_is_read_with_credentials_of_the_environment(
     # of what is put there; this server knows no other
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     prefix = f"{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
-    place = f"s3://{prefix}?region={REGION}&scheme=http&endpoint_override=127.0.0.1:{s3_store.port}"
-    store, root = pafs.FileSystem.from_uri(place)
+    location = f"s3://{prefix}?region={REGION}&scheme=http&endpoint_override=127.0.0.1:{s3_store.port}"
+    store, root = pafs.FileSystem.from_uri(location)
     for name, way in FILES.items():
         with store.open_output_stream(f"{root}/{name}{way}", compression=None) as file:
             file.write(packed(name, way))
-    require_all(Archive(archive_location(place, None)))
+    require_all(Archive(archive_location(location, None)))
     with pytest.raises(ValueError, match="must not contain credentials"):
         archive_location(f"s3://{ACCESS_KEY}:{SECRET_KEY}@{prefix}", None)

@@ -134,8 +134,8 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
 def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> None:
     """`sluice position set` finds what only the archive has: a place in a file, a file, a time; and refuses what is in none."""
 
-    def move(place: str = "", moment: str = "") -> Position:
-        wanted = request(place, "", latest=False, moment=moment)
+    def move(location: str = "", moment: str = "") -> Position:
+        wanted = request(location, "", latest=False, moment=moment)
         return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
 
     with pytest.raises(PositionLostError, match="lies after the end of the archived file"):

@@ -63,8 +63,8 @@ def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_w
         assert captured.take(first, 3) == [0, 1, 2]
         wait_for("it writes its status", (directory / "status.json").exists)
         assert check_engine(captured.config, "shop").problems == ()
-        place = read_ledger(directory).cursor
-        assert place is not None
+        position = read_ledger(directory).cursor
+        assert position is not None
         launcher.put_away("shop")
         captured.insert(range(3, 6))  # nobody reads
         (directory / "meta.json").unlink()
@@ -80,7 +80,7 @@ def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_w
         assert problem.startswith("LEDGER_LOST: ")
         assert "sluice position set shop" in problem
         assert "LEDGER_LOST: " in _start_told(directory)
-        wanted = request(f"{place.file}:{place.offset}", "", latest=False)
+        wanted = request(f"{position.file}:{position.offset}", "", latest=False)
         move(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
         second = wait_for("the engine has started", started)
         assert captured.take(second, 3) == [3, 4, 5]

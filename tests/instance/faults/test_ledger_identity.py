@@ -28,14 +28,14 @@ def test_identity_an_engine_whose_ledger_is_gone_does_not_begin_anew(mysql80: Da
     with running(captured) as engine:
         captured.insert(range(3))
         assert captured.take(engine, 3) == [0, 1, 2]
-    place = read_ledger(captured.directory).cursor
-    assert place is not None
+    position = read_ledger(captured.directory).cursor
+    assert position is not None
     captured.insert(range(3, 6))  # nobody reads
     (captured.directory / "meta.json").unlink()
     with pytest.raises(LedgerLostError, match="sluice position set shop"):
         Engine(captured.config, "shop").start()
     assert not (captured.directory / "meta.json").exists()
-    wanted = request(f"{place.file}:{place.offset}", "", latest=False)
+    wanted = request(f"{position.file}:{position.offset}", "", latest=False)
     move(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
     with running(captured) as engine:
         assert captured.take(engine, 3) == [3, 4, 5]

@@ -49,10 +49,10 @@ def rotated(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("place", ["password_file: {file}", "password_command: [cat, {file}]"])
-def test_a_rotated_password_needs_no_restart(rotated: Rotated, place: str) -> None:
+def test_a_rotated_password_needs_no_restart(rotated: Rotated, location: str) -> None:
     captured, file = rotated.captured, rotated.file
     file.write_text(FIRST)
-    captured.describe(source=f"{{user: {USER}, port: {captured.server.port}, {place.format(file=file)}}}")
+    captured.describe(source=f"{{user: {USER}, port: {captured.server.port}, {location.format(file=file)}}}")
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -67,7 +67,7 @@ def test_a_rotated_password_needs_no_restart(rotated: Rotated, place: str) -> No
         wait_for("it is refused by name", lambda: engine.status().state == "CONFIGURATION")
         assert f"{USER}@" in engine.status().reason
         file.unlink()
-        wait_for("the missing file is named", lambda: _is_told(engine, place.partition(":")[0], file))
+        wait_for("the missing file is named", lambda: _is_told(engine, location.partition(":")[0], file))
         file.write_text(THIRD)
         assert captured.take(engine, 1) == [2], "it continues by itself once file and server agree"
         wait_for("it runs", lambda: engine.status().state == "RUNNING")

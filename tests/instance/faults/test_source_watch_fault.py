@@ -70,7 +70,7 @@ class SilentParser:
     def __init__(self) -> None:
         self.reconnected: list[str] = []
 
-    def place(self) -> StreamState:
+    def stream_state(self) -> StreamState:
         at = Position(epoch=1, file="binlog.000004", offset=500)
         return StreamState(position=at, file=at.file, offset=at.offset, bytes=0)
 

@@ -72,10 +72,10 @@ def rows_of_late(shop: Captured, first: int, end: int) -> list[str]:
     return [f"INSERT INTO {shop.database}.late VALUES ({n}, {n})" for n in range(first, end)]
 
 
-def killed_at(shop: Captured, place: str) -> None:
+def killed_at(shop: Captured, location: str) -> None:
     """An engine of its own process looks for batches, and dies there."""
     process = subprocess.Popen(
-        [sys.executable, "-c", DIES, str(shop.conf), place], env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", DIES, str(shop.conf), location], env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     try:
         assert process.wait(90.0) == -signal.SIGKILL
@@ -98,17 +98,17 @@ def taken(shop: Captured, engine: Engine, *last: int) -> list[int]:
 
 @pytest.mark.parametrize("place", ["files removed", "ledger written"])
 def test_fault_a_kill_while_a_table_is_resumed_from_a_file_store_loses_and_doubles_nothing(
-    shop: Captured, place: str
+    shop: Captured, location: str
 ) -> None:
     before = read_ledger(shop.directory).cursor
     assert before is not None
     stopped_table.resume(shop.directory, f"{shop.database}.late")
-    killed_at(shop, place)
+    killed_at(shop, location)
     after = read_ledger(shop.directory)
     assert not (shop.directory / "events").exists()
     assert requests(shop.directory)
     assert after.cursor is not None
-    assert (after.cursor == before, bool(after.stopped_tables)) == ((place == "files removed"),) * 2
+    assert (after.cursor == before, bool(after.stopped_tables)) == ((location == "files removed"),) * 2
     shop.insert([6])
     with running(shop) as engine:
         found = taken(shop, engine, 6, 1002)

@@ -17,7 +17,7 @@ READY = TableFacts(name="shop.orders", key=("id",))
 LOGS = tuple(BinaryLog(file=f"b.{number:06}", size_bytes=1000 * number) for number in (1, 2, 3))
 
 
-def place(file: int, offset: int, server: str = "one") -> Position:
+def position(file: int, offset: int, server: str = "one") -> Position:
     return Position(epoch=1, file=f"b.{file:06}", offset=offset, server_uuid=server)
 
 
@@ -79,19 +79,19 @@ def test_the_tables_are_those_that_were_asked_for_or_all_backfill() -> None:
 
 
 def test_the_binlog_is_the_one_that_the_cursor_is_of_backfill() -> None:
-    assert rules.check_source("shop", place(1, 4), "one") == place(1, 4)
+    assert rules.check_source("shop", position(1, 4), "one") == position(1, 4)
     with pytest.raises(ActRefusedError, match="has not begun"):
         rules.check_source("shop", None, "one")
     with pytest.raises(ActRefusedError, match="reached the new server"):
-        rules.check_source("shop", place(1, 4), "two")
+        rules.check_source("shop", position(1, 4), "two")
 
 
 @pytest.mark.parametrize(
     ("begin", "end", "files", "size_bytes"),
     [
-        (place(1, 400), place(3, 100), ["b.000001", "b.000002", "b.000003"], 600 + 2000 + 100),
-        (place(2, 500), place(2, 700), ["b.000002"], 200),
-        (place(3, 500), place(3, 500), ["b.000003"], 0),
+        (position(1, 400), position(3, 100), ["b.000001", "b.000002", "b.000003"], 600 + 2000 + 100),
+        (position(2, 500), position(2, 700), ["b.000002"], 200),
+        (position(3, 500), position(3, 500), ["b.000003"], 0),
     ],
 )
 def test_what_is_to_be_read_lies_between_two_places_backfill(

@@ -35,7 +35,7 @@ HELD = PendingChange(
     database="shop",
     table="orders",
     order_key=PLACE.order_key + 9,
-    place="mysql-bin.000001:13@1",
+    position="mysql-bin.000001:13@1",
     statement="ALTER TABLE orders RENAME COLUMN a TO b",
     items=(Item(kind="rename", what="rename a to b"),),
     choices=("apply", "new_column"),

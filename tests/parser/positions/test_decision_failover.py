@@ -44,8 +44,8 @@ def told(decision: Decision) -> str:
         return f"time {decision.time_us} in {decision.file or 'all'}"
     if isinstance(decision, BeginOf):
         return f"begin of {decision.file}:{decision.offset}"
-    place, way = decision.position, "by gtid" if decision.by_gtid else "by file"
-    return f"{way} {place.file or 'anywhere'}:{place.offset}@{place.epoch}"
+    position, way = decision.position, "by gtid" if decision.by_gtid else "by file"
+    return f"{way} {position.file or 'anywhere'}:{position.offset}@{position.epoch}"
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def test_failover_a_place_inside_a_transaction_is_its_begin(shop: DatabaseServer
     first, second = clock.row(0, 10), clock.row(1, 20)
     begin = found(clock, RequestedPosition(file=first.file, offset=first.offset - 1))
     for inside in (first.offset, first.offset + 16, second.offset - 100):
-        place = found(clock, RequestedPosition(file=first.file, offset=inside))
-        assert (place.file, place.executed) == (first.file, first.executed)
+        position = found(clock, RequestedPosition(file=first.file, offset=inside))
+        assert (position.file, position.executed) == (first.file, first.executed)
     assert begin.offset == 4, "no transaction of the file ends before its first one's last byte"
     with capturing(source_of(shop), choice=begin) as capture:
         capture.sink.wait_for_rows(2)

@@ -55,7 +55,7 @@ class Clocked:
         facts = self.facts()
         return Committed(self.base + seconds, facts.file, facts.offset, facts.executed)
 
-    def place(self, seconds: float) -> StartChoice:
+    def position(self, seconds: float) -> StartChoice:
         return choice_at(self.files(), int((self.base + seconds) * SECOND_US))
 
     def _at(self, seconds: int, statement: str) -> None:
@@ -86,10 +86,10 @@ def test_the_place_of_a_time_is_before_the_first_transaction_of_then_or_later_ba
         (90_000, four, None),
     ]
     for seconds, before, after in cases:
-        place = clock.place(seconds)
-        assert after is None or (place.file, place.offset) < (after.file, after.offset), seconds
+        position = clock.position(seconds)
+        assert after is None or (position.file, position.offset) < (after.file, after.offset), seconds
         # not by where the file ended: MariaDB adds checkpoints to it, whenever it likes
-        assert before is None or place.executed == before.executed, seconds
+        assert before is None or position.executed == before.executed, seconds
 
 
 def test_a_stream_from_the_place_of_a_time_has_what_committed_then_or_later_backfill(shop: DatabaseServer) -> None:
@@ -97,7 +97,7 @@ def test_a_stream_from_the_place_of_a_time_has_what_committed_then_or_later_back
     clock.file(0)
     for number, seconds in enumerate((10, 20, 30)):
         clock.row(number, seconds)
-    with capturing(source_of(shop), choice=clock.place(20)) as capture:
+    with capturing(source_of(shop), choice=clock.position(20)) as capture:
         capture.sink.wait_for_rows(2)
         assert len(capture.sink.events) == 2
         assert capture.parser.position is not None
@@ -121,7 +121,7 @@ def test_the_search_ends_no_stream_that_runs_backfill(shop: DatabaseServer) -> N
     with capturing(source_of(shop)) as capture:
         clock.row(0, 10)
         capture.sink.wait_for_rows(1)
-        clock.place(5)
+        clock.position(5)
         clock.row(1, 20)
         capture.sink.wait_for_rows(2)
         assert capture.parser.counters.connections == 1

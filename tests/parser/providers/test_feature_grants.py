@@ -72,9 +72,9 @@ def snapshot(feature: Feature, folder: Path) -> None:
 
 def keyless_snapshot(feature: Feature, _folder: Path) -> None:
     table = feature.table("keyless")
-    with rows_at_a_position(lambda: open_reader(source_of(feature.conf)), table) as (reader, place):
+    with rows_at_a_position(lambda: open_reader(source_of(feature.conf)), table) as (reader, end):
         assert reader.texts(f"SELECT n FROM {feature.captured.database}.keyless") == [("7",)]
-        assert place.file
+        assert end.file
 
 
 def equal(feature: Feature, _folder: Path) -> None:
@@ -83,8 +83,8 @@ def equal(feature: Feature, _folder: Path) -> None:
     results = list(compare_destination(asked, (), Extent(mode="full", settle_seconds=1)))
     assert {each.rows for each in results} == {1, len(ROWS)}
     assert {each.verdict for each in results} == {Verdict.DIFFERENT}, "nothing was merged"
-    with SourceSide(source) as side, side.read_view() as place:
-        assert place is not None
+    with SourceSide(source) as side, side.read_view() as end:
+        assert end is not None
 
 
 def backfill(feature: Feature, _folder: Path) -> None:
@@ -104,8 +104,8 @@ def time_search(feature: Feature, _folder: Path) -> None:
 def schema_check(feature: Feature, _folder: Path) -> None:
     with contextlib.closing(SourceConnection(source_of(feature.conf))) as connection:
         end = read_facts(connection)
-        place = f"{end.file}:{end.offset}@1"
-        found = connection.ask(lambda session: schema_now(session, feature.captured.database, "numbers", place))
+        location = f"{end.file}:{end.offset}@1"
+        found = connection.ask(lambda session: schema_now(session, feature.captured.database, "numbers", location))
     assert found is not None
     assert foreign_keys(feature.conf) == ()
 

@@ -65,7 +65,7 @@ class Reader:
 
     def __init__(self, line: DumpLine, position: Position) -> None:
         self.line = line
-        beginning = FileBeginning(position, contiguous=True, begins_at=line.boundary.place)
+        beginning = FileBeginning(position, contiguous=True, begins_at=line.boundary.offset)
         self._framer = PacketFramer(scanner(start=position, contiguous=True), 4096, beginning)
         self.rows: list[bytes] = []
         self.ends: list[tuple[str, int]] = []

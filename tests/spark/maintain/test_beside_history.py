@@ -19,8 +19,8 @@ from tests.spark.staged import LEDGER_ID
 def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history(tmp_path: Path) -> None:
     beside = Beside(tmp_path)
     files = SMALL_FILES_MAX + 2
-    for place in range(1, files + 1):
-        beside.write(beside.stage(changes([insert(place, 16 * place)])))
+    for index in range(1, files + 1):
+        beside.write(beside.stage(changes([insert(index, 16 * index)])))
     mirror = MaintainedTable(
         owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
         path=beside.target.path,

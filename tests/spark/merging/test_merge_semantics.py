@@ -47,7 +47,7 @@ def image(operation: int, order_key: int, key: int, name: str) -> Image:
 
 
 def inserted(*pairs: tuple[int, str], start: int = 1) -> Changes:
-    return Changes(ORDERS, [image(INSERT, start + place, key, name) for place, (key, name) in enumerate(pairs)])
+    return Changes(ORDERS, [image(INSERT, start + index, key, name) for index, (key, name) in enumerate(pairs)])
 
 
 ABC = inserted((1, "a"), (2, "b"), (3, "c"))

@@ -116,11 +116,15 @@ def seen(row: Row, names: Sequence[str]) -> Row:
 
 
 def batch_of(given_block: Block, first: int, last: int) -> Batch:
-    place = Position(epoch=1, file=given_block.file, offset=4)
+    position = Position(epoch=1, file=given_block.file, offset=4)
     end = int(given_block.event_position[last - 1] + given_block.event_length[last - 1])
     part = BlockSlice(given_block, first, last)
     return Batch(
-        batch_id=1, start=place, end=dataclasses.replace(place, offset=end), slices=(part,), event_count=last - first
+        batch_id=1,
+        start=position,
+        end=dataclasses.replace(position, offset=end),
+        slices=(part,),
+        event_count=last - first,
     )
 
 
@@ -192,21 +196,21 @@ def test_the_lake_equals_the_replay_of_full_rows_fidelity(
 
 WIDE = dataclasses.replace(
     TABLE,
-    columns=(number("id", nullable=False), *(number(f"c{place}", (None,)) for place in range(70))),
+    columns=(number("id", nullable=False), *(number(f"c{index}", (None,)) for index in range(70))),
     key=("id",),
 )
 
 
 def test_the_bits_of_a_wide_table_and_rows_the_lake_does_not_have_fidelity(lakes: Lakes) -> None:
     """In one story, for each merge costs seconds: two groups of bits, deletes of only the key, and what cannot be made whole."""
-    whole = {f"c{place}": place for place in range(70)}
+    whole = {f"c{index}": index for index in range(70)}
     given_block = block(
         [
             (WIDE, change.kind, partial_event(WIDE, [change]))
             for change in (
                 Change(INSERT, after={"id": 1, **whole}),
                 Change(INSERT, after={"id": 2, **whole}),
-                *(Change(UPDATE, {"id": 1}, {f"c{place}": -place}) for place in (61, 62, 63, 69)),
+                *(Change(UPDATE, {"id": 1}, {f"c{index}": -index}) for index in (61, 62, 63, 69)),
                 Change(DELETE, before={"id": 2}),
                 Change(DELETE, before={"id": 3}),
                 Change(UPDATE, {"id": 4}, {"c0": 1}),
@@ -215,7 +219,7 @@ def test_the_bits_of_a_wide_table_and_rows_the_lake_does_not_have_fidelity(lakes
         ]
     )
     lakes.merge(batch_of(given_block, 0, 8))
-    changed = tuple(-place if place in {61, 62, 63, 69} else place for place in range(70))
+    changed = tuple(-index if index in {61, 62, 63, 69} else index for index in range(70))
     names = ("id", *whole)
     assert lakes.lake("hard").rows("shop.t", *names) == [(1, *changed)]
     assert lakes.lake("soft").rows("shop.t", *names, "_sluice_deleted") == [

@@ -52,7 +52,7 @@ class Odd(Raising):
 
     def stray(self, table: str, name: str) -> Path:
         """An old file in the folder of a table, which its log does not have."""
-        path = Path(self.place(table)) / name
+        path = Path(self.location(table)) / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"stray")
         then = time.time() - STRAY_SECONDS

@@ -83,7 +83,7 @@ class Upkeep(Raising):
 
     def lose_rows(self, names: Sequence[str] = PLAIN) -> None:
         for name in names:
-            deltalake.DeltaTable(self.place(name)).delete("id = 1")
+            deltalake.DeltaTable(self.location(name)).delete("id = 1")
 
     def of(self, names: object) -> set[str]:
         return {str(name).rpartition(".")[2] for name in names}  # type: ignore[attr-defined]

@@ -70,10 +70,10 @@ def histories(draw: st.DrawFn) -> tuple[list[Image], int, int, int]:
 def test_what_the_lake_lost_of_an_interval_comes_back_and_nothing_else_backfill(
     history: tuple[list[Image], int, int, int], soft: bool, data: st.DataObject
 ) -> None:
-    images, begin, end, place = history
-    right = streamed({}, [image for image in images if image.at <= place], soft=soft)
-    before = streamed({}, [image for image in images if image.at <= min(begin, place)], soft=soft)
-    meant = {image.key for image in images if begin < image.at <= end and image.at <= place}
+    images, begin, end, index = history
+    right = streamed({}, [image for image in images if image.at <= index], soft=soft)
+    before = streamed({}, [image for image in images if image.at <= min(begin, index)], soft=soft)
+    meant = {image.key for image in images if begin < image.at <= end and image.at <= index}
     lake = dict(right)
     for key in sorted(meant):
         match data.draw(st.sampled_from(["right", "gone", "old"])):
@@ -83,15 +83,15 @@ def test_what_the_lake_lost_of_an_interval_comes_back_and_nothing_else_backfill(
                 lake.pop(key, None)
                 lake |= {key: before[key]} if key in before else {}
     read = [image for image in images if image.at > begin]
-    once = merged(lake, folded(read, end, place), soft=soft) if read else lake
+    once = merged(lake, folded(read, end, index), soft=soft) if read else lake
     marked = {key for key, row in right.items() if row.deleted}
     assert {key: row for key, row in once.items() if key not in marked} == {
         key: row for key, row in right.items() if key not in marked
     }
     assert all(once[key].deleted for key in marked & once.keys())
-    twice = merged(once, folded(read, end, place), soft=soft) if read else once
+    twice = merged(once, folded(read, end, index), soft=soft) if read else once
     assert twice == once
-    final = streamed(once, [image for image in images if image.at > place], soft=soft)
+    final = streamed(once, [image for image in images if image.at > index], soft=soft)
     alive = {key for key, row in final.items() if not row.deleted}
     assert alive == {key for key, row in streamed({}, images, soft=soft).items() if not row.deleted}
 
@@ -101,10 +101,10 @@ def test_what_the_lake_lost_of_an_interval_comes_back_and_nothing_else_backfill(
 def test_keys_that_did_not_change_in_the_interval_are_left_alone_backfill(
     history: tuple[list[Image], int, int, int],
 ) -> None:
-    images, begin, end, place = history
+    images, begin, end, index = history
     read = [image for image in images if image.at > begin]
-    meant = {image.key for image in read if image.at <= min(end, place)}
-    told = folded(read, end, place) if read else []
+    meant = {image.key for image in read if image.at <= min(end, index)}
+    told = folded(read, end, index) if read else []
     assert {image.key for image in told} == meant
-    assert all(image.at <= place for image in told)
+    assert all(image.at <= index for image in told)
     assert len(told) == len(meant)

@@ -39,19 +39,19 @@ class Row:
 Lake = dict[int, tuple[Row, ...]]
 
 
-def source(images: list[Image], place: int) -> dict[int, int]:
+def source(images: list[Image], index: int) -> dict[int, int]:
     """Key → value of the source's rows at a place."""
     rows: dict[int, int] = {}
     for image in images:
-        if image.at <= place:
+        if image.at <= index:
             rows.pop(image.key, None)
             if image.kind in (INSERT, AFTER):
                 rows[image.key] = image.at
     return rows
 
 
-def lake_of(images: list[Image], place: int) -> Lake:
-    return {key: (Row(value, value),) for key, value in source(images, place).items()}
+def lake_of(images: list[Image], index: int) -> Lake:
+    return {key: (Row(value, value),) for key, value in source(images, index).items()}
 
 
 def merged(lake: Lake, segment: ChangesSegment | None) -> Lake:
@@ -113,7 +113,7 @@ def read(folder: Path, rows: list[tuple[int, int]], keys: list[int], had: list[b
     """In two files, the second of which has the first row once more: the server found it by two keys."""
     files = (folder / "1.parquet", folder / "2.parquet")
     for path, part in zip(files, (rows, rows[:1]), strict=True):
-        table = {name: [row[place] for row in part] for place, name in enumerate(SCHEMA.names)}
+        table = {name: [row[index] for row in part] for index, name in enumerate(SCHEMA.names)}
         pq.write_table(pa.table(table, schema=SCHEMA), path)
     return Read(key=("n",), columns=COLUMNS, files=files, keys={"n": keys}, had=had, doubled=doubled, read_at_us=1)
 
@@ -132,17 +132,17 @@ def histories(draw: st.DrawFn) -> tuple[list[Image], int, int, int]:
 def test_chosen_keys_become_right_and_stay_so_repair(
     history: tuple[list[Image], int, int, int], data: st.DataObject
 ) -> None:
-    images, low, high, place = history
-    right = lake_of(images, place)
+    images, low, high, index = history
+    right = lake_of(images, index)
     lake, wrong = dict(right), data.draw(st.sets(KEYS))
     for key in sorted(wrong):
         match data.draw(st.sampled_from(["right", "gone", "other", "dead", "twice"])):
             case "gone":
                 lake.pop(key, None)
             case "other" | "dead":  # also where the source has none; at any place that the lake has been at
-                lake[key] = (Row(-1, data.draw(st.integers(-1, place))),)
+                lake[key] = (Row(-1, data.draw(st.integers(-1, index))),)
             case "twice" if key in lake:
-                lake[key] = (*lake[key], Row(-2, data.draw(st.integers(-1, place))))
+                lake[key] = (*lake[key], Row(-2, data.draw(st.integers(-1, index))))
     asked = sorted(wrong | data.draw(st.sets(KEYS)))
     if not asked:
         return
@@ -156,8 +156,8 @@ def test_chosen_keys_become_right_and_stay_so_repair(
         folder = Path(name)
         given_ = read(folder, rows, asked, [False] * len(asked), doubled)
         segments = staged(folder, [image for image in images if image.at > low])
-        fold = repaired(given_, segments, folder / "made.parquet", place)
-        made, away = fold.segment, cleared(given_, fold.lost, folder / "away.parquet", place)
+        fold = repaired(given_, segments, folder / "made.parquet", index)
+        made, away = fold.segment, cleared(given_, fold.lost, folder / "away.parquet", index)
         after = merged(merged(lake, away), made)
         twice = merged(after, made)
         told = {row["n"] for row in pq.read_table(made.file).to_pylist()} if made else set()
@@ -165,7 +165,7 @@ def test_chosen_keys_become_right_and_stay_so_repair(
     assert values == {key: tuple(row.value for row in found) for key, found in right.items()}
     assert twice == after
     assert told <= {*asked}, "no other key is touched"
-    end = streamed(after, images, place)
+    end = streamed(after, images, index)
     assert {key: found[0].value for key, found in end.items()} == source(images, 99)
 
 

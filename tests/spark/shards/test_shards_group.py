@@ -130,7 +130,7 @@ class Shards:
             assert all(each.skipped for each in again.values())
             assert self.rows() == self.after[called]
 
-    def publish(self, name: str, rows: Sequence[dict[str, Any]], place: int) -> PublishedSnapshot:
+    def publish(self, name: str, rows: Sequence[dict[str, Any]], index: int) -> PublishedSnapshot:
         """A snapshot of one shard, of rows that were read at `place`."""
         folder, target = self.lake.folder / f"{name}-chunks", self.target(name)
         folder.mkdir()
@@ -146,12 +146,12 @@ class Shards:
             rows=len(rows),
             changes=StoredFiles(folder=self.lake.folder / "none"),
             cascades=StoredFiles(folder=self.lake.folder / "none"),
-            place=place,
+            order_key=index,
             read_at_us=TIME_US,
             run="the-run",
             epoch=1,
             start={"file": "binlog.000001", "offset": 4, "epoch": 1},
-            end={"file": "binlog.000001", "offset": place, "epoch": 1},
+            end={"file": "binlog.000001", "offset": index, "epoch": 1},
         )
         return publish_snapshot(given, self.lake.spark, fence=BY_HAND, records=self.records)
 

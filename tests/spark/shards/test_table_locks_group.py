@@ -65,9 +65,9 @@ def take(house: House, *, writing: Writing = OURS, wait_seconds: float | None = 
         return ours
 
 
-def killed_amid(house: House, place: str) -> None:
+def killed_amid(house: House, location: str) -> None:
     with house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
-        if place == "writes":
+        if location == "writes":
             raise Killed
 
 
@@ -123,13 +123,13 @@ def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(hou
 
 @pytest.mark.parametrize("place", ["left", "writes", "back"])
 def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_group(
-    house: House, place: str, monkeypatch: pytest.MonkeyPatch
+    house: House, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it said what it writes by nothing can be left; from then on its sessions are known until it takes that back."""
     written: list[str] = []
 
     def write(lock: StoredTableLock, text: str) -> None:
-        if (place == "left" and text) or (place == "back" and not text):
+        if (location == "left" and text) or (location == "back" and not text):
             raise Killed
         written.append(text)
         keep(lock, text)
@@ -137,11 +137,11 @@ def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_grou
     keep = StoredTableLock.write
     monkeypatch.setattr(StoredTableLock, "write", write)
     with pytest.raises(Killed):
-        killed_amid(house, place)
+        killed_amid(house, location)
     monkeypatch.setattr(StoredTableLock, "write", keep)
-    assert bool(written) == (place != "left")
+    assert bool(written) == (location != "left")
     assert take(house)
-    assert house.ended == ([] if place == "left" else [(OURS.remote, "s2")])
+    assert house.ended == ([] if location == "left" else [(OURS.remote, "s2")])
 
 
 def test_where_spark_went_away_its_statement_may_go_on_in_a_group(house: House) -> None:

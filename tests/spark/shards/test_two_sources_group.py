@@ -58,9 +58,11 @@ class Side:
         return Owner(ledger_id=f"ledger-{self.destination}", destination=self.destination, table=NAME)
 
     def table_locks(self) -> TableLocks:
-        place = LedgerLocation(destination=self.destination, directory=self.lake.folder / "engine" / self.destination)
+        location = LedgerLocation(
+            destination=self.destination, directory=self.lake.folder / "engine" / self.destination
+        )
         return TableLocks(
-            lock=lambda _: self.lock(place, "orders"), who=f"a run of {self.destination}", wait_seconds=120.0
+            lock=lambda _: self.lock(location, "orders"), who=f"a run of {self.destination}", wait_seconds=120.0
         )
 
     def stage(self, *segments: Segment) -> Path:
@@ -137,37 +139,37 @@ def test_runs_of_two_destinations_merge_into_one_table_at_once_in_a_group(sides:
 
 
 @pytest.mark.parametrize("place", ["before it is taken", "taken", "written down", "merged", "taken back"])
-def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tuple[Side, Side], place: str) -> None:
+def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tuple[Side, Side], location: str) -> None:
     east, west = sides
 
     class Dying(StoredTableLock):
         """Of a process that ends: the kernel frees what it held."""
 
         def try_take(self) -> bool:
-            if place == "before it is taken":
+            if location == "before it is taken":
                 raise Killed
             return super().try_take()
 
         def write(self, text: str) -> None:
-            if place == ("taken" if text else "merged"):
+            if location == ("taken" if text else "merged"):
                 raise Killed
             super().write(text)
-            if place == ("written down" if text else "taken back"):
+            if location == ("written down" if text else "taken back"):
                 raise Killed
 
     key = max(east.rows()) + 1
-    batch = east.stage(east.writes(1_001_000 + key, (INSERT, key, place)))
+    batch = east.stage(east.writes(1_001_000 + key, (INSERT, key, location)))
     east.lock = Dying
     try:
         with pytest.raises(Killed):
             east.merge(batch)
     finally:
         east.lock = StoredTableLock
-    assert (key in east.rows()) == (place in {"merged", "taken back"})
+    assert (key in east.rows()) == (location in {"merged", "taken back"})
     west.way = "small"  # the other way than in the test before
-    west.play(west.writes(1_000 + key, (INSERT, 1_000 + key, place)))
-    assert east.merge(batch).skipped == (place in {"merged", "taken back"})
-    assert east.rows()[key] == west.rows()[1_000 + key] == place
+    west.play(west.writes(1_000 + key, (INSERT, 1_000 + key, location)))
+    assert east.merge(batch).skipped == (location in {"merged", "taken back"})
+    assert east.rows()[key] == west.rows()[1_000 + key] == location
     assert [side.suspects() for side in sides] == ["", ""]
 
 

@@ -96,20 +96,20 @@ class Beside:
         return self.rows(self.target.history, columns, "id, _sluice_from_order_key")
 
 
-def insert(key: int, place: int, note: str = "") -> Image:
-    return Image(INSERT, place, {"id": key, "note": note or f"n{place}"})
+def insert(key: int, index: int, note: str = "") -> Image:
+    return Image(INSERT, index, {"id": key, "note": note or f"n{index}"})
 
 
-def update(key: int, place: int, note: str = "") -> Image:
-    return Image(UPDATE_AFTER, place, {"id": key, "note": note or f"n{place}"})
+def update(key: int, index: int, note: str = "") -> Image:
+    return Image(UPDATE_AFTER, index, {"id": key, "note": note or f"n{index}"})
 
 
-def before(key: int, place: int, note: str) -> Image:
-    return Image(UPDATE_BEFORE, place, {"id": key, "note": note})
+def before(key: int, index: int, note: str) -> Image:
+    return Image(UPDATE_BEFORE, index, {"id": key, "note": note})
 
 
-def delete(key: int, place: int, note: str = "") -> Image:
-    return Image(DELETE, place, {"id": key, "note": note})
+def delete(key: int, index: int, note: str = "") -> Image:
+    return Image(DELETE, index, {"id": key, "note": note})
 
 
 def changes(images: Sequence[Image], log: Sequence[Image] = ()) -> Changes:

@@ -53,7 +53,7 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
         rows=2,
         changes=StoredFiles(folder=alone.folder / "held"),
         cascades=StoredFiles(folder=alone.folder / "cascades"),
-        place=80,
+        order_key=80,
         read_at_us=TIME_US,
         run="r",
         epoch=1,

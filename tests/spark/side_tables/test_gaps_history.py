@@ -120,7 +120,7 @@ def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_h
         rows=2,
         changes=StoredFiles(folder=beside.folder),
         cascades=StoredFiles(folder=beside.folder / "cascades"),
-        place=64,
+        order_key=64,
         read_at_us=TIME_US,
         run="r",
         epoch=1,

@@ -41,7 +41,7 @@ def repair(beside: Beside, *segments: Segment) -> TableReport:
         owner=OWNER,
         target=beside.target,
         key=("id",),
-        place=(32, TIME_US),
+        position=(32, TIME_US),
         record="{}",
         storage_options={},
         records=Records(),

@@ -23,7 +23,7 @@ class Model:
     open: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
     closed: list[Version] = dataclasses.field(default_factory=list)
 
-    def commit(self, place: int, images: Sequence[tuple[int, int, str]]) -> None:
+    def commit(self, index: int, images: Sequence[tuple[int, int, str]]) -> None:
         there = {key: value for key, (value, _) in self.open.items()}
         touched = set()
         for operation, key, value in images:
@@ -35,9 +35,9 @@ class Model:
         for key in touched:
             if key in self.open:
                 value, since = self.open.pop(key)
-                self.closed.append((key, value, since, place))
+                self.closed.append((key, value, since, index))
             if key in there:
-                self.open[key] = (there[key], place)
+                self.open[key] = (there[key], index)
 
     @property
     def versions(self) -> list[Version]:
@@ -46,7 +46,7 @@ class Model:
 
 
 def images_of(transactions: Sequence[tuple[int, Sequence[tuple[int, int, str]]]]) -> pa.Table:
-    rows = [(op, place, key, value) for place, images in transactions for op, key, value in images]
+    rows = [(op, index, key, value) for index, images in transactions for op, key, value in images]
     columns: dict[str, Any] = {
         "_sluice_operation": pa.array([row[0] for row in rows], pa.int8()),
         "_sluice_order_key": pa.array([row[1] for row in rows], pa.int64()),
@@ -112,8 +112,8 @@ def test_any_cut_into_batches_gives_the_versions_of_the_model_history(
     stream: list[tuple[int, list[tuple[int, int, str]]]], cuts: set[int]
 ) -> None:
     model, table, begin = Model(), Table(), 0
-    for place, images in stream:
-        model.commit(place, images)
+    for index, images in stream:
+        model.commit(index, images)
     for end in [*sorted(cut for cut in cuts if cut < len(stream)), len(stream)]:
         if end > begin:
             table.merge(images_of(stream[begin:end]))

@@ -47,13 +47,13 @@ SECONDS_MAX = 120.0
 class Gate:
     """Where a task of the killed run stands."""
 
-    def __init__(self, folder: Path, place: str) -> None:
-        self.place, self.stands, self.is_open = place, folder / "stands", folder / "open"
+    def __init__(self, folder: Path, location: str) -> None:
+        self.location, self.stands, self.is_open = location, folder / "stands", folder / "open"
 
-    def stop_here(self, place: str) -> None:
+    def stop_here(self, location: str) -> None:
         import time  # noqa: PLC0415  of the executor
 
-        if place == self.place and not self.stands.exists():
+        if location == self.location and not self.stands.exists():
             self.stands.touch()
             while not self.is_open.exists():
                 time.sleep(0.02)
@@ -119,9 +119,9 @@ def require_all_once(lake: Lake) -> None:
 
 @pytest.mark.parametrize("place", [BEFORE, AFTER])
 def test_fault_a_run_killed_in_the_job_is_finished_by_the_next(
-    filled: Lake, tmp_path: Path, runs: list[BaseProcess], place: str
+    filled: Lake, tmp_path: Path, runs: list[BaseProcess], location: str
 ) -> None:
-    gate, directory = Gate(tmp_path, place), filled.stage(BOTH)
+    gate, directory = Gate(tmp_path, location), filled.stage(BOTH)
     run_killed_at(gate, filled, directory, runs)
     filled.merge_staged(directory, BOTH)
     require_all_once(filled)
@@ -133,11 +133,11 @@ def test_fault_a_run_killed_in_the_job_is_finished_by_the_next(
 @pytest.mark.parametrize("way", ["small", "spark"])
 @pytest.mark.parametrize("place", [BEFORE, AFTER])
 def test_fault_a_task_that_outlives_its_run_and_the_next_changes_nothing_twice(
-    filled: Lake, tmp_path: Path, runs: list[BaseProcess], place: str, way: SmallSetting
+    filled: Lake, tmp_path: Path, runs: list[BaseProcess], location: str, way: SmallSetting
 ) -> None:
     """Nothing ends it here: the next run knows nothing of the killed one's session."""
     assert filled.spark.sessions_file is not None
-    gate, directory = Gate(tmp_path, place), filled.stage(BOTH)
+    gate, directory = Gate(tmp_path, location), filled.stage(BOTH)
     run_killed_at(gate, filled, directory, runs)
     filled.spark.sessions_file.unlink()
     filled.way = way

@@ -281,12 +281,12 @@ VALUES: dict[str, Any] = {
     "kind", ["tinyint", "bigint", "string", "date", "binary", "timestamp", "timestamp_ntz", "decimal(20,0)"]
 )
 def test_values_of_every_type_and_keys_of_any(table: Table, kind: str) -> None:
-    columns = {"k": kind, **{f"c{place}": type_name for place, type_name in enumerate(VALUES)}}
+    columns = {"k": kind, **{f"c{index}": type_name for index, type_name in enumerate(VALUES)}}
     schema = Schema(columns, key=("k",))
-    row = {"k": VALUES[kind], **{f"c{place}": value for place, value in enumerate(VALUES.values())}}
+    row = {"k": VALUES[kind], **{f"c{index}": value for index, value in enumerate(VALUES.values())}}
     table.make(schema)
     table.merge(Image(INSERT, 1, row), schema=schema)
-    names = [f"c{place}" for place in range(len(VALUES))]
+    names = [f"c{index}" for index in range(len(VALUES))]
     assert table.rows(*names) == [tuple(VALUES.values())]
     table.merge(Image(UPDATE_AFTER, 2, {"k": row["k"]}), schema=schema)
     assert table.rows("k", *names) == [(row["k"], *[None] * len(VALUES))]

@@ -83,7 +83,9 @@ class Restored(Shop):
 
     def paths(self, table: str) -> list[str]:
         return (
-            [f"{self.place(table)}__history", f"{self.place(table)}__log"] if table == "alone" else [self.place(table)]
+            [f"{self.location(table)}__history", f"{self.location(table)}__log"]
+            if table == "alone"
+            else [self.location(table)]
         )
 
     def versions(self) -> dict[str, int]:
@@ -178,7 +180,7 @@ def test_a_restored_table_is_put_right_or_accepted_before_it_stops_or_as_it_is(s
         before = shop.versions()
         shop.write(20)
         shop.merge(engine)
-        whole = {shop.place("back"): shop.versions()[shop.place("back")]}
+        whole = {shop.location("back"): shop.versions()[shop.location("back")]}
         shop.by_another_hand(
             *(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}" for path, version in before.items())
         )
@@ -214,7 +216,7 @@ def test_the_advice_for_a_missing_table_leads_to_an_equal_lake(shop: Restored) -
             refused = shop.command(commands[-1])
             assert "TABLE_MISSING" in refused
             assert commands[0] in refused
-        shutil.move(f"{shop.place('back')}.away", shop.place("back"))
+        shutil.move(f"{shop.location('back')}.away", shop.location("back"))
         assert "continues from its stop" in shop.command(advice.pop("back")[-1])
         for each, commands in advice.items():
             assert commands[0] == f"sluice lake accept shop {shop.captured.database}.{each}"
@@ -244,11 +246,11 @@ def test_the_advice_works_again_after_a_crash_of_accept(
     with running(shop.captured) as engine:
         shop.write(10)
         shop.merge(engine)
-        first = deltalake.DeltaTable(shop.place("restored")).version()
+        first = deltalake.DeltaTable(shop.location("restored")).version()
         shop.write(20)
         shop.merge(engine)
-        shop.restore({shop.place("restored"): first})
-        shutil.rmtree(shop.place("removed"))
+        shop.restore({shop.location("restored"): first})
+        shutil.rmtree(shop.location("removed"))
         shop.write(30)
         advice = {each: shop.advice(engine, each) for each in shop.tables}
         for each, commands in advice.items():

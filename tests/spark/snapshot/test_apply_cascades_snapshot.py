@@ -85,9 +85,9 @@ class Source:
     def transact(self) -> None:
         number = len(self.log) + 1
         self.log.append([])
-        for place in range(self.chance.randrange(1, 5)):
+        for index in range(self.chance.randrange(1, 5)):
             self.chance.choice([self.lose, self.move, self.have, self.put, self.put, self.put, self.drop])(
-                ChangeOrder(number, place << 1, TIME)
+                ChangeOrder(number, index << 1, TIME)
             )
         self.states.append([dict(row) for row in self.rows.values()])
 
@@ -132,7 +132,7 @@ class Source:
             self.image(at, DELETE, row)
 
     def image(self, at: ChangeOrder, operation: int, row: Row) -> None:
-        self.log[-1].append(Image(operation, at.order_key, {**row, "_place": at.place | (operation != UPDATE_BEFORE)}))
+        self.log[-1].append(Image(operation, at.order_key, {**row, "_place": at.index | (operation != UPDATE_BEFORE)}))
 
 
 @dataclasses.dataclass
@@ -175,12 +175,12 @@ class Read:
         if stops_after != "images":
             mark_complete(NAME, held, end)
 
-    def label(self, place: int) -> int:
-        return self.reading.publication(place, self.begin).label()
+    def label(self, index: int) -> int:
+        return self.reading.publication(index, self.begin).label()
 
-    def publish(self, place: int) -> list[Row]:
+    def publish(self, index: int) -> list[Row]:
         """The rows as the statement of a publication has them; a log has one for each that is left."""
-        given = self.reading.publication(place, self.begin)
+        given = self.reading.publication(index, self.begin)
         apply_cascades(given, given.label(), BY_HAND)
         read = [row for name in given.chunks.names() for row in pq.read_table(given.chunks.opened(name)).to_pylist()]
         images = [
@@ -188,7 +188,7 @@ class Read:
         ]
         images.sort(key=lambda row: (row["_sluice_order_key"], row["_sluice_row"]))
         if not self.schema.key:
-            return self._left(read, images, given.place)
+            return self._left(read, images, given.order_key)
         rows = {row["id"]: row for row in read}
         for image in images:
             if image["_sluice_operation"] in {INSERT, UPDATE_AFTER}:
@@ -197,10 +197,10 @@ class Read:
                 rows.pop(image["id"], None)
         return [{name: row[name] for name in self.schema.columns} for row in rows.values()]
 
-    def _left(self, read: Sequence[Row], images: Sequence[Row], place: int) -> list[Row]:
+    def _left(self, read: Sequence[Row], images: Sequence[Row], index: int) -> list[Row]:
         count = Counter(tuple(row[name] for name in self.schema.columns) for row in read)
         for image in images:
-            if image["_sluice_order_key"] > place:
+            if image["_sluice_order_key"] > index:
                 values = tuple(image[name] for name in self.schema.columns)
                 count[values] += 1 if image["_sluice_operation"] in {INSERT, UPDATE_AFTER} else -1
         assert min(count.values(), default=0) >= 0

@@ -95,11 +95,11 @@ class Shop(Pipeline):
         return {each.table.partition(".")[2]: each for each in found}
 
     def lake(self, table: str, columns: str, condition: str = "true") -> set[tuple[object, ...]]:
-        builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(self.place(table)))
+        builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(self.location(table)))
         found = pa.table(builder.execute(f"SELECT {columns} FROM t WHERE {condition}").read_all())
         return {tuple(row.values()) for row in found.to_pylist()}
 
-    def place(self, table: str) -> str:
+    def location(self, table: str) -> str:
         return self.config.table_path("shop", self.captured.database, table)
 
 
@@ -168,4 +168,4 @@ def test_settings_that_shape_rows_re_snapshot_their_tables(
             found_open = shop.lake(f"{table}__history", "id, day__string", "is_current")
             assert found_open == {(1, "0000-00-00"), (2, "2024-02-29")} | last
         assert shop.lake("lettered", "id, note") == {(1, "汉"), (2, "a"), (3, "汉")}
-        assert "_sluice_deleted" not in deltalake.DeltaTable(shop.place("soft")).schema().to_arrow().names
+        assert "_sluice_deleted" not in deltalake.DeltaTable(shop.location("soft")).schema().to_arrow().names

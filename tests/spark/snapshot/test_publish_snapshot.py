@@ -113,12 +113,12 @@ class Reading:
         targets = {self.name: self.lake.target(self.name, **options)}
         merge_batch(directory, targets, self.lake.spark, BatchContext(buffers=self.holds, records=self.records))
 
-    def publish(self, place: int, *, since: int | None = None, **options: Any) -> PublishedSnapshot:
+    def publish(self, index: int, *, since: int | None = None, **options: Any) -> PublishedSnapshot:
         return publish_snapshot(
-            self.publication(place, since, **options), self.lake.spark, fence=BY_HAND, records=self.records
+            self.publication(index, since, **options), self.lake.spark, fence=BY_HAND, records=self.records
         )
 
-    def publication(self, place: int, since: int | None = None, **options: Any) -> Publication:
+    def publication(self, index: int, since: int | None = None, **options: Any) -> Publication:
         """Of what was read and held, up to a place."""
         return Publication(
             snapshot_id="0123456789ab",
@@ -133,13 +133,13 @@ class Reading:
             rows=sum(pq.read_metadata(path).num_rows for path in (self.lake.folder / f"{self.name}-chunks").iterdir()),
             changes=self.holds.open[self.name].files,
             cascades=self.holds.open[self.name].cascades,
-            place=place,
-            since=place if since is None else since,
+            order_key=index,
+            since=index if since is None else since,
             read_at_us=READ_AT_US,
             run="the-run",
             epoch=1,
             start={"file": "binlog.000001", "offset": 4, "epoch": 1},
-            end={"file": "binlog.000001", "offset": place, "epoch": 1, "server_uuid": "u-1"},
+            end={"file": "binlog.000001", "offset": index, "epoch": 1, "server_uuid": "u-1"},
         )
 
 
@@ -219,8 +219,8 @@ def test_a_snapshot_gives_a_table_the_layout_that_conf_asks_for(reading: Reading
     partitioned, clustered = Layout(partition_by=("value",)), Layout(cluster_by=("value",))
     reading.chunk(1, [{"id": 1, "value": "a"}, {"id": 2, "value": "b"}])
     partitions = []
-    for place, layout in enumerate((PLAIN, partitioned, PLAIN, clustered, PLAIN), start=1):
-        reading.publish(100 * place, layout=layout)
+    for index, layout in enumerate((PLAIN, partitioned, PLAIN, clustered, PLAIN), start=1):
+        reading.publish(100 * index, layout=layout)
         partitions.append(reading.lake.log("shop.orders").metadata().partition_columns)
         assert reading.lake.rows("shop.orders", "id", "value") == [(1, "a"), (2, "b")]
     assert partitions == [[], ["value"], ["value"], [], []]  # what nobody asks to be otherwise stays
@@ -327,7 +327,7 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
         rows=0,
         changes=reading.holds.open["shop.orders"].files,
         cascades=reading.holds.open["shop.orders"].cascades,
-        place=500,
+        order_key=500,
         read_at_us=0,
         run="",
         epoch=1,

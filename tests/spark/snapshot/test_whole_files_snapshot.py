@@ -72,8 +72,8 @@ def hold(reading: Reading, images: Sequence[Image], number: int) -> None:
     buffer_table(batch.tables[0], target, reading.holds, reading.holds.open[reading.name])
 
 
-def publish_files(reading: Reading, place: int, **options: Any) -> PublishedSnapshot:
-    done = publish(NoSpark(), reading.publication(place, SINCE, **options), {}, reading.records)  # type: ignore[arg-type]
+def publish_files(reading: Reading, index: int, **options: Any) -> PublishedSnapshot:
+    done = publish(NoSpark(), reading.publication(index, SINCE, **options), {}, reading.records)  # type: ignore[arg-type]
     assert done.way == "files", done.reason
     return done
 
@@ -219,8 +219,8 @@ def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tu
     for kind, values in [*kinds.items(), (pa.string(), ["a", "A", "a ", "", "á"]), (pa.binary(), [b"", b"a", b"a\0"])]:
         column = pa.array([value for value in values if value is not None], kind)
         rows = pa.table(dict.fromkeys(("id", *more), column))
-        for place in range(len(column)):
-            images = rows.slice(place, 1)
+        for index in range(len(column)):
+            images = rows.slice(index, 1)
             for name, value in (*MARKS.columns().items(), ("_sluice_row", pa.scalar(0))):
                 images = images.append_column(name, pa.array([value], value.type))
             held = images.set_column(
@@ -228,7 +228,7 @@ def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tu
             )
             pq.write_table(held, tmp_path / "1.parquet")
             keys = BufferedKeys(StoredFiles(folder=tmp_path), ("id", *more), images.drop(["_sluice_row"]).schema)
-            assert keys.among(rows).tolist() == [each == place for each in range(len(column))], kind
+            assert keys.among(rows).tolist() == [each == index for each in range(len(column))], kind
 
 
 def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(reading: Reading) -> None:

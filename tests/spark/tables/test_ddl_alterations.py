@@ -37,7 +37,7 @@ def alteration(kind: str, column: str, plan: str = "apply", new_name: str = "") 
 def rows(of: Schema, start: int, operation: int, *values: tuple[Any, ...]) -> Changes:
     names = tuple(of.columns)
     return Changes(
-        of, [Image(operation, start + place, dict(zip(names, row, strict=True))) for place, row in enumerate(values)]
+        of, [Image(operation, start + index, dict(zip(names, row, strict=True))) for index, row in enumerate(values)]
     )
 
 

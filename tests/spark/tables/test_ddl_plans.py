@@ -48,13 +48,13 @@ def changes(draw: st.DrawFn) -> Change:
     after: dict[str, str] = {}
     expected: dict[str, str] = {}
     kept: set[str] = set()
-    for place, (name, old_type) in enumerate(before.items()):
+    for index, (name, old_type) in enumerate(before.items()):
         if draw(st.booleans()):
             plan = draw(st.sampled_from(("keep", "apply")))
             drops.append(Alteration(kind=AlterationKind.DROP, column=name, plan=plan))
             kept |= {name} if plan == "keep" else set()
             continue
-        new_name, new_type = targets[place], draw(st.sampled_from(TYPES))
+        new_name, new_type = targets[index], draw(st.sampled_from(TYPES))
         after[new_name], expected[new_name] = new_type, name
         if new_name != name:
             plan = draw(st.sampled_from(("apply", "new_column")))

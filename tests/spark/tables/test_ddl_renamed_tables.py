@@ -45,7 +45,7 @@ LOG = Schema({"word": "string"})
 def rows(of: Schema, start: int, operation: int, *values: tuple[Any, ...]) -> Changes:
     names = tuple(of.columns)
     return Changes(
-        of, [Image(operation, start + place, dict(zip(names, row, strict=True))) for place, row in enumerate(values)]
+        of, [Image(operation, start + index, dict(zip(names, row, strict=True))) for index, row in enumerate(values)]
     )
 
 

@@ -53,8 +53,8 @@ def session(spark_server: SparkConnectServer) -> Iterator[SparkSession]:
     made.stop()
 
 
-def image(operation: int, place: int, key: int, n: int) -> Image:
-    return Image(operation, place, {"id": decimal.Decimal(key), "price": PRICE, "n": n})
+def image(operation: int, index: int, key: int, n: int) -> Image:
+    return Image(operation, index, {"id": decimal.Decimal(key), "price": PRICE, "n": n})
 
 
 def found(path: str, condition: str) -> int:
@@ -65,7 +65,7 @@ def found(path: str, condition: str) -> int:
 
 def test_rows_of_large_numbers_are_found_wherever_deltalake_wrote_them(tmp_path: Path) -> None:
     shop = Beside(tmp_path)
-    first = [image(INSERT, 16 * place, key, 0) for place, key in enumerate(KEYS, start=1)]
+    first = [image(INSERT, 16 * index, key, 0) for index, key in enumerate(KEYS, start=1)]
     then = [image(UPDATE_BEFORE, 160, KEYS[0], 0), image(UPDATE_AFTER, 160, KEYS[0], 1), image(DELETE, 176, KEYS[1], 0)]
     for images in (first, then):
         staged = shop.stage(Changes(SCHEMA, images, log=images))
@@ -132,11 +132,11 @@ ALTERED = {
 }
 
 
-def rows_of(schema: Schema, operation: int, place: int, *keys: int, n: int = 0) -> Changes:
+def rows_of(schema: Schema, operation: int, index: int, *keys: int, n: int = 0) -> Changes:
     key = schema.key[0]
     typed = decimal.Decimal if schema.columns[key].startswith("decimal") else int
     values = [{key: typed(each), "price": PRICE, "n": n} for each in keys]
-    return Changes(schema, [Image(operation, place + at, each) for at, each in enumerate(values)])
+    return Changes(schema, [Image(operation, index + at, each) for at, each in enumerate(values)])
 
 
 def mapped(lake: Lake, how: str) -> str:
@@ -169,9 +169,9 @@ def test_small_merges_of_mapped_tables_leave_no_rounded_bounds(lake: Lake, sessi
     assert by_every_reader(session, path, BIG) == [1, 1, 1]
     for way in ("spark", "small"):
         lake.way = way
-        place = 300 if way == "spark" else 400
-        lake.merge({how: [rows_of(SWAPPED, UPDATE_AFTER, place, BIG, n=place)]})
-        lake.merge({how: [rows_of(SWAPPED, DELETE, place + 50, BIG + 1 + (way == "small"))]})
+        index = 300 if way == "spark" else 400
+        lake.merge({how: [rows_of(SWAPPED, UPDATE_AFTER, index, BIG, n=index)]})
+        lake.merge({how: [rows_of(SWAPPED, DELETE, index + 50, BIG + 1 + (way == "small"))]})
         assert by_every_reader(session, path, BIG) == [1, 1, 1]
     assert lake.rows(how, "id", "n") == [(1, 0), (2, 0), (3, 0), (BIG, 400)]
 

@@ -16,7 +16,7 @@ from tests.spark.staged import ARROW_TYPES, INSERT, UPDATE_AFTER, Changes, Image
 
 TIMES = Schema({"id": "bigint", "at": "timestamp_ntz"}, key=("id",))
 PLAIN = Schema(
-    {"größe_2": "int", **{f"c{place}": kind for place, kind in enumerate(ARROW_TYPES) if kind != "timestamp_ntz"}},
+    {"größe_2": "int", **{f"c{index}": kind for index, kind in enumerate(ARROW_TYPES) if kind != "timestamp_ntz"}},
     key=("größe_2",),
 )
 KEYLESS = Schema({"a": "string"})

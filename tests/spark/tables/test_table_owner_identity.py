@@ -49,7 +49,7 @@ def restored(version: int) -> Mapping[str, Any]:
 
 def after(*commits: Mapping[str, Any]) -> FoundTable:
     """With commits after version 5, the newest first, as Delta tells them."""
-    numbered = [{**each, "version": 6 + place} for place, each in enumerate(commits)]
+    numbered = [{**each, "version": 6 + index} for index, each in enumerate(commits)]
     return dataclasses.replace(THERE, version=5 + len(commits), commits=numbered[::-1])
 
 

@@ -21,12 +21,12 @@ def numbers(pieces: tuple[WindowPiece, ...]) -> list[int]:
     return [number for each in pieces for number in numbers_of(each.block, each.first_event, each.last_event)]
 
 
-def drained(window: Window, place: WindowPosition, bytes_max: int = 1 << 20) -> tuple[list[int], WindowPosition]:
+def drained(window: Window, position: WindowPosition, bytes_max: int = 1 << 20) -> tuple[list[int], WindowPosition]:
     found: list[int] = []
-    while (reading := window.read(place, bytes_max, 1 << 20)) is not None and reading.pieces:
+    while (reading := window.read(position, bytes_max, 1 << 20)) is not None and reading.pieces:
         found += numbers(reading.pieces)
-        place = reading.end
-    return found, place
+        position = reading.end
+    return found, position
 
 
 def test_readers_at_places_of_their_own_read_all_of_it() -> None:
@@ -62,10 +62,10 @@ def test_a_reading_ends_before_a_table_that_comes_under_another_name_and_not_bef
     )
     for changes in ((), (renamed,), (dataclasses.replace(renamed, kind=TableChangeKind.STOPPED, renamed_from=""),)):
         window.put(source.block([2], changes=changes))
-    place, found = WindowPosition(START), list[list[int]]()
-    while (reading := window.read(place, 1 << 20, 1 << 20)) is not None and reading.pieces:
+    position, found = WindowPosition(START), list[list[int]]()
+    while (reading := window.read(position, 1 << 20, 1 << 20)) is not None and reading.pieces:
         found.append(numbers(reading.pieces))
-        place = reading.end
+        position = reading.end
     assert found == [[0, 1], [2, 3, 4, 5]]
 
 
@@ -85,9 +85,9 @@ def test_a_place_at_the_same_offset_with_another_executed_set_is_another_place()
     assert ended is not None
     here = ended.end.position
     for executed, found in ((here.gtid_set, [1, 2]), (gtid_set(5), None), (gtid_set(9), None), ("", None)):
-        place = WindowPosition(dataclasses.replace(here, gtid_set=executed))
-        assert window.has(place) == (found is not None), executed
-        assert found is None or drained(window, place)[0] == found
+        position = WindowPosition(dataclasses.replace(here, gtid_set=executed))
+        assert window.has(position) == (found is not None), executed
+        assert found is None or drained(window, position)[0] == found
     window.put(source.block([4], size=16))  # what was read goes, and the place is the oldest
     assert window.begin.gtid_set == gtid_set(9)
     assert not window.has(WindowPosition(dataclasses.replace(window.begin, gtid_set=gtid_set(8))))
@@ -96,11 +96,11 @@ def test_a_place_at_the_same_offset_with_another_executed_set_is_another_place()
 def test_an_open_transaction_that_comes_again_is_read_once() -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
     window.put(source.block([1], 3))
-    found, place = drained(window, WindowPosition(START))
+    found, position = drained(window, WindowPosition(START))
     window.drop_open()
     again = Source(offset=source.offset - 3 * 19, number=1, transaction=1)
     window.put(again.block([5]))
-    assert found + drained(window, place)[0] == [*range(6)]
+    assert found + drained(window, position)[0] == [*range(6)]
 
 
 def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover() -> None:
@@ -133,12 +133,12 @@ def test_a_stream_of_its_own_goes_on_amid_the_transaction_that_was_begun_and_no_
     own, again = Window(START, bytes_max=2 * 16, waits=True), Source(number=100 if is_another else 0)
     again.offset += 64 if is_another else 0
     assert own.read(begun.end, 1 << 20, 1 << 20) is not None
-    place, found = begun.end, list[int]()
+    position, found = begun.end, list[int]()
     for ends in ([], [], [], [], [3]):
         own.put(again.block(ends, 0 if ends else 2, size=16))
-        more, place = drained(own, place, bytes_max=20)
+        more, position = drained(own, position, bytes_max=20)
         found += more
-        assert own.has(place)
+        assert own.has(position)
     assert found == ([*range(100, 111)] if is_another else [*range(7, 11)])
 
 
@@ -167,11 +167,11 @@ def test_a_statement_names_the_transaction_that_it_begins() -> None:
 def test_what_came_of_a_transaction_that_was_dropped_names_no_other_one_failover() -> None:
     own, source = Window(START, bytes_max=1 << 20, waits=True), Source()
     own.put(source.block([], 2))
-    _, place = drained(own, WindowPosition(START))
-    assert own.read(place, 1, 1) is not None  # it goes from the window
+    _, position = drained(own, WindowPosition(START))
+    assert own.read(position, 1, 1) is not None  # it goes from the window
     own.drop_open()
     own.put(Source(epoch=2, number=100).block([1]))
-    reading = own.read(place, 1 << 20, 1 << 20)
+    reading = own.read(position, 1 << 20, 1 << 20)
     assert reading is not None
     assert (numbers(reading.pieces), reading.anew) == ([100], True)
 
@@ -185,10 +185,10 @@ def test_what_was_put_before_is_not_put_twice() -> None:
 
 def test_a_window_that_waits_is_read_whole_though_it_holds_little() -> None:
     window, source = Window(START, bytes_max=32, waits=True), Source()
-    place, found = WindowPosition(START), list[int]()
+    position, found = WindowPosition(START), list[int]()
     for ends, open_events in [([1], 2), ([1], 0)] * 20:
         window.put(source.block(ends, open_events, size=16))
-        more, place = drained(window, place, bytes_max=20)
+        more, position = drained(window, position, bytes_max=20)
         found += more
     assert found == [*range(80)]
     assert window.fill_bytes == 0
@@ -211,13 +211,13 @@ def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
     cuts: list[tuple[list[int], int]], sizes: list[int], drops: set[int]
 ) -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
-    place, found, open_events = WindowPosition(START), list[int](), 0
+    position, found, open_events = WindowPosition(START), list[int](), 0
     for turn, (ends, more) in enumerate(cuts):
         block: Block = source.block(ends, more)
         window.put(block)
-        reading = window.read(place, sizes[turn % len(sizes)], 1 << 20)
+        reading = window.read(position, sizes[turn % len(sizes)], 1 << 20)
         assert reading is not None
-        found, place = found + numbers(reading.pieces), reading.end
+        found, position = found + numbers(reading.pieces), reading.end
         open_events = more if ends else open_events + more
         if turn in drops and open_events:
             window.drop_open()
@@ -227,7 +227,7 @@ def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
             for _ in range(open_events):
                 window.put(source.block([], 1))
     window.put(source.block([1]))
-    assert found + drained(window, place)[0] == [*range(source.number)]
+    assert found + drained(window, position)[0] == [*range(source.number)]
 
 
 def test_a_window_keeps_a_bounded_number_of_blocks_without_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,10 +250,10 @@ def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytes
     monkeypatch.setattr("sluice.cdc_engine.store.window.window.EXECUTED_MAX", 4)
     window, source = Window(START, bytes_max=1 << 20), Source(transaction=1)
     window.put(source.block([1] * 20, size=16))
-    place, places = WindowPosition(START), []
-    while (reading := window.read(place, 16, 1 << 20)) is not None and reading.pieces:
-        place = reading.end
-        places.append(place)
+    position, places = WindowPosition(START), []
+    while (reading := window.read(position, 16, 1 << 20)) is not None and reading.pieces:
+        position = reading.end
+        places.append(position)
     assert len(places) == 20
     assert all(window.has(each) for each in places)
     assert len(window._executed) == 4

@@ -267,7 +267,7 @@ def test_ddl_a_table_of_any_name_is_held_and_approved(reviewed: Reviewed, name: 
         database=name,
         table=name,
         order_key=7,
-        place="here",
+        position="here",
         statement="s",
         items=(item,),
         choices=("apply",),

@@ -52,25 +52,25 @@ def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request:
 def history_after(folder: Path, *statements: str) -> tuple[TableHistory, Position]:
     history = TableHistory(folder / "schema.jsonl", lambda *_: True)
     history.seed(SchemaSnapshot(SERVER, (("d", "utf8mb4"),), ()), BEGIN)
-    place = BEGIN
+    position = BEGIN
     for number, statement in enumerate(statements):
-        place = Position(epoch=1, file=BEGIN.file, offset=1000 + 1000 * number)
-        history.apply(statement, "d", place)
-    return history, place
+        position = Position(epoch=1, file=BEGIN.file, offset=1000 + 1000 * number)
+        history.apply(statement, "d", position)
+    return history, position
 
 
 def test_a_foreign_key_that_goes_by_a_name_not_known_leaves_all_in_doubt_cascade(tmp_path: Path) -> None:
-    history, place = history_after(
+    history, position = history_after(
         tmp_path,
         "CREATE TABLE p (id int PRIMARY KEY)",
         "CREATE TABLE c (id int PRIMARY KEY, a int, FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE)",
         "ALTER TABLE c DROP FOREIGN KEY c_ibfk_9",
     )
-    state = history.state("d", "c", place)
+    state = history.state("d", "c", position)
     assert isinstance(state, TableSchema)
     assert "c_ibfk_9" in state.foreign_keys[0].doubt
     again = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
-    assert again.state("d", "c", place) == state
+    assert again.state("d", "c", position) == state
 
 
 @pytest.mark.parametrize(

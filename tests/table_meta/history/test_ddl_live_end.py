@@ -28,15 +28,15 @@ def test_ddl_the_servers_schema_answers_until_another_statement_touches_the_tabl
     with scene(source, "meta_live") as played, source.connect() as asked:
         played.run("CREATE TABLE t (id int primary key, a int)")
         played.run("ALTER TABLE t ADD b varchar(3)")
-        place = str(played.now())
+        position = str(played.now())
         (expected,) = played.after[-1][2]
-        assert schema_now(asked, "meta_live", "t", place) == expected
+        assert schema_now(asked, "meta_live", "t", position) == expected
         played.run("INSERT INTO t VALUES (1, 2, 'x')")
         played.run("CREATE TABLE other (a int)")
         played.run("GRANT SELECT ON meta_live.t TO CURRENT_USER")
-        assert schema_now(asked, "meta_live", "t", place) == expected, "rows and other tables lie between"
+        assert schema_now(asked, "meta_live", "t", position) == expected, "rows and other tables lie between"
         played.run("ALTER TABLE t ADD c int")
-        assert schema_now(asked, "meta_live", "t", place) is None, "another statement about the table lies between"
+        assert schema_now(asked, "meta_live", "t", position) is None, "another statement about the table lies between"
         now = str(played.now())
         assert schema_now(asked, "meta_live", "t", now) is not None
         assert schema_now(asked, "meta_live", "never_was", now) is None
@@ -57,13 +57,13 @@ def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_
         snapshot = read_snapshot(played.connection, played.captured)
         history = answered(tmp_path, source, played, begun, snapshot)
         played.run("ALTER TABLE t ADD b varchar(3) DEFAULT 'x'")
-        place = played.now()
-        (change,) = history.apply(unread, "meta_unread", place)
+        position = played.now()
+        (change,) = history.apply(unread, "meta_unread", position)
         played.run("ALTER TABLE t DROP b")
         history.rewind(begun)
-        assert history.apply(unread, "meta_unread", place) == (change,), "read again, after the live end by now"
+        assert history.apply(unread, "meta_unread", position) == (change,), "read again, after the live end by now"
         behind = answered(tmp_path / "behind", source, played, begun, snapshot)
-        (stop,) = behind.apply(unread, "meta_unread", place)
+        (stop,) = behind.apply(unread, "meta_unread", position)
     assert (change.kind, change.fills) == (TableChangeKind.SCHEMA, (("b", "x"),))
     assert change.schema is not None
     assert [column.mysql_type for column in change.schema.columns] == ["int", "varchar(3)"]

@@ -206,7 +206,7 @@ def test_ddl_the_rules_ask_for_what_they_need_to_know_and_look_nowhere_themselve
             kind=RecordKind.SNAPSHOT, position=at(1), database="shop", table="orders", content=ORDERS.to_json()
         )
     )
-    context = DdlContext(known, at(2).order_key, lambda *_: True, "shop", lower_case_names=False, place="here")
+    context = DdlContext(known, at(2).order_key, lambda *_: True, "shop", lower_case_names=False, position="here")
     asked, meant = [], effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
     while isinstance(meant, Question):
         asked.append(meant)

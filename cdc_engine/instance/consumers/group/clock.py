@@ -79,9 +79,9 @@ class MemberClock:
         answers = list(self._answers)
         return answers[-1].now_us if answers else 0
 
-    def reached_us(self, place: StreamState | None) -> int:
+    def reached_us(self, stream_state: StreamState | None) -> int:
         """Returns the newest time (µs since 1970) before which everything has been read at a position; 0 if there is none."""
-        return max((each.before_us for each in list(self._answers) if each.holds(place)), default=0)
+        return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
 
     def ask(self) -> bool:
         """Asks once; returns whether there was an answer."""

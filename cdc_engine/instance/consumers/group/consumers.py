@@ -65,7 +65,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
         feed = self._feeds[record.client_id] = GroupStream(streams, self._wait_seconds)
-        return ConsumerService(record.client_id, feed, self._place(complete.cursor))
+        return ConsumerService(record.client_id, feed, self._position(complete.cursor))
 
     def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
         """Returns the record with a position for every member. A new member gets the position of its oldest available change. Raises
@@ -79,7 +79,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
             record, cursor=dataclasses.replace(cursor, members=tuple(sorted((*cursor.members, *new))))
         )
 
-    def _place(self, cursor: GroupPosition) -> GroupStreamPosition:
+    def _position(self, cursor: GroupPosition) -> GroupStreamPosition:
         members = {name: position for name, position in cursor.members if name in self._members.names}
         return GroupStreamPosition(
             members={name: StreamPosition(WindowPosition(position)) for name, position in members.items()},
@@ -112,7 +112,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     def _behind_seconds(self, name: str, position: Position) -> float:
         """Returns how far a position is behind what the member has read, in seconds of the member's clock."""
         here = self._members.known().get(name)
-        place = here.consumers.place() if here is not None else None
-        if place is None or key_of(position) >= key_of(place.position):
+        stream_state = here.consumers.stream_state() if here is not None else None
+        if stream_state is None or key_of(position) >= key_of(stream_state.position):
             return 0.0
-        return max(0.0, (place.position.time_us - position.time_us) / 1e6)
+        return max(0.0, (stream_state.position.time_us - position.time_us) / 1e6)

@@ -55,7 +55,7 @@ class GroupStreamPosition:
 
     @property
     def position(self) -> GroupPosition:
-        here = ((name, place.position) for name, place in self.members.items())
+        here = ((name, position.position) for name, position in self.members.items())
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
@@ -87,7 +87,7 @@ class GroupProgress:
 
     def begun(self, member: str) -> bool:
         """Returns whether a part of the member's next transaction was handed out."""
-        return member not in self._ends and self._begin.members[member].place.events > 0
+        return member not in self._ends and self._begin.members[member].window_position.events > 0
 
     def state(self, member: str) -> State:
         return self._states[member]
@@ -102,7 +102,7 @@ class GroupProgress:
         self.barrier_us = max(self.barrier_us, int(times[-1]))
         self._ends[member], self._states[member] = end, state
 
-    def place(self) -> GroupStreamPosition:
+    def position(self) -> GroupStreamPosition:
         """Returns the new position; the begin itself if no member moved."""
         if not self._ends:
             return self._begin
@@ -144,24 +144,25 @@ class GroupStream:
         return any(each.reads_alone for each in self._streams.values())
 
     def take(
-        self, place: GroupStreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+        self, position: GroupStreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> tuple[tuple[Run, ...] | None, GroupStreamPosition]:
         deadline = time.monotonic() + timeout_seconds
         while True:
             views = {
-                name: each.look(place.members[name].place, bytes_max) for name, each in sorted(self._streams.items())
+                name: each.look(position.members[name].window_position, bytes_max)
+                for name, each in sorted(self._streams.items())
             }
             self._hear(views)
-            place = place.restarted([name for name, view in views.items() if view.ahead.anew])
-            runs, end = self._merged(views, place, bytes_max)
-            if end is not place:
+            position = position.restarted([name for name, view in views.items() if view.ahead.anew])
+            runs, end = self._merged(views, position, bytes_max)
+            if end is not position:
                 return runs or None, end
             self._refuse_lost(views[self.waits_for])
             left = deadline - time.monotonic()
             if given_up() or left <= 0:
-                return None, place
+                return None, position
             waited = self.waits_for
-            self._streams[waited].wait(place.members[waited].place, min(left, LOOK_SECONDS), given_up)
+            self._streams[waited].wait(position.members[waited].window_position, min(left, LOOK_SECONDS), given_up)
 
     def wake(self) -> None:
         for each in self._streams.values():
@@ -172,11 +173,11 @@ class GroupStream:
             each.close()
 
     def _merged(
-        self, views: Mapping[str, View], place: GroupStreamPosition, bytes_max: int
+        self, views: Mapping[str, View], position: GroupStreamPosition, bytes_max: int
     ) -> tuple[tuple[Run, ...], GroupStreamPosition]:
         """Returns runs up to one batch, and the position after them; the unchanged position if the first decision is to wait."""
         ahead = {name: _counted(view) for name, view in views.items()}
-        runs, moved, left = list[Run](), GroupProgress(place), bytes_max
+        runs, moved, left = list[Run](), GroupProgress(position), bytes_max
         while left > 0 and len(runs) < RUNS_MAX:
             known = {
                 name: Known(each.times, views[name].clock_us, moved.begun(name), name in self.absent)
@@ -195,7 +196,7 @@ class GroupStream:
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if (end := moved.place()) is not place:  # The part before them is handed out first.
+                if (end := moved.position()) is not position:  # The part before them is handed out first.
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(count)
@@ -206,7 +207,7 @@ class GroupStream:
             left -= size_of(pieces)
             if is_all:
                 break  # The next transactions are unknown before the next check.
-        return tuple(runs), moved.place()
+        return tuple(runs), moved.position()
 
     def _hear(self, views: Mapping[str, View]) -> None:
         now, before = self._clock(), self._looked_at

@@ -120,34 +120,34 @@ class MemberStream:
         """The settings that decode the rows which `chosen` returned last; the defaults if nothing was read yet."""
         return self._read[0].forms if self._read is not None else Forms()
 
-    def look(self, place: WindowPosition, bytes_max: int) -> View:
+    def look(self, position: WindowPosition, bytes_max: int) -> View:
         """Returns what is available, without waiting. Raises nothing: the view contains the error if nothing can be read."""
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
             self.close()  # Nobody needs the consumer's own stream any more.
-            return View(Ahead((), place, NOTHING), trouble=error)
+            return View(Ahead((), position, NOTHING), trouble=error)
         try:
             feed = self._feed(here)
             own = feed.own
             # The clock is asked before the reading: if the reading then finds nothing, nothing exists up to this time.
-            at = own.place() if own is not None else here.consumers.place()
-            reading = feed.read(place, bytes_max, 0.0, _never)
+            at = own.stream_state() if own is not None else here.consumers.stream_state()
+            reading = feed.read(position, bytes_max, 0.0, _never)
         except SluiceError as error:
-            return View(Ahead((), place, NOTHING), trouble=error)
+            return View(Ahead((), position, NOTHING), trouble=error)
         newest_us = here.clock.newest_us
         if reading is not None and reading.pieces:
             return View(ahead_of(reading), newest_us=newest_us)
         clock_us = here.clock.reached_us(at) if reading is not None and feed.own is own else 0
         trouble = "" if clock_us else here.clock.trouble or here.consumers.trouble()
-        return View(Ahead((), place, NOTHING), clock_us, newest_us, clock_trouble=trouble)
+        return View(Ahead((), position, NOTHING), clock_us, newest_us, clock_trouble=trouble)
 
-    def wait(self, place: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
+    def wait(self, position: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
         """Waits until more may be available, at most for that time."""
         self._woken.clear()
         try:
             feed = self._feed(self._members.here(self.name))
-            reading = feed.read(place, 1, seconds, given_up)
+            reading = feed.read(position, 1, seconds, given_up)
         except SluiceError:
             reading = None
         if reading is None and not given_up():

@@ -21,30 +21,30 @@ FROM_ITS_PLACE_ON = frozenset(
 )
 
 
-def holds_at(record: HistoryRecord, place: Position) -> bool:
+def holds_at(record: HistoryRecord, position: Position) -> bool:
     """Returns whether a reader that has everything up to a position has passed the record. Raises ValueError if an executed set cannot be
     parsed.
     """
     at = record.position
-    if at.counts_as(place) or not (at.gtid_set and place.gtid_set):
-        return at.order_key <= place.order_key
-    if not has_executed(place.gtid_set, at.gtid_set):
+    if at.counts_as(position) or not (at.gtid_set and position.gtid_set):
+        return at.order_key <= position.order_key
+    if not has_executed(position.gtid_set, at.gtid_set):
         return False
-    return record.kind in FROM_ITS_PLACE_ON or not has_executed(at.gtid_set, place.gtid_set)
+    return record.kind in FROM_ITS_PLACE_ON or not has_executed(at.gtid_set, position.gtid_set)
 
 
-def needed(records: Sequence[HistoryRecord], places: Iterable[Position]) -> list[HistoryRecord]:
+def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
     """Returns the records that are needed to continue from one of the positions: those that do not apply there yet, and, of the others, the
     last one per table, database and server.
     """
-    comparable, others = _by_numbering(records, places)
+    comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()
     for keys in comparable:
         kept |= _needed_in_order(records, keys)
-    for place in others:
+    for position in others:
         last: dict[RecordSubject, int] = {}
         for index, record in enumerate(records):
-            if holds_at(record, place):
+            if holds_at(record, position):
                 last[subject_of(record)] = index
             else:
                 kept.add(index)
@@ -53,15 +53,15 @@ def needed(records: Sequence[HistoryRecord], places: Iterable[Position]) -> list
 
 
 def _by_numbering(
-    records: Sequence[HistoryRecord], places: Iterable[Position]
+    records: Sequence[HistoryRecord], positions: Iterable[Position]
 ) -> tuple[list[list[int]], list[Position]]:
     """Groups positions into sequences of ascending order keys, and those that must be compared with each record one by one.
 
     In a group order keys decide about all records: each is in the same numbering of files, or has no executed set.
     """
     groups: dict[tuple[int, str], dict[int, Position]] = {}
-    for place in places:
-        groups.setdefault((place.epoch, place.server_uuid), {})[place.order_key] = place
+    for position in positions:
+        groups.setdefault((position.epoch, position.server_uuid), {})[position.order_key] = position
     numberings = {
         (each.position.epoch, each.position.server_uuid): each.position for each in records if each.position.gtid_set
     }

@@ -21,12 +21,12 @@ EVENTS_BEHIND_MAX = 5000  # The most events between the position and the end; re
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
-def schema_now(session: Connection[Any], database: str, table: str, place: str) -> TableSchema | None:
+def schema_now(session: Connection[Any], database: str, table: str, position: str) -> TableSchema | None:
     """Returns the table's schema after the statement whose event ends at `place` (a Position as text); None if it is unknown.
 
     Raises pymysql.MySQLError if the server refuses.
     """
-    place_file, _, rest = place.rpartition(":")
+    place_file, _, rest = position.rpartition(":")
     offset = int(rest.partition("@")[0])
     with session.cursor(Cursor) as cursor:
         before = _of_table(session, database, table)

@@ -56,12 +56,12 @@ class Fake:
             MemoryLedger(),
             ConsumerStreams(
                 live=self.window,
-                open_own=lambda _reader, _place: ReadAlone(self.read_alone, START),
+                open_own=lambda _reader, _position: ReadAlone(self.read_alone, START),
                 held_up=lambda: False,
             ),
             server_filter=TableFilter(),
             wants=lambda _tables, _shown: lambda _statement: False,
-            source=LiveSource(place=self.place),
+            source=LiveSource(stream_state=self.stream_state),
         )
         self.clock = StillClock(self.name, self)
 
@@ -83,7 +83,7 @@ class Fake:
             self.end = end_position(block, block.transaction_count - 1)
         self.held.clear()
 
-    def place(self) -> StreamState:
+    def stream_state(self) -> StreamState:
         return StreamState(position=self.end, file=self.end.file, offset=self.end.offset, bytes=0)
 
     def ask(self) -> ClockAnswer:

@@ -37,8 +37,8 @@ class Member:
 
 def in_order(members: dict[str, Member]) -> list[Transaction]:
     """By time and name; within a member as in its stream."""
-    keys = [(time, name, place) for name, each in members.items() for place, time in enumerate(each.effective())]
-    return [(name, place) for _, name, place in sorted(keys)]
+    keys = [(time, name, index) for name, each in members.items() for index, time in enumerate(each.effective())]
+    return [(name, index) for _, name, index in sorted(keys)]
 
 
 def handed_out(members: dict[str, Member]) -> list[Transaction]:
@@ -46,7 +46,7 @@ def handed_out(members: dict[str, Member]) -> list[Transaction]:
     found: list[Transaction] = []
     while isinstance(turn := decide({name: each.known() for name, each in members.items()}), NextTransactions):
         each = members[turn.member]
-        found += [(turn.member, each.taken + place) for place in range(turn.count)]
+        found += [(turn.member, each.taken + index) for index in range(turn.count)]
         each.taken += turn.count
         assert each.taken <= each.arrived
     return found

@@ -102,9 +102,9 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
 
     def expected(self) -> list[Row]:
         keys = [
-            (time, name, place, numbers)
+            (time, name, index, numbers)
             for name, fake in self.group.fakes.items()
-            for place, (time, numbers) in enumerate(fake.transactions)
+            for index, (time, numbers) in enumerate(fake.transactions)
         ]
         return [(name, number) for _, name, _, numbers in sorted(keys) for number in numbers]
 

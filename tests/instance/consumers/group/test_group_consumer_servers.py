@@ -89,7 +89,7 @@ class House:
     def kept(self, ends: dict[str, tuple[str, int]]) -> bool:
         """Whether the ledger's cursor is past these ends."""
         (consumer,) = read_ledger(self.root / "data" / "engine" / "all").group_consumers
-        places = {name: (place.file, place.offset) for name, place in consumer.cursor.members}
+        places = {name: (position.file, position.offset) for name, position in consumer.cursor.members}
         return all(places[name] >= end for name, end in ends.items())
 
     def client(self) -> CanalClient:

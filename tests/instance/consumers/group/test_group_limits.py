@@ -31,10 +31,10 @@ def test_group_only_the_newest_answers_of_a_clock_are_remembered() -> None:
     member = clock.MemberClock("east", fake)
     fake.write(1, now_us=1)
     member.ask()
-    early = fake.place()
+    early = fake.stream_state()
     assert member.reached_us(early) == 1
     for now_us in range(2, 2 + clock.ANSWERS_MAX):
         fake.write(1, now_us=now_us)
         member.ask()
     assert member.reached_us(early) == 0, "its answer was forgotten"
-    assert member.reached_us(fake.place()) == member.newest_us
+    assert member.reached_us(fake.stream_state()) == member.newest_us

@@ -24,8 +24,10 @@ def at(offset: int, executed: int, *, epoch: int = 1) -> Position:
     return Position(epoch=epoch, file="b.000001", offset=offset, gtid_set=gtid_set, server_uuid=server)
 
 
-def record(kind: RecordKind, place: Position, table: str = "orders") -> HistoryRecord:
-    return HistoryRecord(kind=kind, position=place, database="shop", table="" if kind is RecordKind.SERVER else table)
+def record(kind: RecordKind, position: Position, table: str = "orders") -> HistoryRecord:
+    return HistoryRecord(
+        kind=kind, position=position, database="shop", table="" if kind is RecordKind.SERVER else table
+    )
 
 
 STATEMENT = record(RecordKind.DDL, at(900, 5))  # the sixth transaction
@@ -42,8 +44,8 @@ STATEMENT = record(RecordKind.DDL, at(900, 5))  # the sixth transaction
         (at(100, 0, epoch=2), True),
     ],
 )
-def test_ddl_a_statement_holds_for_who_has_executed_it(place: Position, *, holds: bool) -> None:
-    assert holds_at(STATEMENT, place) == holds
+def test_ddl_a_statement_holds_for_who_has_executed_it(position: Position, *, holds: bool) -> None:
+    assert holds_at(STATEMENT, position) == holds
 
 
 @pytest.mark.parametrize("kind", [RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT])
@@ -69,13 +71,13 @@ def test_ddl_all_that_anyone_goes_on_from_is_kept() -> None:
     assert needed(records, [lake, at(9000, 6, epoch=2)]) == [server, first, second, third]
 
 
-def plainly_needed(records: list[HistoryRecord], places: list[Position]) -> list[HistoryRecord]:
+def plainly_needed(records: list[HistoryRecord], positions: list[Position]) -> list[HistoryRecord]:
     """The rule as it is defined: each record is held against each position."""
     kept: set[int] = set()
-    for place in places:
+    for position in positions:
         last = dict[tuple[bool, str, str], int]()
         for index, each in enumerate(records):
-            if holds_at(each, place):
+            if holds_at(each, position):
                 last[each.kind is RecordKind.SERVER, each.database, each.table] = index
             else:
                 kept.add(index)
@@ -97,8 +99,8 @@ histories = st.lists(
 
 
 @given(histories, st.lists(positions))
-def test_ddl_what_is_kept_is_what_each_position_needs(records: list[HistoryRecord], places: list[Position]) -> None:
-    assert needed(records, places) == plainly_needed(records, places)
+def test_ddl_what_is_kept_is_what_each_position_needs(records: list[HistoryRecord], positions: list[Position]) -> None:
+    assert needed(records, positions) == plainly_needed(records, positions)
 
 
 @pytest.mark.scale
@@ -106,7 +108,7 @@ def test_ddl_what_is_kept_is_what_each_position_needs(records: list[HistoryRecor
 def test_ddl_many_positions_cost_no_more_than_many_records() -> None:
     """Number 27: each position was held against each record, 9 s at a start with 3 000 tables whose snapshots were open."""
     records = [record(RecordKind.SNAPSHOT, at(100 * n, n), f"t{n}") for n in range(1, 1001)]
-    places = [at(100 * n + 50, n) for n in range(1, 1001)]
+    positions = [at(100 * n + 50, n) for n in range(1, 1001)]
     with counted() as found:
-        assert needed(records, places) == records
+        assert needed(records, positions) == records
     assert found.calls < 50 * len(records)
