@@ -7,7 +7,15 @@ other programs.
 
 It needs only `protobuf`; in addition `pyarrow` for Arrow and `kazoo` for a cluster. docs/canal.md has examples."""
 
-from sluice.canal_client.batch import Batch, Change, Place, RowChange, Statement, TransactionBegin, TransactionEnd
+from sluice.canal_client.batch import (
+    Batch,
+    Change,
+    EntryPosition,
+    RowChange,
+    Statement,
+    TransactionBegin,
+    TransactionEnd,
+)
 from sluice.canal_client.client import CanalClient, ClientSettings
 from sluice.canal_client.errors import (
     BatchGoneError,
@@ -29,7 +37,7 @@ __all__ = [
     "CanalServerError",
     "Change",
     "ClientSettings",
-    "Place",
+    "EntryPosition",
     "RowChange",
     "Statement",
     "TransactionBegin",

@@ -24,7 +24,7 @@ NOTHING = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EntryPosition:
     """A position in the binlog and its time. `offset`: that of the event's first byte. `time`: by the source's clock."""
 
     file: str
@@ -48,7 +48,7 @@ class RowChange:
     after: dict[str, Any] | None
     key: tuple[str, ...]
     updated: frozenset[str]
-    position: Place
+    position: EntryPosition
 
     @property
     def row(self) -> dict[str, Any]:
@@ -65,19 +65,19 @@ class Statement:
     table: str
     sql: str
     ddl: bool
-    position: Place
+    position: EntryPosition
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionBegin:
     thread: int
-    position: Place
+    position: EntryPosition
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
     transaction: str
-    position: Place
+    position: EntryPosition
 
 
 Change = RowChange | Statement | TransactionBegin | TransactionEnd
@@ -121,11 +121,11 @@ class Batch:
             if entry.entryType == EntryType.TRANSACTIONBEGIN:
                 yield TransactionBegin(
                     thread=messages.TransactionBegin.FromString(entry.storeValue).threadId,
-                    position=place_of(entry.header),
+                    position=position_of(entry.header),
                 )
             elif entry.entryType == EntryType.TRANSACTIONEND:
                 ended = messages.TransactionEnd.FromString(entry.storeValue)
-                yield TransactionEnd(transaction=ended.transactionId, position=place_of(entry.header))
+                yield TransactionEnd(transaction=ended.transactionId, position=position_of(entry.header))
             elif entry.entryType == EntryType.ROWDATA:
                 yield from _changes(entry)
 
@@ -140,8 +140,8 @@ class Batch:
         return tables_of(self.entries)
 
 
-def place_of(header: Any) -> Place:
-    return Place(
+def position_of(header: Any) -> EntryPosition:
+    return EntryPosition(
         file=header.logfileName,
         offset=header.logfileOffset,
         time=EPOCH + dt.timedelta(milliseconds=header.executeTime),
@@ -151,7 +151,7 @@ def place_of(header: Any) -> Place:
 
 def _changes(entry: Any) -> Iterator[Change]:
     header, change = entry.header, messages.row_change(entry)
-    kind, position = EventType(change.eventType), place_of(header)
+    kind, position = EventType(change.eventType), position_of(header)
     if kind not in ROWS or change.sql:
         yield Statement(
             kind=kind.name,

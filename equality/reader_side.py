@@ -51,7 +51,7 @@ class ReaderSide(SourceSide):
             identity = str(self._connection.rows("SELECT @@server_uuid AS identity")[0]["identity"])
         there = self._cursor()
         if there is not None and there.server_uuid == identity:  # The replica was promoted, and the stream reads it.
-            return super().place()
+            return super().end()
         return BinlogEnd(server_uuid=identity, file="", offset=0, gtid_set=self._executed())
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:

@@ -103,12 +103,12 @@ def newest_row(log: deltalake.DeltaTable, at: dt.datetime | None = None) -> dict
 
     Each row contains the names of all tables, so they are read from one row only. Raises DeltaError.
     """
-    places: Any = pa.table(log.scan(columns=["order_key", "commit_time", "published_at"]))
+    published: Any = pa.table(log.scan(columns=["order_key", "commit_time", "published_at"]))
     if at is not None:
-        places = places.filter(pc.less_equal(places["commit_time"], pa.scalar(at, pa.timestamp("us", "UTC"))))
-    if not places.num_rows:
+        published = published.filter(pc.less_equal(published["commit_time"], pa.scalar(at, pa.timestamp("us", "UTC"))))
+    if not published.num_rows:
         return None
-    newest = places.sort_by([("order_key", "descending"), ("published_at", "descending")]).slice(0, 1).to_pylist()[0]
+    newest = published.sort_by([("order_key", "descending"), ("published_at", "descending")]).slice(0, 1).to_pylist()[0]
     rows = pa.table(log.scan(predicate=f"order_key = {newest['order_key']}")).to_pylist()
     return max(rows, key=lambda row: row["published_at"])
 

@@ -63,13 +63,13 @@ def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[
 
     def act(table: CatalogTable) -> None:
         there = _location(session, table)
-        if there is not None and same_place(there, table.path):
+        if there is not None and same_location(there, table.path):
             session.sql(f"DROP TABLE {table.quoted}")
 
     return _each(tables, act)
 
 
-def same_place(one: str, other: str) -> bool:
+def same_location(one: str, other: str) -> bool:
     """Returns whether two locations are the same, whether Spark, Hadoop or deltalake wrote the URL."""
     return _plain(one) == _plain(other)
 
@@ -89,9 +89,9 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
 def _register(session: LakeSession, table: CatalogTable, storage_options: Mapping[str, str]) -> None:
     session.sql(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
     there = _location(session, table)
-    if there is not None and same_place(there, table.path):
+    if there is not None and same_location(there, table.path):
         return
-    if there is not None and not (table.before and same_place(there, table.before)):
+    if there is not None and not (table.before and same_location(there, table.before)):
         raise ValueError(
             f"the catalog has another table of this name ({there}): remove it there, or set catalog.schema or "
             "catalog.table in conf/sluice.yaml"

@@ -322,25 +322,25 @@ def _is_ahead(theirs: Mapping[str, Any], writer: LakeWriter) -> bool:
     return _text(end) != _text(writer.end)
 
 
-def _lies_after(place: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
+def _lies_after(position: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
     """Returns whether a position is after the start of a batch."""
-    if _epoch(place) != _epoch(start):
-        return _epoch(place) > _epoch(start)
-    return _within(place) > _within(start)
+    if _epoch(position) != _epoch(start):
+        return _epoch(position) > _epoch(start)
+    return _within(position) > _within(start)
 
 
-def _within(place: Mapping[str, Any]) -> tuple[int, str, int]:
+def _within(position: Mapping[str, Any]) -> tuple[int, str, int]:
     """Returns a sort key for positions of one epoch. File numbers may grow by a digit, so the length of the name is compared first."""
-    file = str(place.get("file") or "")
-    return len(file), file, int(place.get("offset") or 0)
+    file = str(position.get("file") or "")
+    return len(file), file, int(position.get("offset") or 0)
 
 
-def _epoch(place: Mapping[str, Any]) -> int:
-    return int(place.get("epoch") or 0)
+def _epoch(position: Mapping[str, Any]) -> int:
+    return int(position.get("epoch") or 0)
 
 
-def _text(place: Mapping[str, Any]) -> str:
-    return f"{place.get('file')}:{place.get('offset')}@{place.get('epoch')}"
+def _text(position: Mapping[str, Any]) -> str:
+    return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"
 
 
 def our_record(commit: Mapping[str, Any]) -> Mapping[str, Any]:

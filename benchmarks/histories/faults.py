@@ -34,7 +34,7 @@ class Crash(BaseException):
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault at the `nth` call (from 1) to `place` during its step."""
+    """A fault at the `nth` call (from 1) to `part` during its step."""
 
     part: Place
     nth: int

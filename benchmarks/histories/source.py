@@ -240,7 +240,7 @@ def _events(transaction: Transaction, at: int) -> list[bytes]:
     offset = at
 
     def write(event: bytes) -> None:
-        nonlocal place
+        nonlocal offset
         events.append(event)
         offset += len(event)
 

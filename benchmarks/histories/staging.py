@@ -92,8 +92,8 @@ def _take(part: BlockSlice, tables: dict[str, _Table]) -> None:
         begin = int(block.event_offset[event])
         content = block.buffer[begin : begin + int(block.event_length[event])].tobytes()
         table = tables.setdefault(name, _Table())
-        place = order_key(block.epoch, file_number(block.file), int(block.event_place[event]))
-        table.images += _images(content, name, place, len(table.images))
+        key = order_key(block.epoch, file_number(block.file), int(block.event_place[event]))
+        table.images += _images(content, name, key, len(table.images))
 
 
 def _images(content: bytes, table: str, order_key: int, row: int) -> list[Image]:

@@ -30,17 +30,17 @@ def folds_case(location: str) -> bool:
     """Returns whether a folder is on a file system that ignores upper and lower case in names. Object stores do not ignore it."""
     if is_in_a_store(location):
         return False
-    place = next(
+    folder = next(
         (each for each in (Path(location), *Path(location).parents) if each.exists() and _has_case(each)), None
     )
     try:
-        return place is not None and place.samefile(place.with_name(place.name.swapcase()))
+        return folder is not None and folder.samefile(folder.with_name(folder.name.swapcase()))
     except OSError:
         return False
 
 
-def _has_case(place: Path) -> bool:
-    return place.name.swapcase() != place.name
+def _has_case(folder: Path) -> bool:
+    return folder.name.swapcase() != folder.name
 
 
 class CatalogConfig(Strict):

@@ -76,8 +76,8 @@ class ShardsConfig(Strict):
                 ) from None
             if filled == template and word == "name":
                 raise ValueError(f"name: {template!r} is the same for each shard; it must differ for each shard")
-        place = self.into.split("/")
-        if self.into.startswith(("/", "_sluice")) or not {"", ".", ".."}.isdisjoint(each.strip() for each in place):
+        parts = self.into.split("/")
+        if self.into.startswith(("/", "_sluice")) or not {"", ".", ".."}.isdisjoint(each.strip() for each in parts):
             raise ValueError(f"into: {self.into!r} must be a path below the lake, such as shop/orders")
         return self
 

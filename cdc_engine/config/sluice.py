@@ -376,8 +376,8 @@ def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, T
     if not above:
         return f"{_names(those)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"
     return (
-        f"{_names(those)} has the Delta path {location}, which is inside {within}, the path of {_names(above)}, whose VACUUM would remove its "
-        f"files: {OTHER_PATH}"
+        f"{_names(those)} has the Delta path {location}, which is inside {within}, the path of {_names(above)}, whose VACUUM would "
+        f"remove its files: {OTHER_PATH}"
     )
 
 

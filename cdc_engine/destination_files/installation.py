@@ -23,7 +23,7 @@ POLL_SECONDS = 0.1
 
 
 def installation_id(location: Location) -> str:
-    """Returns the id, creating it if there is none. `place`: the location of any destination. Raises MetaError."""
+    """Returns the id, creating it if there is none. `location`: the location of any destination. Raises MetaError."""
     if known := known_installation_id(location):
         return known
     records, lock, deadline = (

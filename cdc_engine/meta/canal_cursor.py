@@ -30,7 +30,7 @@ class CanalCursor:
 
 def to_text(position: Position, host: str, port: int) -> str:
     """Returns the cursor's JSON. `host`, `port`: the source's."""
-    place = {
+    record = {
         "gtid": position.gtid_set,
         "included": False,
         "journalName": position.file,
@@ -39,35 +39,35 @@ def to_text(position: Position, host: str, port: int) -> str:
         "timestamp": position.time_us // 1000,
     }
     identity = {"slaveId": -1, "sourceAddress": {"address": host, "port": port}}
-    return json.dumps({"@type": CLASS, "identity": identity, "postion": place}, separators=(",", ":"))
+    return json.dumps({"@type": CLASS, "identity": identity, "postion": record}, separators=(",", ":"))
 
 
 def from_text(text: str) -> CanalCursor:
     """Reads the JSON that `to_text` or Canal wrote. Raises ValueError with what is wrong."""
     record = json.loads(text)
-    place = record.get("postion") if isinstance(record, dict) else None
-    if not isinstance(place, dict):
+    position = record.get("postion") if isinstance(record, dict) else None
+    if not isinstance(position, dict):
         raise ValueError("it has no position (Canal's spelling: postion)")
     cursor = CanalCursor(
-        file=_word(place, "journalName"),
-        offset=_number(place, "position"),
-        gtid_set=_word(place, "gtid"),
-        time_ms=_number(place, "timestamp"),
+        file=_word(position, "journalName"),
+        offset=_number(position, "position"),
+        gtid_set=_word(position, "gtid"),
+        time_ms=_number(position, "timestamp"),
     )
     if not cursor.file and not cursor.gtid_set:
         raise ValueError("it names neither a file nor a GTID set")
     return cursor
 
 
-def _word(place: dict[str, Any], name: str) -> str:
-    value = place.get(name) or ""
+def _word(position: dict[str, Any], name: str) -> str:
+    value = position.get(name) or ""
     if not isinstance(value, str):
         raise ValueError(f"{name} is {value!r}, not a string")
     return value
 
 
-def _number(place: dict[str, Any], name: str) -> int:
-    value = place.get(name) or 0
+def _number(position: dict[str, Any], name: str) -> int:
+    value = position.get(name) or 0
     if type(value) is not int or value < 0:
         raise ValueError(f"{name} is {value!r}, but must be an integer of at least 0")
     return value

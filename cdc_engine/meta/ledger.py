@@ -101,7 +101,7 @@ class Ledger:
         """Returns the group's consumer with this number, None if there is none."""
         return next((each for each in self.group_consumers if each.client_id == client_id), None)
 
-    def places_of(self, member: str) -> tuple[Position, ...]:
+    def positions_of(self, member: str) -> tuple[Position, ...]:
         """Returns the positions of the group's consumers in one member's stream."""
         found = (each.cursor.of(member) for each in self.group_consumers)
         return tuple(position for position in found if position is not None)
@@ -127,7 +127,7 @@ class Ledger:
         after it. Raises MetaError if there is no start.
         """
         resume = self.resume_position
-        if start is not None and resume is not None and _place(start) != _place(resume):
+        if start is not None and resume is not None and _coordinates(start) != _coordinates(resume):
             raise NotContinuousError(
                 f"the batch from {start} does not begin at {resume}, where the last one ends: {READ_AGAIN}"
             )
@@ -211,7 +211,7 @@ class Ledger:
             )
         taken = dataclasses.replace(there, appendable=False)
         if longer is not None:
-            if start is not None and _place(start) != _place(there.end):
+            if start is not None and _coordinates(start) != _coordinates(there.end):
                 raise NotContinuousError(
                     f"changes from {start} on do not follow the batch up to {there.end}: {READ_AGAIN}"
                 )
@@ -391,5 +391,5 @@ def _stays(stop: StoppedTable, cursor: Position, resumed: Collection[str]) -> bo
     return stop.state in UNTIL_ASKED and stop.name not in resumed
 
 
-def _place(position: Position) -> tuple[int, str, int]:
+def _coordinates(position: Position) -> tuple[int, str, int]:
     return position.epoch, position.file, position.offset

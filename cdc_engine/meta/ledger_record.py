@@ -95,8 +95,12 @@ def _outstanding(record: Any) -> OutstandingBatch:
     fields = _checked(OutstandingBatch, {"appendable": False, "first_end": -1, **record})
     if not all(isinstance(table, str) for table in fields["tables"]):
         raise ValueError("tables of a batch are not strings")
-    places = {"start": _position(fields["start"]), "end": _position(fields["end"]), "tables": tuple(fields["tables"])}
-    batch = OutstandingBatch(**{**fields, **places})
+    positions = {
+        "start": _position(fields["start"]),
+        "end": _position(fields["end"]),
+        "tables": tuple(fields["tables"]),
+    }
+    batch = OutstandingBatch(**{**fields, **positions})
     return dataclasses.replace(batch, first_end=batch.end.order_key) if batch.first_end < 0 and batch.path else batch
 
 

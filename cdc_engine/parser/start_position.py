@@ -67,7 +67,7 @@ class Lost:
     """The decision that continuity cannot be proven. `options`: what an operator may safely do. `not_yet`: another server may still receive
     what it lacks.
 
-    `only_time`: it is another server, and only the clock finds a position in it (`places.by_time`). `purged`: the server had what
+    `only_time`: it is another server, and only the clock finds a position in it (`positions.by_time`). `purged`: the server had what
     follows, and an archive of its files may still have it (`archived`).
     """
 

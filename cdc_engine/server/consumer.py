@@ -81,7 +81,7 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
     def take(
         self, position: PositionT, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> tuple[Content_co | None, PositionT]:
-        """Returns what follows `place`, and the position of its end. None: there is nothing for this consumer up to the returned
+        """Returns what follows `position`, and the position of its end. None: there is nothing for this consumer up to the returned
         position. Raises SluiceError.
         """
 

@@ -23,7 +23,7 @@ GZIPPED = (".gz", ".tgz")
 
 
 class Archive:
-    """An archive of binlog files. `place`: a folder, or a URL that pyarrow supports, such as s3://bucket/prefix?region=eu-central-1."""
+    """An archive of binlog files. `location`: a folder, or a URL that pyarrow supports, such as s3://bucket/prefix?region=eu-central-1."""
 
     def __init__(self, location: str) -> None:
         self.location = location

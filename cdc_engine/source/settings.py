@@ -79,7 +79,7 @@ class SecretConfig(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_place(self) -> SecretConfig:
+    def _exactly_one(self) -> SecretConfig:
         if [bool(self.env), self.file is not None, bool(self.command)].count(True) != 1:
             raise ValueError("set env, the name of an environment variable, file or command: one of them")
         _ = self.location
@@ -221,7 +221,7 @@ class StartConfig(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_place(self) -> StartConfig:
+    def _exactly_one(self) -> StartConfig:
         ways = [bool(self.file or self.time), bool(self.gtid_set), self.earliest]
         if (
             ways.count(True) > 1

@@ -104,4 +104,4 @@ class BackedEventStore(MemoryEventStore):
             if dropped:
                 self._forget_open()
             self._take(block, stored)
-            self._reader.go_to(self._log.end_place)
+            self._reader.go_to(self._log.end_offset)

@@ -98,10 +98,10 @@ def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
     """Yields new lines until `stopping` is set. A file that was created again is read from its beginning."""
-    places = {file: file.stat().st_size for file in _logs(config)}
+    offsets = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
-        for file, offset in list(places.items()):
-            text, places[file] = _since(file, offset)
+        for file, offset in list(offsets.items()):
+            text, offsets[file] = _since(file, offset)
             yield from (line for line in text.splitlines() if concerns(line, name))
 
 

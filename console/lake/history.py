@@ -26,7 +26,7 @@ from sluice.orchestration.base.lake_settings import storage_options
 from sluice.spark_jobs.errors import unreadable_log
 from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedInterval, batches, read_commit
 
-_PLACE = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")
+_POSITION = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")
 Match = Callable[[CommittedInterval], bool]
 
 
@@ -99,8 +99,8 @@ def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterva
     if word.isdigit():
         version = int(word)
         return [each for each in history if each.version_before < version <= each.version]
-    if place := _PLACE.fullmatch(word):
-        return [each for each in history if each.streamed and _has_place(each, place)][:1]
+    if position := _POSITION.fullmatch(word):
+        return [each for each in history if each.streamed and _contains(each, position)][:1]
     if match := _gtid(word):
         return [each for each in history if each.streamed and match(each)]
     try:
@@ -111,15 +111,15 @@ def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterva
     return [each for each in history if each.streamed and 0 < each.first_commit_time_us <= time_us][:1]
 
 
-def _has_place(interval: CommittedInterval, place: re.Match[str]) -> bool:
+def _contains(interval: CommittedInterval, position: re.Match[str]) -> bool:
     """Returns whether a position is after the interval's start and not after its end."""
-    wanted = file_number(place["file"]), int(place["offset"])
-    if place["epoch"] is not None and int(place["epoch"]) != interval.epoch:
+    wanted = file_number(position["file"]), int(position["offset"])
+    if position["epoch"] is not None and int(position["epoch"]) != interval.epoch:
         return False
-    return _place(interval.start) < wanted <= _place(interval.end)
+    return _file_and_offset(interval.start) < wanted <= _file_and_offset(interval.end)
 
 
-def _place(position: Any) -> tuple[int, int]:
+def _file_and_offset(position: Any) -> tuple[int, int]:
     file = str(position.get("file") or "")
     return (file_number(file) if file else 0), int(position.get("offset") or 0)
 
@@ -135,8 +135,8 @@ def _gtid(word: str) -> Match | None:
 
     def match(interval: CommittedInterval) -> bool:
         sets: list[Any] = [
-            parse_executed(str(place.get("gtid_set") or ""), mariadb=mariadb)
-            for place in (interval.start, interval.end)
+            parse_executed(str(position.get("gtid_set") or ""), mariadb=mariadb)
+            for position in (interval.start, interval.end)
         ]
         return bool(sets[1].contains(wanted) and not sets[0].contains(wanted))
 
@@ -162,8 +162,8 @@ def render(history: Sequence[CommittedInterval]) -> Table:
             _hand(each),
             _changes(each),
             f"+{each.rows_inserted} ~{each.rows_updated} -{each.rows_deleted}",
-            place_text(each.start),
-            place_text(each.end),
+            position_text(each.start),
+            position_text(each.end),
             f"{moment(each.first_commit_time_us)} to {moment(each.last_commit_time_us)[11:]}" if each.ours else "",
             each.run[:8],
         )
@@ -190,7 +190,7 @@ def _changes(interval: CommittedInterval) -> str:
     return changes if interval.kind == "changes" else f"{interval.kind}: {changes}"
 
 
-def place_text(position: Any) -> str:
+def position_text(position: Any) -> str:
     """Returns `file:offset@epoch`; empty without a position."""
     return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}" if position else ""
 

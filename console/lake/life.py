@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from rich.table import Table
 
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.console.lake.history import HistoryTable, moment, place_text
+from sluice.console.lake.history import HistoryTable, moment, position_text
 from sluice.console.toolchain.errors import SetupError
 from sluice.spark_jobs.sql_text import spark_type
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
@@ -219,7 +219,7 @@ def render(steps: Sequence[LifeStep]) -> Table:
             _changed(step, before),
             str(commit.version) if commit else "",
             str(commit.delivery) if commit else "",
-            place_text(commit.end) if commit else "",
+            position_text(commit.end) if commit else "",
             commit.run[:8] if commit else "",
         )
     return shown

@@ -387,7 +387,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         shown.add_row(
             process["name"], str(process["pid"]), str(process["port"] or ""), state, f"{process['rss_mb']} MB"
         )
-    places = Table(
+    positions = Table(
         "destination",
         "state",
         "acked up to",
@@ -412,7 +412,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         )
         rates = (shown_lag(one.lag_seconds), *hours, f"{one.rows_per_second:.0f}")
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
-        places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
+        positions.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
     reading = [
         _reading_line(one.name, each)
         for one in report.destinations
@@ -427,7 +427,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         *problems,
         *warnings,
         shown,
-        places,
+        positions,
         *([groups] if groups else ()),
         *([consumers] if consumers else ()),
         *([Text(f"Dagster's storage has {report.dagster_bytes / 2**20:.0f} MB")] if report.dagster_bytes else ()),

@@ -37,7 +37,7 @@ def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Conso
     try:
         _run_ivy(cache, java, missing, screen)
         for artifact in missing:
-            _place(cache, artifact)
+            _install(cache, artifact)
     except OSError as error:
         raise storage_failed(cache, error, 2 * needed_bytes) from error
     finally:
@@ -63,7 +63,7 @@ def _is_present(cache: Cache, artifact: Artifact) -> bool:
     return True
 
 
-def _place(cache: Cache, artifact: Artifact) -> None:
+def _install(cache: Cache, artifact: Artifact) -> None:
     arrived = cache.incoming / "out" / artifact.file_name
     if not arrived.exists():
         raise _no_network([artifact], "it was not delivered")

@@ -31,7 +31,7 @@ NONE_BUFFERED: Mapping[str, int] = {}
 
 @dataclasses.dataclass(frozen=True)
 class ChangeOrder:
-    """The position of a change: the order key of its transaction, and its sequence number in the batch (`place`). `commit_time`: as
+    """The position of a change: the order key of its transaction, and its sequence number in the batch (`index`). `commit_time`: as
     staged.
     """
 
@@ -195,7 +195,7 @@ class Play:
         self._touched: dict[tuple[str, Values], _Touched] = {}
         # The tables for which `_hide` was called for the current event, with the tables below them.
         self._hidden: set[str] = set()
-        self._place = (-1, -1)
+        self._at = (-1, -1)
         self.derived: dict[str, list[Derived]] = defaultdict(list)
         self.missing: Wanted = defaultdict(set)
         self.errors: dict[str, TableError] = {}
@@ -240,9 +240,9 @@ class Play:
 
     def _carry(self, event: Event) -> None:
         """Applies an event to the child tables depth first, as the server does."""
-        if self._place != (event.at.order_key, event.at.index):
+        if self._at != (event.at.order_key, event.at.index):
             self._touched.clear()
-            self._place = event.at.order_key, event.at.index
+            self._at = event.at.order_key, event.at.index
         self._hidden.clear()
         waiting = [(event.parent, event.old, event.new)]
         begin = True

@@ -26,5 +26,5 @@ def quarantined_by_column(path: str, table: str, storage_options: Mapping[str, s
         raise TableError(
             table, f"the quarantine at {path} cannot be read: {error}; check its disk or object store", own=False
         ) from error
-    places = zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True)
-    return dict(Counter(column for database, short, column in places if f"{database}.{short}" == table))
+    cells = zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True)
+    return dict(Counter(column for database, short, column in cells if f"{database}.{short}" == table))

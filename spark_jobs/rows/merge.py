@@ -101,7 +101,7 @@ def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
     return StagedTable(database=database, table=short, segments=(segment,))
 
 
-def place_of(interval: StagedInterval, name: str, target: TableTarget, storage_options: Mapping[str, str]) -> int:
+def position_of(interval: StagedInterval, name: str, target: TableTarget, storage_options: Mapping[str, str]) -> int:
     """Returns the order key up to which the lake has "database.table". Raises TableError if the Delta log cannot be read."""
     owner = Owner(ledger_id=interval.ledger_id, destination=interval.destination, table=name)
     table = DeltaTable(name, target.path, app_id_of(owner), storage_options)
@@ -142,7 +142,7 @@ def merge_rows(
 
         def merge(name: str) -> TableReport | None:
             rows = tables[name]
-            up_to = place_of(interval, name, rows.target, context.storage_options)
+            up_to = position_of(interval, name, rows.target, context.storage_options)
             segments = interval.changes(staged, name, up_to)
             if rows.read is None and not segments:
                 return None

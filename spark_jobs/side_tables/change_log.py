@@ -70,7 +70,7 @@ def append_read(
     """Appends the rows that a snapshot read, and one row about the snapshot, in one commit, for a table without a current-state table. It
     is done once per app id (`table`).
 
-    `since`: the order key up to which each row has all changes; `place`: as in `append_event`.
+    `since`: the order key up to which each row has all changes; `position`: as in `append_event`.
     """
     if table.applied >= 0:
         return False

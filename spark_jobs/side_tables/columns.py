@@ -83,24 +83,24 @@ class TakenOver:
 
 
 def taken_over(
-    place: MappedColumns,
+    mapped: MappedColumns,
     columns: Sequence[LakeColumn],
     there: Mapping[str, str],
     alterations: Sequence[Alteration] = (),
 ) -> tuple[TakenOver, ...]:
-    """Returns the columns of a history that take values from other columns. `there`: the history's columns before `place.added` were added,
-    as in `placed`.
+    """Returns the columns of a history that take values from other columns. `there`: the history's columns before `mapped.added` were
+    added, as in `placed`.
     """
     renames = {each.new_name.lower(): each.column for each in alterations if each.kind is AlterationKind.RENAME}
     begin = {each.column.lower() for each in alterations if each.kind is AlterationKind.ADD}
     altered = {each.column.lower() for each in alterations if each.kind in ALTERS_TYPE}
-    added = {each.name for each in place.added}
+    added = {each.name for each in mapped.added}
     found = []
     for column in columns:
-        name, ours = column.name.lower(), place.names[column.name]
+        name, ours = column.name.lower(), mapped.names[column.name]
         if name in begin:
             continue
-        others = {ours} if name in renames else set(place.names.values())
+        others = {ours} if name in renames else set(mapped.names.values())
         known = _variants(renames.get(name, name), there, column.type if name in renames else "")
         origins = tuple(each for each in known if each[0] not in others)
         if origins:

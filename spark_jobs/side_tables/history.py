@@ -98,22 +98,22 @@ class History:
         position: tuple[int, int],
         user_metadata: str,
         *,
-        at_place: bool = False,
+        at_position: bool = False,
     ) -> bool:
         """Makes the open versions equal to the current-state table at a version. Their rows were read, not changed. Returns whether
         anything differed.
 
-        `place`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_place`: see
+        `position`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_position`: see
         `Differs`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
         """
         at = mirror.at(version)
-        differed = self._take(at, key, position, user_metadata, at_place=at_place)
+        differed = self._take(at, key, position, user_metadata, at_position=at_position)
         if position[0] > self.table.applied:
             self.table.mark(position[0], user_metadata)
         return differed
 
     def _take(
-        self, at: DeltaTable, key: Sequence[str], position: tuple[int, int], user_metadata: str, *, at_place: bool
+        self, at: DeltaTable, key: Sequence[str], position: tuple[int, int], user_metadata: str, *, at_position: bool
     ) -> bool:
         columns = [
             LakeColumn(name=name, type=kind)
@@ -128,7 +128,7 @@ class History:
             order_key=position[0],
             time_us=position[1],
             deleted=deleted,
-            at_place=at_place,
+            at_position=at_position,
             left=self._left(names),
         )
         commit = dataclasses.replace(self._aside(position[0], user_metadata), reads=True)
@@ -274,12 +274,12 @@ class History:
         commit.
         """
         if self.table.log is None:
-            place = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
-            fields = [pa.field(place.names[column.name], types.field(column.name).type) for column in columns]
+            mapped = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
+            fields = [pa.field(mapped.names[column.name], types.field(column.name).type) for column in columns]
             own = [pa.field(column.name, PERIOD_TYPES[column.name]) for column in PERIOD]
             comment = f"Every version of every row of {self.table.name}, with the time it was valid. Sluice writes it."
             self.table.make(pa.schema([*fields, *own]), {KEY_PROPERTY: json.dumps(list(key))}, comment)
-            return place.names
+            return mapped.names
         self._keep_key(key)
         return self._widen(columns, key, at).names
 
@@ -306,14 +306,14 @@ class History:
         were copied, such rows are searched for.
         """
         there = self._given
-        place = placed(self.table.name, columns, there, [column.name for column in PERIOD])
-        keys = _spelled(place.names, key)
+        mapped = placed(self.table.name, columns, there, [column.name for column in PERIOD])
+        keys = _spelled(mapped.names, key)
         found = [
             each
-            for each in taken_over(place, columns, there, alterations)
+            for each in taken_over(mapped, columns, there, alterations)
             if each.required or (each.column in keys and self._lack([each.column]))
         ]
-        self.table.add(place.added)
+        self.table.add(mapped.added)
         values = {each.column: value for each in found if (value := each.value(_quoted))}
         if values:
             self._take_over(values, at, renames=any(each.renamed for each in found))
@@ -323,7 +323,7 @@ class History:
             why = f"{has}, so a change of a row would not find the version that it ends"
             ways = f"move {self.table.path} away: a new history begins with the current rows"
             raise TableError(self.table.name, f"{why}; {ways}", for_good=True)
-        return place
+        return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
         """Sets columns in the open rows. A rename is applied only once: if two columns swap names, a second time would swap them back."""

@@ -49,8 +49,8 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """A write outside the stream. `folder`: for files that Spark reads. `place`: order key and commit time (µs) of the current-state table.
-    `record`: that of the commits. `fence`: the run's.
+    """A write outside the stream. `folder`: for files that Spark reads. `position`: order key and commit time (µs) of the current-state
+    table. `record`: that of the commits. `fence`: the run's.
     """
 
     session: LakeSession | None

@@ -47,7 +47,7 @@ class HistoryDifference:
     """The differences between a current-state table and the open versions of a history.
 
     `names`: column of the current-state table → column of the history. `key`: columns of the current-state table. `order_key`, `time_us`:
-    the position of the current-state table. `deleted`: a condition that deleted rows of it meet, or empty. `at_place`: all differences
+    the position of the current-state table. `deleted`: a condition that deleted rows of it meet, or empty. `at_position`: all differences
     start at that position, as after another table got this name. `left`: columns of the history that the current-state table lacks,
     because they were dropped or have another type; they get NULL.
     """
@@ -57,7 +57,7 @@ class HistoryDifference:
     order_key: int
     time_us: int
     deleted: str = ""
-    at_place: bool = False
+    at_position: bool = False
     left: tuple[str, ...] = ()
 
     def query(self, mirror: str, history: str, quote: Quote, micros: str) -> str:
@@ -73,7 +73,7 @@ class HistoryDifference:
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
         # Rows that disappeared, or changed without a newer order key, changed at this position at the latest.
-        is_newer = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
+        is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
         closes = {VALID_TO: at_time, TO_KEY: since, CLOSES: "true"}

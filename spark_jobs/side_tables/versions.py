@@ -63,9 +63,9 @@ def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Vers
     chosen = order[last]
     images, codes = images.take(pa.array(chosen)), codes[chosen]
     first = np.r_[True, codes[1:] != codes[:-1]] if len(codes) else np.zeros(0, np.bool_)
-    next_place = np.arange(1, len(codes) + 1)
+    next_index = np.arange(1, len(codes) + 1)
     is_open = np.r_[first[1:], True] if len(codes) else first
-    upto: Any = pa.array(next_place, mask=is_open)
+    upto: Any = pa.array(next_index, mask=is_open)
     times: Any = images[COMMIT_TIME].cast(COMMIT_TIME_TYPE)
     values: dict[str, Any] = {name: images[name] for name in columns}
     values |= {VALID_FROM: times, VALID_TO: times.take(upto), IS_CURRENT: pa.array(is_open)}

@@ -168,7 +168,7 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
             if table.applied < segment.order_key:
                 position = (segment.order_key, segment.commit_time_us)
                 version = mirror.refresh().version
-                given.take(mirror, version, segment.key, position, share.record(segment), at_place=True)
+                given.take(mirror, version, segment.key, position, share.record(segment), at_position=True)
             _leave_old_name(given, share, segment)
         else:
             given.apply(segment, share.record(segment))

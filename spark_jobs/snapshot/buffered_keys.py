@@ -53,7 +53,7 @@ class BufferedKeys:
         return found
 
     def may_be_in(self, group: pq.RowGroupMetaData, index: int) -> bool:
-        """Returns whether a row group may have one of the keys, by the bounds of the key's first column. `place`: that column's index in
+        """Returns whether a row group may have one of the keys, by the bounds of the key's first column. `index`: that column's index in
         the file.
         """
         bounds = group.column(index).statistics

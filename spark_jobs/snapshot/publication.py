@@ -36,7 +36,7 @@ class Publication:
     changes. `rows`: the number of rows in all chunks.
 
     `cascades`: the changes of foreign keys, as `buffered_cascades` keeps them.
-    `place`: the order key up to which everything is merged, or at which a table without a key was read. `since`: the order key up to
+    `order_key`: the order key up to which everything is merged, or at which a table without a key was read. `since`: the order key up to
     which every row is sure to have all changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of
     the commit.
     """
@@ -61,7 +61,7 @@ class Publication:
     @property
     def rows_key(self) -> int:
         """The order key that rows get that were read: `since`, after which all changes are buffered. For a table without a key it is the
-        position at which it was read (`place`).
+        position at which it was read (`order_key`).
         """
         return self.since if self.key else self.order_key
 

@@ -112,25 +112,25 @@ def _has_marks(given: Publication, name: str) -> bool:
 
 def make_of_files(given: Publication, label: int, properties: Mapping[str, str], fence: Fence) -> bool:
     """Creates the table. Returns False if its path is in use, so that Spark must create it. Raises OSError."""
-    place = local_folder(given.target.path)
-    if place is None:
+    folder = local_folder(given.target.path)
+    if folder is None:
         return False
     # A killed run left it.
-    for left in place.parent.glob(f"{glob.escape(_aside(place, ''))}*"):
+    for left in folder.parent.glob(f"{glob.escape(_aside(folder, ''))}*"):
         shutil.rmtree(left, ignore_errors=True)
     wanted = wanted_columns(given.columns, soft_deletes=False)
 
     def fill(folder: Path) -> Contents:
         return _contents(_Filling(given, folder), wanted, int(properties[STATISTICS_PROPERTY]), label)
 
-    aside = _aside(place, given.snapshot_id)
+    aside = _aside(folder, given.snapshot_id)
     return make_table(
         given.target.path, wanted, properties, fill, aside=aside, check=lambda: fence.check(given.owner.table)
     )
 
 
-def _aside(place: Path, snapshot_id: str) -> str:
-    return f".{place.name}.snapshot-{snapshot_id}"
+def _aside(folder: Path, snapshot_id: str) -> str:
+    return f".{folder.name}.snapshot-{snapshot_id}"
 
 
 def _contents(filling: _Filling, wanted: Sequence[LakeColumn], indexed: int, label: int) -> Contents:

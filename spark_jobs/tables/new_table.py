@@ -58,12 +58,12 @@ def make_table(
     with a dot; an existing folder of that name is removed. An empty table is not synced to disk when this returns; `durable_lake` syncs
     it with the rows that are written into it.
     """
-    place = local_folder(path)
-    if place is None:
+    folder = local_folder(path)
+    if folder is None:
         return False
-    place.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     # A partial table at the final path would make Spark's CREATE TABLE fail.
-    made = place.with_name(aside or f".{place.name}.{uuid.uuid4().hex}")
+    made = folder.with_name(aside or f".{folder.name}.{uuid.uuid4().hex}")
     shutil.rmtree(made, ignore_errors=True)
     try:
         (made / LOG).mkdir(parents=True)
@@ -74,9 +74,9 @@ def make_table(
             for each in (commit, commit.parent, made):
                 sync(each)
         check()
-        made.rename(place)  # This fails if a folder exists that is not empty.
+        made.rename(folder)  # This fails if a folder exists that is not empty.
     except OSError:
-        if place.exists():
+        if folder.exists():
             return False
         raise
     finally:

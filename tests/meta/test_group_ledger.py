@@ -26,8 +26,8 @@ def test_group_cursors_of_all_members_are_one_record(tmp_path: Path) -> None:
     FileLedger(tmp_path).update(lambda _: LEDGER)
     found = FileLedger(tmp_path).ledger
     assert found.group_consumers == (CONSUMER,)
-    assert found.places_of("west") == (WEST,)
-    assert found.places_of("north") == ()
+    assert found.positions_of("west") == (WEST,)
+    assert found.positions_of("north") == ()
     assert not found.without_consumer(1001).group_consumers
 
 

@@ -97,7 +97,7 @@ def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArra
 
 @kernel
 def join_labels(numbers: Int64s, texts: Bytes, begins: Int64s, offsets: Int32s, out: Bytes) -> None:
-    """Writes the labels of each number's bits, separated by commas. `places`: where each label begins in `texts`, and
+    """Writes the labels of each number's bits, separated by commas. `begins`: where each label begins in `texts`, and
     where the last ends.
     """
     used = np.int64(0)

@@ -95,7 +95,7 @@ class FileBeginning:
 
 
 class EventWalk:
-    """Follows where a dump's bytes are in the binlog. `file`: empty until the first one is named; `place`: file offset
+    """Follows where a dump's bytes are in the binlog. `file`: empty until the first one is named; `offset`: file offset
     (64 bits) of the next event; `missing`: bytes of the event before it that are still to come, -1 while unknown.
 
     `opening`: the two packets that opened the file, both present once it is `described`; `created`: creation time of

@@ -87,7 +87,7 @@ def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, group
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
     consumers = [consumer.cursor for consumer in meta.ledger.consumers]
-    consumers += [position for group in groups for position in read_ledger(group).places_of(directory.name)]
+    consumers += [position for group in groups for position in read_ledger(group).positions_of(directory.name)]
     return [begin, *stops, *since, *consumers]
 
 

@@ -86,7 +86,7 @@ def _schemas_now(dependencies: NewStartDependencies) -> tuple[SchemaSnapshot, Po
     tables = TableFilter(dependencies.config.include, dependencies.config.exclude)
     connection = SourceConnection(dependencies.source)
     try:
-        snapshot, place = connection.ask(
+        snapshot, position = connection.ask(
             lambda session: stable_snapshot(
                 session,
                 lambda database, table: is_of_users(database) or tables.keeps(database, table),
@@ -96,7 +96,7 @@ def _schemas_now(dependencies: NewStartDependencies) -> tuple[SchemaSnapshot, Po
         )
     finally:
         connection.close()
-    return snapshot, place
+    return snapshot, position
 
 
 def _end(connection: Any, epoch: int) -> Position:

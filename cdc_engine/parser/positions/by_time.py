@@ -93,16 +93,16 @@ def held_twice(interval: SearchedInterval, changed: Callable[[LoggedStatement], 
     return ""
 
 
-def started(place: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
+def started(found: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
     """Returns the start at a position that was found, still in the cursor's epoch."""
     position = dataclasses.replace(
         cursor,
-        file=place.file,
-        offset=place.offset,
-        gtid_set=place.executed,
+        file=found.file,
+        offset=found.offset,
+        gtid_set=found.executed,
         server_uuid=facts.server_uuid,
         file_created=created,
     )
     return DumpStart(
-        position=position, by_gtid=False, executed_known=bool(place.executed), read_twice_seconds=back_seconds
+        position=position, by_gtid=False, executed_known=bool(found.executed), read_twice_seconds=back_seconds
     )

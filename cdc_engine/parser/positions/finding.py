@@ -20,15 +20,15 @@ def exact_position(
     Raises PositionLostError if neither has it, with what the server offers; SourceConnectionError; the errors of the scan.
     """
     try:
-        return _place_in(BinlogFiles(source, facts), wanted)
+        return _start_in(BinlogFiles(source, facts), wanted)
     except PositionLostError:
         files = BinlogFiles(source, facts, archive)
         if files.reachable == facts:
             raise
-        return _place_in(files, wanted)
+        return _start_in(files, wanted)
 
 
-def _place_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
+def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
     decision = decide(None, wanted, files.reachable)
     if isinstance(decision, Lost):
         raise PositionLostError(f"{files.source.address}: {decision}")

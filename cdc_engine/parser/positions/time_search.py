@@ -1,4 +1,4 @@
-"""Finds the position of a time, or of a transaction, in the source's binlog, by the rules of `time_place`.
+"""Finds the position of a time, or of a transaction, in the source's binlog, by the rules of `time_position`.
 
 No row is decoded. One file is read, at the speed of the scan, independently of any running stream.
 """
@@ -44,7 +44,7 @@ def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
         raise PositionLostError(f"{files.source.address}: {found}")
-    return _place_within(files, found.file, functools.partial(_first_of_time, time_us, file))
+    return _start_within(files, found.file, functools.partial(_first_of_time, time_us, file))
 
 
 def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
@@ -56,7 +56,7 @@ def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
         after = block.transaction_end > offset
         return int(np.argmax(after)) if after.any() else -1
 
-    return _place_within(files, file, first_after)
+    return _start_within(files, file, first_after)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -150,7 +150,7 @@ def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
         created[found.file] = files.created(found.file)
 
 
-def _place_within(files: BinlogFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
+def _start_within(files: BinlogFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
     """Returns the position before the first transaction that `first_after` selects. `first_after` returns the transaction's index in a
     block; -1 if it selects none there.
     """

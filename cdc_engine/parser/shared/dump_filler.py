@@ -55,9 +55,9 @@ class DumpFiller:
         opened = True
         while opened:
             self._at, opened = self._walk.step(self._buffer, self._at, self._end)
-            self._window.publish(self._at, self._place())
+            self._window.publish(self._at, self._boundary())
 
-    def _place(self) -> Boundary | None:
+    def _boundary(self) -> Boundary | None:
         walk = self._walk
         if not walk.described or walk.missing < 0:
             return None

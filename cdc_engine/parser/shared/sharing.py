@@ -38,7 +38,7 @@ class SharedPosition:
 
 
 @dataclasses.dataclass
-class _Place:
+class _SharedSource:
     """The state of one server. `quiet_until`: by the monotonic clock."""
 
     sharers: set[Sharing] = dataclasses.field(default_factory=set)
@@ -50,7 +50,7 @@ class SharedStreams:
     """The shared streams of all servers that the parsers of a process read."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, ...], _Place] = {}
+        self._shared: dict[tuple[str, ...], _SharedSource] = {}
         self._lock = threading.Lock()
 
     def of(self, source: Source) -> Sharing:
@@ -59,32 +59,32 @@ class SharedStreams:
 
     def enter(self, sharing: Sharing) -> None:
         with self._lock:
-            self._places.setdefault(sharing.key, _Place()).sharers.add(sharing)
+            self._shared.setdefault(sharing.key, _SharedSource()).sharers.add(sharing)
 
     def leave(self, sharing: Sharing) -> None:
         """Removes a parser; the last one ends the dump. A second call has no effect."""
         with self._lock:
-            place = self._places.get(sharing.key, _Place())
-            place.sharers.discard(sharing)
-            last = self._places.pop(sharing.key, None) if not place.sharers else None
+            shared = self._shared.get(sharing.key, _SharedSource())
+            shared.sharers.discard(sharing)
+            last = self._shared.pop(sharing.key, None) if not shared.sharers else None
         if last is not None and last.stream is not None:
             last.stream.close()
 
     def line(self, sharing: Sharing, position: Position) -> SharedPosition | None:
         """Returns a line after a position if the shared stream has it. If no stream runs and other parsers wait, it starts one there."""
         with self._lock:
-            place = self._places.get(sharing.key)
-            if place is None or time.monotonic() < place.quiet_until:
+            shared = self._shared.get(sharing.key)
+            if shared is None or time.monotonic() < shared.quiet_until:
                 return None
-            if place.stream is not None and not place.stream.running:
-                place.quiet_until = time.monotonic() + QUIET_SECONDS if place.stream.failed else 0.0
-                place.stream = None
-            elif place.stream is not None:
-                found = place.stream.join(position)
-                return _line(place.stream, found, position) if found is not None else None
-            elif len(place.sharers) >= SHARERS_MIN:
-                place.stream = SharedStream(sharing.source, position)
-                place.stream.start()
+            if shared.stream is not None and not shared.stream.running:
+                shared.quiet_until = time.monotonic() + QUIET_SECONDS if shared.stream.failed else 0.0
+                shared.stream = None
+            elif shared.stream is not None:
+                found = shared.stream.join(position)
+                return _line(shared.stream, found, position) if found is not None else None
+            elif len(shared.sharers) >= SHARERS_MIN:
+                shared.stream = SharedStream(sharing.source, position)
+                shared.stream.start()
             return None
 
 

@@ -29,7 +29,7 @@ class FellBehindError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """An event boundary: an event begins after `at` bytes of the dump, at the offset `place` of `file`.
+    """An event boundary: an event begins after `at` bytes of the dump, at the offset `offset` of `file`.
 
     `opening`: the two packets that opened the file; `created`: its creation time in seconds since 1970, 0 if unknown.
     """

@@ -13,7 +13,7 @@ class Attempts:
 
     def __init__(self) -> None:
         self.count = 0
-        self._checksum_place = ("", -1)
+        self._checksum_position = ("", -1)
         self._checksum_count = 0
 
     def succeeded(self) -> None:
@@ -23,9 +23,9 @@ class Attempts:
     def tried_again(self, error: SluiceError) -> bool:
         self.count += 1
         if isinstance(error, ChecksumError):
-            place = (error.file, error.offset)
-            self._checksum_count = self._checksum_count + 1 if place == self._checksum_place else 1
-            self._checksum_place = place
+            position = (error.file, error.offset)
+            self._checksum_count = self._checksum_count + 1 if position == self._checksum_position else 1
+            self._checksum_position = position
             return self._checksum_count < CHECKSUM_TRIES_MAX
         return error.remedy is Remedy.RETRY
 

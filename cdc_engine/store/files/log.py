@@ -213,10 +213,10 @@ class EventLog:
         return segments[index] if index < len(segments) else None
 
     def reader_at_end(self) -> LogReader:
-        return LogReader(self, self.end_place)
+        return LogReader(self, self.end_offset)
 
     @property
-    def end_place(self) -> LogOffset:
+    def end_offset(self) -> LogOffset:
         return dataclasses.replace(self._at)
 
     def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:

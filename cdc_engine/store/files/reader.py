@@ -81,8 +81,8 @@ class LogOffset:
 
 
 class LogReader:
-    """Reads from `place` on. Everything that it returns was verified. `stored`: the location of the block that `next` returned last; None
-    if that was the rest of a block.
+    """Reads from `log_offset` on. Everything that it returns was verified. `stored`: the location of the block that `next` returned last;
+    None if that was the rest of a block.
     """
 
     def __init__(self, segments: Segments, log_offset: LogOffset) -> None:
@@ -180,7 +180,7 @@ class LogReader:
     # ── the search ──
 
     def _blocks(self, log_offset: LogOffset) -> Iterator[tuple[LogOffset, dict[str, Any]]]:
-        """Yields the blocks of the segment from `place` on: the offset before each, and its JSON record. Verifies nothing."""
+        """Yields the blocks of the segment from `log_offset` on: the offset before each, and its JSON record. Verifies nothing."""
         at = log_offset
         while at.offset < at.segment.size:
             try:

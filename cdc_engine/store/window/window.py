@@ -156,7 +156,9 @@ class Window:
                 if enough or left <= 0:
                     pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
                     if pieces:
-                        return WindowReading(pieces, self._remembered(self._place_of(end)), again, in_time=enough)
+                        return WindowReading(
+                            pieces, self._remembered(self._window_position(end)), again, in_time=enough
+                        )
                     if left <= 0 or stops:
                         return WindowReading((), position)
                 self._changed.wait(left)
@@ -171,7 +173,7 @@ class Window:
     def begin(self) -> Position:
         """The oldest transaction end after which the window has everything."""
         with self._changed:
-            base = self._place_of(self._base_spot)
+            base = self._window_position(self._base_spot)
             if self._found(base) is not None:
                 return base.position
             ending = next((each for each in self._blocks if each.block.transaction_count), None)
@@ -243,7 +245,7 @@ class Window:
         pass over the block.
         """
         if key not in self._executed:
-            self._remembered(self._place_of(end))
+            self._remembered(self._window_position(end))
         return self._executed[key]
 
     def _remembered(self, position: WindowPosition) -> WindowPosition:
@@ -253,15 +255,15 @@ class Window:
         self._executed[key_of(position.position)] = position.position.gtid_set
         return position
 
-    def _place_of(self, spot: Spot) -> WindowPosition:
+    def _window_position(self, spot: Spot) -> WindowPosition:
         base = self._base_spot
         if spot.transactions > base.transactions:
-            place = position_at(self._blocks, spot)
+            found = position_at(self._blocks, spot)
         else:
             position = position_at([self._base], base).position if self._base else self._start
-            place = WindowPosition(position, spot.events - base.events)
-        ended = Spot(spot.transactions, spot.events - place.events)
-        return dataclasses.replace(place, begun=self._begun_after(ended)) if place.events else place
+            found = WindowPosition(position, spot.events - base.events)
+        ended = Spot(spot.transactions, spot.events - found.events)
+        return dataclasses.replace(found, begun=self._begun_after(ended)) if found.events else found
 
     def _evict(self) -> None:
         while self._blocks and self._may_go(self._blocks[0]):

@@ -164,7 +164,7 @@ def lake_type(mysql_type: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingChange:
-    """A statement that waits for an operator's approval. `order_key`, `place`: the position of the end of its event."""
+    """A statement that waits for an operator's approval. `order_key`, `position`: the position of the end of its event."""
 
     destination: str
     database: str

@@ -206,9 +206,9 @@ def _read_temporary_table(reading: FormReading) -> Statement:
     return Query(reading.kind, reading.words, _select_calls(reading, index))
 
 
-def _select_calls(reading: FormReading, place: int) -> bool:
+def _select_calls(reading: FormReading, begin: int) -> bool:
     """Returns whether the SELECT of a CREATE TABLE calls a routine. The cursor is at the end."""
-    found = reading.cursor.since(place)
+    found = reading.cursor.since(begin)
     begin = next((index for index, token in enumerate(found) if token.word in _QUERIES), len(found))
     return calls_routine(found[begin:], reading.calls)
 

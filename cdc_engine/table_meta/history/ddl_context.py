@@ -42,7 +42,7 @@ class DdlEffect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """A statement's position and the state before it. `key`: the order key just before the statement. For messages: `place` (the
+    """A statement's position and the state before it. `key`: the order key just before the statement. For messages: `position` (the
     position), `text` (of the statement), `destination`.
 
     `answers`: the answers to the rules' questions so far.

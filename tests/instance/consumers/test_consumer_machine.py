@@ -50,7 +50,7 @@ class ReadAlone:
         self._put = len(self._blocks)
         return self._window.read(position, bytes_max, events_max, 0.0 * timeout_seconds, given_up, bytes_min=bytes_min)
 
-    def place(self) -> None:
+    def stream_state(self) -> None:
         """Nobody asks."""
 
     def wake(self) -> None:

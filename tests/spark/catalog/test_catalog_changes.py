@@ -15,7 +15,7 @@ from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.destination_files.catalog_record import RECORD, Registered, catalog_troubles
 from sluice.orchestration.run.catalog.registration import changes_of, register_after_run, wanted_tables
-from sluice.spark_jobs.catalog import CatalogTable, same_place
+from sluice.spark_jobs.catalog import CatalogTable, same_location
 
 pytestmark = pytest.mark.catalog
 
@@ -103,8 +103,8 @@ def test_a_catalog_in_conf_that_has_no_meaning_is_refused(given: dict[str, str],
     ],
 )
 def test_a_location_is_the_same_in_each_spelling(one: str, other: str) -> None:
-    assert same_place(one, other)
-    assert not same_place(one, f"{other}b")
+    assert same_location(one, other)
+    assert not same_location(one, f"{other}b")
 
 
 def test_a_catalog_that_does_not_answer_fails_no_run_and_is_shown(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class Shards:
             assert self.rows() == self.after[called]
 
     def publish(self, name: str, rows: Sequence[dict[str, Any]], index: int) -> PublishedSnapshot:
-        """A snapshot of one shard, of rows that were read at `place`."""
+        """A snapshot of one shard, of rows that were read at `order_key`."""
         folder, target = self.lake.folder / f"{name}-chunks", self.target(name)
         folder.mkdir()
         fields = [pa.field(each, ARROW_TYPES[kind]) for each, kind in ORDERS.columns.items()]

@@ -76,8 +76,8 @@ class Run:
 
 
 class GroupProgress:
-    """How far a batch has come: pieces of members in the order of the decisions. Call `place` once, at the end, because executed sets take
-    time.
+    """How far a batch has come: pieces of members in the order of the decisions. Call `position` once, at the end, because executed sets
+    take time.
     """
 
     def __init__(self, begin: GroupStreamPosition) -> None:

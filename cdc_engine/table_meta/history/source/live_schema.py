@@ -22,17 +22,17 @@ _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
 def schema_now(session: Connection[Any], database: str, table: str, position: str) -> TableSchema | None:
-    """Returns the table's schema after the statement whose event ends at `place` (a Position as text); None if it is unknown.
+    """Returns the table's schema after the statement whose event ends at `position` (a Position as text); None if it is unknown.
 
     Raises pymysql.MySQLError if the server refuses.
     """
-    place_file, _, rest = position.rpartition(":")
+    position_file, _, rest = position.rpartition(":")
     offset = int(rest.partition("@")[0])
     with session.cursor(Cursor) as cursor:
         before = _of_table(session, database, table)
         file, end = _end(cursor)
         after = _of_table(session, database, table)
-        if before != after or len(after.tables) != 1 or file != place_file or end < offset:
+        if before != after or len(after.tables) != 1 or file != position_file or end < offset:
             return None
         if end > offset and not _untouched(cursor, file, offset, table, after.server.flavour):
             return None
