@@ -21,7 +21,7 @@ def conf(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("template", "place"),
+    ("template", "location"),
     [
         ("{database}/{table}", "sales/orders"),
         ("bronze/{destination}/{database}__{table}", "bronze/shop/sales__orders"),

@@ -87,7 +87,7 @@ def cursor(file: str = "b.000002", offset: int = 500, uuid: str = UUID, gtids: s
 
 
 @pytest.mark.parametrize(
-    ("found", "place", "wanted"),
+    ("found", "end", "wanted"),
     [
         (None, BinlogEnd(server_uuid=UUID, file="b.000002", offset=4), False),
         (cursor(), BinlogEnd(server_uuid=UUID, file="b.000002", offset=500), True),

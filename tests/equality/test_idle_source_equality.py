@@ -22,7 +22,7 @@ def at(server: str, offset: int, gtid_set: str) -> Position:
 
 
 @pytest.mark.parametrize(
-    ("cursor", "place", "expected"),
+    ("cursor", "end", "expected"),
     [
         (at(MYSQL, 900, ONE), BinlogEnd(server_uuid=MYSQL, file="binlog.000002", offset=900), True),
         (at(MYSQL, 900, ONE), BinlogEnd(server_uuid=MYSQL, file="binlog.000002", offset=901, gtid_set=ONE), False),

@@ -136,8 +136,8 @@ def test_ha_of_many_that_want_it_one_gets_it(location: LedgerLocation, opened: O
 HOLDER = """
 import pickle, sys
 from sluice.cdc_engine.ha.leases import open_lease
-place = pickle.loads(bytes.fromhex(sys.argv[1]))
-lease = open_lease(place)
+location = pickle.loads(bytes.fromhex(sys.argv[1]))
+lease = open_lease(location)
 print(lease.try_acquire(), lease.token, flush=True)
 for line in sys.stdin:
     try:
@@ -299,12 +299,12 @@ RUN = """
 import pickle, sys
 from sluice.cdc_engine.contracts import DestinationDir
 from sluice.cdc_engine.destination_files import head_of_line, run_lock
-place = pickle.loads(bytes.fromhex(sys.argv[1]))
-with run_lock(DestinationDir.of(place)):
+location = pickle.loads(bytes.fromhex(sys.argv[1]))
+with run_lock(DestinationDir.of(location)):
     print("in", flush=True)
     for line in sys.stdin:
         try:
-            print(head_of_line(DestinationDir.of(place)), flush=True)
+            print(head_of_line(DestinationDir.of(location)), flush=True)
         except Exception as error:
             print(type(error).__name__, flush=True)
 """

@@ -36,8 +36,8 @@ def store(location: LedgerLocation) -> RecordStore:
     return record_store(location)
 
 
-every_store = pytest.mark.parametrize("place", KINDS, indirect=True)
-every_shared_store = pytest.mark.parametrize("place", SHARED, indirect=True)
+every_store = pytest.mark.parametrize("location", KINDS, indirect=True)
+every_shared_store = pytest.mark.parametrize("location", SHARED, indirect=True)
 
 
 @every_store

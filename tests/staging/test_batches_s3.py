@@ -126,7 +126,7 @@ def test_s3_a_batch_lives_the_same_in_a_store_that_is_a_folder(folder_store: Sto
     require_life_of_a_batch(folder_store, tmp_path)
 
 
-@pytest.mark.parametrize("place", ["folder_store", pytest.param("s3_prefix", marks=pytest.mark.servers)])
+@pytest.mark.parametrize("location", ["folder_store", pytest.param("s3_prefix", marks=pytest.mark.servers)])
 def test_s3_ha_a_batch_that_another_host_removes_in_the_same_moment_is_removed(
     location: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ def test_a_set_that_cannot_be_read_says_so(begin: Position, live: Position) -> N
 
 
 @pytest.mark.parametrize(
-    ("place", "expected"),
+    ("position", "expected"),
     [
         (HERE, True),
         (dataclasses.replace(HERE, offset=400), False),

@@ -48,7 +48,7 @@ def rotated(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
     made.captured.run(f"DROP USER {USER}")
 
 
-@pytest.mark.parametrize("place", ["password_file: {file}", "password_command: [cat, {file}]"])
+@pytest.mark.parametrize("location", ["password_file: {file}", "password_command: [cat, {file}]"])
 def test_a_rotated_password_needs_no_restart(rotated: Rotated, location: str) -> None:
     captured, file = rotated.captured, rotated.file
     file.write_text(FIRST)

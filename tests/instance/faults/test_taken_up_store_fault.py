@@ -96,7 +96,7 @@ def taken(shop: Captured, engine: Engine, *last: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("place", ["files removed", "ledger written"])
+@pytest.mark.parametrize("location", ["files removed", "ledger written"])
 def test_fault_a_kill_while_a_table_is_resumed_from_a_file_store_loses_and_doubles_nothing(
     shop: Captured, location: str
 ) -> None:

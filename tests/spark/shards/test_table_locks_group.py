@@ -121,7 +121,7 @@ def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(hou
     assert len(house.ended) == 1
 
 
-@pytest.mark.parametrize("place", ["left", "writes", "back"])
+@pytest.mark.parametrize("location", ["left", "writes", "back"])
 def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_group(
     house: House, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

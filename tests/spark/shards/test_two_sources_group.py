@@ -138,7 +138,7 @@ def test_runs_of_two_destinations_merge_into_one_table_at_once_in_a_group(sides:
     assert east.lake.log("orders").metadata().configuration[LOCKS_PROPERTY] == "one place"
 
 
-@pytest.mark.parametrize("place", ["before it is taken", "taken", "written down", "merged", "taken back"])
+@pytest.mark.parametrize("location", ["before it is taken", "taken", "written down", "merged", "taken back"])
 def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tuple[Side, Side], location: str) -> None:
     east, west = sides
 

@@ -117,7 +117,7 @@ def require_all_once(lake: Lake) -> None:
     assert [row[0] for row in lake.rows("shop.log", "_sluice_order_key")] == KEYS_OF_LOG
 
 
-@pytest.mark.parametrize("place", [BEFORE, AFTER])
+@pytest.mark.parametrize("location", [BEFORE, AFTER])
 def test_fault_a_run_killed_in_the_job_is_finished_by_the_next(
     filled: Lake, tmp_path: Path, runs: list[BaseProcess], location: str
 ) -> None:
@@ -131,7 +131,7 @@ def test_fault_a_run_killed_in_the_job_is_finished_by_the_next(
 
 
 @pytest.mark.parametrize("way", ["small", "spark"])
-@pytest.mark.parametrize("place", [BEFORE, AFTER])
+@pytest.mark.parametrize("location", [BEFORE, AFTER])
 def test_fault_a_task_that_outlives_its_run_and_the_next_changes_nothing_twice(
     filled: Lake, tmp_path: Path, runs: list[BaseProcess], location: str, way: SmallSetting
 ) -> None:

@@ -34,7 +34,7 @@ STATEMENT = record(RecordKind.DDL, at(900, 5))  # the sixth transaction
 
 
 @pytest.mark.parametrize(
-    ("place", "holds"),
+    ("position", "holds"),
     [
         (at(899 - 16, 5), False),
         (at(900, 6), True),
