@@ -25,22 +25,22 @@ from sluice.console.lake.tables import DestinationLake
 from sluice.console.source.query import ask_source, require_destination
 from sluice.console.toolchain.errors import SetupError
 
-_PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
+_POSITION = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
-def request(location: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
+def request(position: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
     """Returns the position that an operator requests. Raises ConfigurationError unless exactly one is given, in a valid form."""
-    if [bool(location or moment), bool(gtid), latest, earliest].count(True) != 1:
+    if [bool(position or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
             "give the position: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
         )
     at_us = time_us(moment, time.time_ns() // 1000) if moment else None
-    if not location:
+    if not position:
         return RequestedPosition(gtid_set=gtid, time_us=at_us, earliest=earliest)
-    found = _PLACE.fullmatch(location)
+    found = _POSITION.fullmatch(position)
     if not found:
         raise ConfigurationError(
-            f"{location!r} is not a position in a binlog; write FILE:OFFSET, as in binlog.000042:4"
+            f"{position!r} is not a position in a binlog; write FILE:OFFSET, as in binlog.000042:4"
         )
     if moment and found["offset"]:
         raise ConfigurationError("say either an offset or a time in the file, not both")

@@ -24,7 +24,7 @@ def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: J
 @position_app.command("set")
 def position_set(  # noqa: PLR0917  one argument an option
     destination: str,
-    location: Annotated[
+    position: Annotated[
         str,
         typer.Argument(
             metavar="FILE[:OFFSET]",
@@ -48,7 +48,7 @@ def position_set(  # noqa: PLR0917  one argument an option
     """Set the position at which a stopped destination continues. Changes before it are not read."""
     from sluice.console.acts.position import move, request  # noqa: PLC0415
 
-    wanted = request(location, gtid, latest=latest, moment=moment, earliest=earliest)
+    wanted = request(position, gtid, latest=latest, moment=moment, earliest=earliest)
 
     def asked(question: str) -> bool:
         return yes or typer.confirm(question, err=as_json)

@@ -28,8 +28,8 @@ def executed(captured: Captured) -> str:
         return str((cursor.fetchone() or ("",))[0])
 
 
-def move(captured: Captured, *, gtid: str = "", location: str = "") -> Position:
-    wanted = request(location, gtid, latest=False)
+def move(captured: Captured, *, gtid: str = "", position: str = "") -> Position:
+    wanted = request(position, gtid, latest=False)
     return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
 
 
@@ -48,7 +48,7 @@ def test_an_engine_goes_on_behind_the_gtid_set_it_was_given(mysql80: DatabaseSer
     moves = (
         ({"gtid": after_six}, [6, 7, 8]),
         ({"gtid": after_three}, [3, 4, 5, 6, 7, 8]),
-        ({"place": f"{cursor.file}:{cursor.offset}"}, [3, 4, 5, 6, 7, 8]),
+        ({"position": f"{cursor.file}:{cursor.offset}"}, [3, 4, 5, 6, 7, 8]),
     )
     for where, expected in moves:
         move(captured, **where)
@@ -70,7 +70,7 @@ def decide(captured: Captured, decision: str, name: str) -> None:
     captured.run(f"XA {decision} '{captured.database}-{name}'")
 
 
-def saved_place(captured: Captured) -> str:
+def saved_position(captured: Captured) -> str:
     cursor = read_ledger(captured.directory).cursor
     assert cursor is not None
     return f"{cursor.file}:{cursor.offset}"
@@ -90,12 +90,12 @@ def test_an_xa_transaction_over_a_restart_is_staged_once_and_one_rolled_back_nev
         prepare(captured, "gone", 2)
         captured.insert([3])
         assert captured.take(engine, 2) == [0, 3]
-    location = saved_place(captured)
+    position = saved_position(captured)
     with running(captured) as engine:
         captured.insert([4])
         assert captured.take(engine, 1) == [4]
     assert recorded(captured) == 2
-    move(captured, location=location)  # back, but after the prepares: they hold
+    move(captured, position=position)  # back, but after the prepares: they hold
     decide(captured, "COMMIT", "kept")
     decide(captured, "ROLLBACK", "gone")
     captured.insert([5])
@@ -114,7 +114,7 @@ def test_a_record_does_not_meet_a_name_that_was_used_again_where_nobody_read_fid
     with running(captured) as engine:
         captured.insert([0])
         assert captured.take(engine, 1) == [0]
-        first = saved_place(captured)
+        first = saved_position(captured)
         prepare(captured, "again", 1)
         captured.insert([2])
         assert captured.take(engine, 1) == [2]
@@ -125,6 +125,6 @@ def test_a_record_does_not_meet_a_name_that_was_used_again_where_nobody_read_fid
     with running(captured) as engine:
         wait_for("the stream stops", lambda: engine.status().state == "UNKNOWN_EVENT")
         assert "prepared before the stream began" in engine.status().reason
-    move(captured, location=first)
+    move(captured, position=first)
     with running(captured) as engine:
         assert captured.take(engine, 3) == [2, 1, 3]

@@ -69,7 +69,7 @@ class ReviewFiles:
         record = {
             "plan": plan,
             "statement": held.statement,
-            "place": held.position,
+            "position": held.position,
             "approved_at_us": time.time_ns() // 1000,
         }
         self._records.put(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
