@@ -119,7 +119,7 @@ class _Backfill:
         )
         reading.read()
         run.listener.say(
-            f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes"
+            f"read from {reading.interval.begin} to {reading.read_to}: {len(reading.tables)} tables have changes"
         )
         return reading
 

@@ -157,7 +157,7 @@ def _interval(
         changed_up_to=reading.changed_up_to,
         lake_at=cursor.order_key,
         read_to=reading.read_to.order_key,
-        start=reading.place.begin.to_json(),
+        start=reading.interval.begin.to_json(),
         end=cursor.to_json(),
     )
 

@@ -214,7 +214,7 @@ class _Repair:
         """Reads the rows of the tables that are not refused. Returns when the lake has all changes that they may contain."""
         from sluice.cdc_engine.instance.rows.source_rows import SourceRows  # noqa: PLC0415
 
-        source, low = SourceRows(self._run.config, self._run.destination), reading.place.begin
+        source, low = SourceRows(self._run.config, self._run.destination), reading.interval.begin
         for number, (name, scope) in enumerate(self._scopes.items()):
             if name in reading.refused:
                 continue
