@@ -54,6 +54,6 @@ def position_set(  # noqa: PLR0917  one argument an option
         return yes or typer.confirm(question, err=as_json)
 
     say = errors.print if as_json else screen.print
-    position = move(config_now(), destination, wanted, confirm=asked, say=say)
+    found = move(config_now(), destination, wanted, confirm=asked, say=say)
     if as_json:
-        screen.print_json(json.dumps({"destination": destination, "position": position.to_json()}))
+        screen.print_json(json.dumps({"destination": destination, "position": found.to_json()}))
