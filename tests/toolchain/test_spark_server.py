@@ -1,7 +1,8 @@
 """The Spark server runs Delta with our settings, and neither stop nor kill leaves a process."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.connect.session import SparkSession
@@ -34,6 +35,20 @@ def test_delta_tables_have_deletion_vectors(session: SparkSession, tmp_path: Pat
     session.sql(f"CREATE TABLE {table} (id INT) USING delta")
     properties = session.sql(f"SHOW TBLPROPERTIES {table}").collect()
     assert ("delta.enableDeletionVectors", "true") in [tuple(row) for row in properties]
+
+
+def test_a_new_python_worker_has_the_packages_of_small_merges(session: SparkSession) -> None:
+    def work(batches: Iterable[Any]) -> Iterable[Any]:
+        import sys  # noqa: PLC0415
+
+        loaded = ", ".join(sorted({"deltalake", "pandas", "pyarrow.compute"} & {*sys.modules}))
+        import pyarrow as pa  # noqa: PLC0415  as the worker has done
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"loaded": [loaded]})
+
+    rows = session.range(0, 1, 1, 1).mapInArrow(work, "loaded string").collect()
+    assert [row["loaded"] for row in rows] == ["deltalake, pandas, pyarrow.compute"]
 
 
 def test_killed_and_stopped_servers_leave_no_process(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ SETTINGS_FILE = package_file("conf/spark-defaults.conf")
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
+PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
@@ -205,6 +206,7 @@ class SparkConnectServer:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.ui.enabled": "false",
+            "spark.python.daemon.module": PYTHON_DAEMON,
         }
         scratch.mkdir(parents=True, exist_ok=True)
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
