@@ -33,6 +33,9 @@ def test_checkouts_with_the_same_files_share_one_that_outlives_them(
     home = spark_home(cache)
     other = tmp_path / "second" / "pyspark"
     shutil.copytree(installed, other)
+    compiled = other / "python" / "__pycache__" / "shell.cpython-311.pyc"
+    compiled.parent.mkdir()
+    compiled.write_text("bytecode of this checkout")
     shutil.rmtree(installed)
     monkeypatch.setattr(spark_homes, "pyspark_home", lambda: other)
     assert spark_home(cache) == home

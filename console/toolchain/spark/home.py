@@ -17,6 +17,8 @@ from sluice.console.toolchain.python_packages import pyspark_home
 
 # The parts that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")
+# Each environment compiles its own bytecode, whose times would give each checkout a directory, and an archive of classes, of its own.
+BYTECODE = "__pycache__"
 # A directory from which nothing was started for this long is removed when another is created. A running Spark reads its
 # own.
 UNUSED_SECONDS_MAX = 30 * 86_400.0
@@ -36,19 +38,21 @@ def spark_home(cache: Cache) -> Path:
 
 
 def _name(own: Path) -> str:
-    files = [path for part in PARTS for path in sorted((own / part).rglob("*")) if path.is_file()]
+    found = (path for part in PARTS for path in sorted((own / part).rglob("*")) if path.is_file())
+    files = [path for path in found if BYTECODE not in path.relative_to(own).parts]
     stamps = [f"{path.relative_to(own)} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
     return hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
 
 
 def _link(own: Path, home: Path) -> None:
     """Creates the directory completely or not at all, because another start may do the same now."""
+    ignored = shutil.ignore_patterns(BYTECODE)
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
         made = Path(folder) / home.name
         for part in PARTS:
             if (own / part).exists():
-                shutil.copytree(own / part, made / part, copy_function=_link_or_copy)
+                shutil.copytree(own / part, made / part, ignore=ignored, copy_function=_link_or_copy)
         try:
             made.rename(home)
         except OSError:
