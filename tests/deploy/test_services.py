@@ -37,8 +37,13 @@ WORD = re.compile(r'"([^"]*)"|\{\{.*?\}\}|([^\s,\[\]]+)')
 LINE = re.compile(r"(?:args|command): (\[.*\])")
 
 
+DAEMON = ["python", "-m", "sluice.orchestration.daemon"]
+
+
 def problem_of(words: list[str]) -> str:
     """Why a command would not start; empty if it would."""
+    if words[:3] == DAEMON:  # it has the arguments of Dagster's daemon
+        return problem_of(["dagster-daemon", *words[3:]])
     if words[:2] == ["python", "-m"]:
         return "" if importlib.util.find_spec(words[2]) else f"there is no module {words[2]}"
     if words[0] in {"bash", "python"}:
@@ -77,8 +82,23 @@ def test_each_command_of_the_chart_exists() -> None:
     assert len(commands) == 5 + 2  # and the two probes of the daemon
 
 
+def test_the_daemon_is_the_one_whose_loops_wake_each_other() -> None:
+    """With Dagster's own daemon, a destination under constant load has one batch in five seconds."""
+    assert SERVICES["daemon"]["command"][:3] == DAEMON
+    assert [words[:3] for words in commands_of_the_chart() if words[-3:-1] == ["run", "-w"]] == [DAEMON]
+    assert importlib.util.find_spec(DAEMON[-1])
+
+
 @pytest.mark.parametrize(
-    "words", ["sluice sparks", "sluice spark --port 1", "dagster-daemon alive", "dagit", "python -m sluice.nothing"]
+    "words",
+    [
+        "sluice sparks",
+        "sluice spark --port 1",
+        "dagster-daemon alive",
+        "dagit",
+        "python -m sluice.nothing",
+        "python -m sluice.orchestration.daemon runs",
+    ],
 )
 def test_a_command_that_does_not_exist_is_found(words: str) -> None:
     assert problem_of(words.split())
