@@ -232,7 +232,11 @@ def _tell_sides(
     if not sides or merged.outcome.held:
         return
     try:
-        events = side_events(sides, merged.outcome, str(merged.batch.end))
+        details = {
+            "source_rows": dg.MetadataValue.int(int(merged.outcome.source_rows)),
+            "end_position": dg.MetadataValue.text(str(merged.batch.end)),
+        }
+        events = side_events(sides, merged.outcome.columns, details)
     except Exception as error:  # as in `_event`
         why = f"{type(error).__name__}: {error}"
         context.log.warning("%s: Dagster cannot show its change log and history: %s", merged.outcome.name, why)

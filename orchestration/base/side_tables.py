@@ -1,21 +1,23 @@
 """Defines the assets of the change log and the history of a Delta table, and builds their events.
 
-They are external assets: the run that merges the Delta table writes them too, and reports them as materialized."""
+They are external assets: the run that writes the Delta table writes them too, and reports them as materialized."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import LakeTables
 from sluice.orchestration.base.table_catalog import (
     DELTA_KINDS,
     LINEAGE_COLUMNS_MAX,
     default_key,
+    defined_tables,
     delta_key,
     group_of,
     named,
@@ -23,9 +25,6 @@ from sluice.orchestration.base.table_catalog import (
     source_key,
 )
 from sluice.orchestration.base.translation import Side, shown_spec
-
-if TYPE_CHECKING:
-    from sluice.batch_manifest.table_report import TableReport
 
 LOG, HISTORY = "log", "history"
 DESCRIPTIONS = {
@@ -98,22 +97,43 @@ def _spec(config: SluiceConfig, side: SideAsset) -> dg.AssetSpec:
     return shown_spec(Side.LAKE, named(destination, side.name), spec).replace_attributes(deps=[upstream])
 
 
-def side_events(sides: Sequence[SideAsset], outcome: TableReport, end: str) -> list[dg.AssetMaterialization]:
-    """Returns the events of the log and the history of a table that was merged up to `end`. A history's columns are those of the Delta
-    table.
+def side_events(
+    sides: Sequence[SideAsset], columns: Sequence[tuple[str, str]], details: Mapping[str, dg.MetadataValue[Any]]
+) -> list[dg.AssetMaterialization]:
+    """Returns the events of the log and the history that a run has written next to a Delta table. `columns`: those of that table, and so
+    of its history. `details`: what the run says about the write.
     """
     return [
         dg.AssetMaterialization(
             delta_key(side.destination, side.name),
             metadata={
-                "source_rows": dg.MetadataValue.int(int(outcome.source_rows)),
-                "end_position": dg.MetadataValue.text(end),
+                **details,
                 "dagster/uri": dg.MetadataValue.text(side.path),
-                **(_lineage(side, outcome.columns) if side.kind == HISTORY and side.mirror else {}),
+                **(_lineage(side, columns) if side.kind == HISTORY and side.mirror else {}),
             },
         )
         for side in sides
     ]
+
+
+class WrittenSides:
+    """Builds the events of the logs and histories that a snapshot, a repair or a backfill has written. Made for one run."""
+
+    def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._directory = config.destination_dir(destination)
+        self._sides = side_tables(config, destination, defined_tables(config, destination))
+
+    def events(
+        self,
+        table: str,
+        columns: Sequence[tuple[str, str]],
+        details: Mapping[str, dg.MetadataValue[Any]],
+        kinds: Sequence[str] = (LOG, HISTORY),
+    ) -> list[dg.AssetMaterialization]:
+        """Returns the events for a "database.table". `kinds`: what such a run writes, if it exists. Raises MetaError."""
+        sides = [side for side in self._sides.get(table, ()) if side.kind in kinds]
+        there = LakeTables(self._directory).beside(table) if sides else {}
+        return side_events([side for side in sides if side.kind in there], columns, details)
 
 
 def _lineage(side: SideAsset, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:

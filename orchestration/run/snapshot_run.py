@@ -19,6 +19,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.lake_settings import told
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
+from sluice.orchestration.base.side_tables import WrittenSides
 from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
 from sluice.orchestration.checks.stopped import FlowingTables
 from sluice.orchestration.run.catalog.registration import register_after_run
@@ -88,6 +89,7 @@ class _SnapshotListener:
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
         self._flowing, self._sources = FlowingTables(config, destination), SourceColumns(config, destination)
+        self._sides = WrittenSides(config, destination)
         self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
@@ -149,6 +151,7 @@ class _SnapshotListener:
             self._context.log_event(
                 dg.AssetMaterialization(key, metadata={**_published(record, outcome), **size, **columns})
             )
+            self._tell_sides(record, outcome)
             for result in self._flowing.passed(record.name):
                 self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
         elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
@@ -156,6 +159,19 @@ class _SnapshotListener:
                 self._amend_amid_reading()
             self._observed[record.name] = now
             self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
+
+    def _tell_sides(self, record: SnapshotRecord, outcome: PublishOutcome) -> None:
+        """Reports the change log and the history, which the publication has written too. An error is logged: the table is published."""
+        details = {
+            "source_rows": dg.MetadataValue.int(record.rows),
+            "start_position": dg.MetadataValue.text(str(record.began_at)),
+        }
+        try:
+            for event in self._sides.events(record.name, outcome.columns, details):
+                self._context.log_event(event)
+        except Exception as error:  # The error may be of any kind; it concerns what Dagster shows.
+            why = f"{type(error).__name__}: {error}"
+            self._context.log.warning("%s: Dagster cannot show its change log and history: %s", record.name, why)
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:

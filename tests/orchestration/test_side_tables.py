@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,21 @@ import dagster as dg
 import pytest
 
 from sluice.cdc_engine.config import SluiceConfig, TableConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot import work
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.orchestration import assets
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import delta_key, source_key
-from sluice.orchestration.base.testing import FakePorts
+from sluice.orchestration.base.testing import FakePorts, fake_report
 from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run.rows import job as rows_job
+from sluice.orchestration.run.rows.operation import RowsRun
+from sluice.orchestration.run.rows.repair import Repaired
+from sluice.spark_jobs.snapshot.publication import PublishedSnapshot
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ORDERS, ITEMS = "shop.orders", "shop.items"
@@ -96,3 +107,70 @@ def test_a_log_that_dagster_cannot_show_fails_no_run_that_has_merged(
     defs, fakes = built(tmp_path, TableConfig(change_log=True))
     with dg.DagsterInstance.ephemeral() as instance:
         assert merged(defs, fakes, instance).success
+
+
+def reported(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dict[str, Any]]:
+    records = instance.fetch_materializations(key, limit=9).records
+    events = [each.asset_materialization for each in records]
+    return [{name: value.value for name, value in event.metadata.items()} for event in events if event]
+
+
+def written(config: SluiceConfig, *kinds: str) -> None:
+    """What a run leaves in the records of the lake's tables."""
+    tables = LakeTables(config.destination_dir("shop"))
+    for kind in kinds:
+        tables.keep_side_table(ORDERS, kind, ("id", 3))
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("kinds", [("log", "history"), ("history",), ()])
+def test_a_snapshot_reports_the_log_and_the_history_that_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+) -> None:
+    """Number 30: a snapshot, a repair and a backfill wrote the change log and the history, whose assets had no event of it."""
+    config = described(tmp_path, {ORDERS: TableConfig(change_log=True, history=True)})
+    begin = Position(epoch=1, file="b.000001", offset=400)
+    record = wanted(ORDERS, None, 0.0).began(begin, version="1", key=("id",), columns=(), rows_expected=7, now=0.0)
+    record = record.with_chunks(1, 7, 4096)
+
+    def publish(*_: object, **__: object) -> PublishedSnapshot:
+        written(config, *kinds)
+        return PublishedSnapshot(rows=7, label=1, delta_version=1, files=1, seconds=1.0, columns=(("id", "bigint"),))
+
+    def run_all(snapshots: SnapshotDependencies, _: float) -> None:
+        with snapshots.run_lock():
+            snapshots.publish(record, TableVersion(database="shop", table="orders", columns=(), key=("id",)))
+        snapshots.progress(record)
+
+    monkeypatch.setattr(work, "run_all", run_all)
+    ports = dataclasses.replace(make_fake_ports(config).ports(), publish=publish)
+    job = build_definitions(config, ports).resolve_job_def("snapshot_shop_job")
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        assert job.execute_in_process(instance=instance).success
+        assert len(reported(instance, delta_key("shop", ORDERS))) == 1
+        found = {kind: reported(instance, key) for kind, key in (("log", LOG), ("history", HISTORY))}
+    assert {kind for kind, events in found.items() if events} == set(kinds)
+    for events in found.values():
+        assert [(each["source_rows"], each["start_position"]) for each in events] in ([], [(7, str(begin))])
+
+
+@pytest.mark.found
+def test_a_repair_reports_the_history_and_not_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 30: see above. A change log has the stream's changes alone."""
+    config = described(tmp_path, {ORDERS: TableConfig(change_log=True, history=True)})
+    written(config, "log", "history")
+
+    def repair(run: RowsRun, *_: object) -> Repaired:
+        run.listener.done(fake_report(ORDERS))
+        return Repaired(plan=())
+
+    monkeypatch.setattr(rows_job, "plan_repair", lambda *_: ())
+    monkeypatch.setattr(rows_job, "run_repair", repair)
+    job = build_definitions(config, make_fake_ports(config).ports()).resolve_job_def(rows_job.JOB)
+    run_config = {"ops": {rows_job.STEP: {"config": {"operation": "repair"}}}}
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        assert job.execute_in_process(instance=instance, run_config=run_config).success
+        (event,) = reported(instance, HISTORY)
+        assert reported(instance, LOG) == []
+    assert event["source_rows"] == fake_report(ORDERS).source_rows
+    assert "note" in event["dagster/column_lineage"].deps_by_column
