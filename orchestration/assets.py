@@ -23,6 +23,7 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.table_meta.history.tables_file import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
+from sluice.orchestration.base.markdown import plain
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.base.side_tables import SideAsset, side_events, side_tables
 from sluice.orchestration.base.table_catalog import (
@@ -175,7 +176,7 @@ def resnapshot(context: dg.OpExecutionContext, config: SluiceConfig, destination
 def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
     """Returns the description of an asset: the comment of the table in the source, and a sentence."""
     comment = comments.get(table.name, {}).get("", "")
-    return f"{comment}\n\n{sentence}" if comment else sentence
+    return f"{plain(comment)}\n\n{sentence}" if comment else sentence
 
 
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
