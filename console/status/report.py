@@ -255,7 +255,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:
-        state, reason = "STANDBY", f"the engine on {away} reads it; `sluice status` there shows whether all is well"
+        state, reason = "STANDBY", f"the engine on {away} reads it; `sluice status` there and Dagster's plots show lag"
     elif not engine:
         reason = NEVER_RAN
     elif stale:
