@@ -9,10 +9,12 @@ from typing import Any
 
 from sluice.cdc_engine.config import EngineConfig, SluiceConfig
 from sluice.orchestration.base.ports import EngineHost
+from sluice.orchestration.rpc.connection import EngineAwayError
 from sluice.orchestration.rpc.process import serve
 from sluice.orchestration.rpc.remote_host import RemoteHost
 from sluice.orchestration.rpc.server import RpcServer
 from tests.orchestration.fix_location import make_config
+from tests.waiting import wait_for
 
 
 def config_at(root: Path, *ports: int, **engine: Any) -> SluiceConfig:
@@ -39,3 +41,21 @@ def called(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
     finally:
         caller.close()
         server.close()
+
+
+@contextlib.contextmanager
+def connected(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
+    """As `called`, by a caller that has called once before. A first call has two seconds to connect, which a busy machine may not give it:
+    the tick then names the engine's process and requests no run.
+    """
+    with called(engines, root) as caller:
+
+        def answers() -> bool:
+            try:
+                caller.get_or_start("shop")
+            except EngineAwayError:
+                return False
+            return True
+
+        wait_for("the engine's process answers", answers)
+        yield caller

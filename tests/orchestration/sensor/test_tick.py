@@ -30,7 +30,7 @@ from sluice.orchestration.sensor.runs import RunStore
 from sluice.orchestration.sensor.settle import RunRecord
 from sluice.orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
-from tests.orchestration.rpc.fix_host import called
+from tests.orchestration.rpc.fix_host import connected
 
 JOB = "merge_shop_job"
 TICK_SECONDS = 1.0  # a tick with nothing to do waits this long
@@ -113,7 +113,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             yield Shop(tmp_path, instance)
             return
         with contextlib.ExitStack() as calls:
-            yield Shop(tmp_path, instance, host=lambda fakes: calls.enter_context(called(fakes.host, tmp_path)))
+            yield Shop(tmp_path, instance, host=lambda fakes: calls.enter_context(connected(fakes.host, tmp_path)))
 
 
 def test_a_batch_becomes_a_run_of_just_its_tables(shop: Shop) -> None:
