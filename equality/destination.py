@@ -96,7 +96,7 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
         snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
         found = {f"{each.database}.{each.table}": each for each in snapshot.tables}
         for name in tables:
-            if name not in found and not captured.keeps(*name.split(".", 1)):
+            if name not in found and ("." not in name or not captured.keeps(*name.split(".", 1))):
                 raise ConfigurationError(
                     f"{request.name} captures no table {name!r}; it captures {', '.join(sorted(found)) or 'none'}"
                 )

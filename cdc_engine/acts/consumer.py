@@ -7,7 +7,7 @@ from pathlib import Path
 from sluice.cdc_engine.contracts import Consumer
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
-from sluice.cdc_engine.meta.forget_requests import request_forget
+from sluice.cdc_engine.meta.forget_requests import forgets_requested, request_forget
 from sluice.cdc_engine.meta.ledger import GroupConsumer
 
 
@@ -20,6 +20,11 @@ def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
             f"{directory.name} has no consumer {client_id}; `sluice status` shows those that it has, with their numbers"
         )
     return consumer
+
+
+def forgotten_next(directory: Path) -> tuple[int, ...]:
+    """Returns the consumers that the engine is requested to forget and has not forgotten yet. Raises MetaError."""
+    return forgets_requested(directory)
 
 
 def forget(directory: Path, client_id: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
-from sluice.cdc_engine.meta.resume_requests import request
+from sluice.cdc_engine.meta.resume_requests import ResumeKind, request, requests
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import OperatorAct, TableState, acts_on, way_out
 from sluice.cdc_engine.table_meta.change.evolution import CannotFollowError, created
@@ -24,26 +24,41 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingSchemaChange:
-    """A table in DDL_HELD. `record`: the pending schema change; None if its file is gone."""
+    """A table in DDL_HELD. `record`: the pending schema change; None if its file is gone. `approved`: the plan that was approved for it and
+    that the engine has not read yet; empty if there is none.
+    """
 
     stop: StoppedTable
     record: PendingRecord | None
+    approved: str = ""
 
 
 def pending_changes(directory: Path) -> list[PendingSchemaChange]:
     """Returns the pending schema changes of a destination."""
     files = ReviewFiles(directory)
     return [
-        PendingSchemaChange(stop=stop, record=files.held(stop.database, stop.table, stop.reason))
-        for stop in read_ledger(directory).stopped_tables
-        if stop.state == TableState.DDL_HELD
+        _pending(files, stop) for stop in read_ledger(directory).stopped_tables if stop.state == TableState.DDL_HELD
     ]
 
 
-def stop_of(directory: Path, table: str) -> StoppedTable:
-    """Returns the stop of a "database.table". Raises ActRefusedError if the table has not stopped, or if a snapshot reads it."""
+def _pending(files: ReviewFiles, stop: StoppedTable) -> PendingSchemaChange:
+    record = files.held(stop.database, stop.table, stop.reason)
+    approved = files.approved(stop.database, stop.table, record.order_key) if record else ""
+    return PendingSchemaChange(stop=stop, record=record, approved=approved)
+
+
+def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
+    """Returns the stop of a "database.table". `position`: that of the stop that the operator has seen, or empty.
+
+    Raises ActRefusedError if the table has not stopped, has stopped at another position, or if a snapshot reads it.
+    """
     for stop in read_ledger(directory).stopped_tables:
         if f"{stop.database}.{stop.table}" == table:
+            if position and str(stop.position) != position:
+                raise ActRefusedError(
+                    f"{table} of {directory.name} has stopped again since: not at {position}, but at {stop.position} in {stop.state}: "
+                    f"{stop.reason}; decide about this stop"
+                )
             return stop
     snapshot = SnapshotRecords(directory).get(table)
     if snapshot is not None and snapshot.is_open:
@@ -57,6 +72,11 @@ def stop_of(directory: Path, table: str) -> StoppedTable:
     )
 
 
+def resumed_next(directory: Path) -> frozenset[str]:
+    """Returns the "database.table" of each table that the engine is requested to resume and has not resumed yet. Raises MetaError."""
+    return frozenset(each.name for each in requests(directory) if each.wish is ResumeKind.RESUME)
+
+
 def resume(directory: Path, table: str) -> StoppedTable:
     """Requests the engine to resume a stopped table. Raises ActRefusedError."""
     stop = stop_of(directory, table)
@@ -64,22 +84,35 @@ def resume(directory: Path, table: str) -> StoppedTable:
     return stop
 
 
-def approve(directory: Path, table: str, plan: str) -> PendingRecord:
-    """Saves the plan for the pending schema change, and resumes. Raises ActRefusedError if no change is pending or the plan is not valid
-    for it.
+def approve(directory: Path, table: str, plan: str, *, position: str = "", replaces: bool = True) -> PendingRecord:
+    """Saves the plan for the pending schema change, and resumes. `position`: that of the statement that the operator has seen, or empty.
+    `replaces`: the plan may replace another one that was approved and that the engine has not read yet.
+
+    Raises ActRefusedError if no change is pending, another one than the operator has seen, or if the plan is not valid for it.
     """
     stop = _stop_for(OperatorAct.APPROVE, directory, table)
-    record = ReviewFiles(directory).held(stop.database, stop.table, stop.reason)
+    files = ReviewFiles(directory)
+    record = files.held(stop.database, stop.table, stop.reason)
     if record is None:
         raise ActRefusedError(
             f"the buffered changes of {table} are no longer on disk; `sluice {OperatorAct.RESUME} {directory.name} {table}` "
             "buffers them again"
         )
+    if position and record.position != position:
+        raise ActRefusedError(
+            f"another statement of {table} waits since: not the one at {position}, but `{record.statement}` at {record.position}; look at "
+            "its plans and decide about it"
+        )
     if plan not in record.choices:
         raise ActRefusedError(
             f"{plan!r} is not a plan for `{record.statement}`; choose one of {', '.join(record.choices)}"
         )
-    ReviewFiles(directory).approve(record, plan)
+    before = files.approve(record, plan, replaces=replaces)
+    if before not in {"", plan} and not replaces:
+        raise ActRefusedError(
+            f"`{record.statement}` of {table} is approved as {before} already, which the engine has not read yet; "
+            f"`sluice {OperatorAct.APPROVE} {directory.name} {table} --plan {plan}` replaces that"
+        )
     request(directory, record.database, record.table)
     return record
 

@@ -29,6 +29,7 @@ BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # The engine reads, but there are problems.
 RE_SNAPSHOT = "RE_SNAPSHOT"  # The state of a table that is older in the lake until its re-snapshot is done.
+IN_DAGSTER = "or in Dagster: launch the job `decide`, which shows this with links to its launchpad"
 # These states end without an operator, so they are warnings and not errors.
 WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}
 
@@ -167,7 +168,7 @@ def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation
         "reason": dg.MetadataValue.text(reason.partition("\n")[0] or why or "none"),
     }
     if "\n" in reason:
-        metadata["plan"] = dg.MetadataValue.md(reason)
+        metadata["plan"] = dg.MetadataValue.md(f"{reason}\n- {IN_DAGSTER}")
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=check,

@@ -55,7 +55,7 @@ SETTINGS: dict[str, Any] = {
     "owners": ["team:shop"],
     "maintenance": {"optimize": ""},
     "tables": {
-        f"{DATABASE}.customers": {"snapshot": "initial", "group": "people"},
+        f"{DATABASE}.customers": {"snapshot": "initial", "group": "people", "history": True},
         f"{DATABASE}.orders": {"owners": ["orders@example.com"], "group": "sales", "history": True},
     },
 }
@@ -121,7 +121,8 @@ class ShopStack:
         return DeltaTable(self.pipeline.table_path("orders"))
 
     def change_comment(self, table: str, comment: str) -> None:
-        self._run(f"ALTER TABLE {DATABASE}.{table} COMMENT='{comment}'")
+        quoted = comment.replace("'", "''")
+        self._run(f"ALTER TABLE {DATABASE}.{table} COMMENT='{quoted}'")
 
     def rename_column(self, table: str, old: str, new: str) -> None:
         """Makes a change that waits for approval; returns when it does."""

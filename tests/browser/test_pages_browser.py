@@ -131,6 +131,20 @@ def test_a_comment_that_changes_is_shown(page: Page, shop: ShopStack) -> None:
     expect(page.get_by_text("what customers bought")).to_be_visible()
 
 
+def test_a_comment_is_shown_as_it_is_in_the_source(page: Page, shop: ShopStack) -> None:
+    odd = 'price * qty * 2, <id> of "who" bought it\'s 5 € _so_ `far` ![x](http://127.0.0.1:9/x.png)'
+    shop.change_comment("orders", odd)
+
+    def described() -> bool:
+        nodes = page.request.post("/graphql", data={"query": DESCRIBED}).json()["data"]["assetNodes"]
+        return any(str(node["description"]).startswith("price") for node in nodes)
+
+    wait_for("the definitions have the new comment", described, RUN_SECONDS_MAX)
+    page.goto("/assets/shop/orders?view=overview")
+    expect(page.get_by_text(odd)).to_be_visible()
+    expect(page.locator("img[src*='127.0.0.1:9']")).to_have_count(0)
+
+
 @pytest.mark.found
 def test_the_graph_shows_that_checks_passed_and_the_engine_observed(page: Page, shop: ShopStack) -> None:
     """Number 30: "0 / 2 Passed" beside a green tick on a table that had just been merged, and an engine that was "Never materialized"."""
@@ -147,7 +161,7 @@ def test_the_graph_shows_that_checks_passed_and_the_engine_observed(page: Page, 
         for node in nodes
         if "shop" in node["assetKey"]["path"][0:1]
     }
-    assert checks.pop("shop/orders__history") == []
+    assert [checks.pop(f"shop/{table}__history") for table in TABLES] == [[], []]
     assert checks.keys() == {"shop/engine", "shop/orders", "shop/customers"}
     for asset, found in checks.items():
         assert found, asset
@@ -217,6 +231,9 @@ def test_materialize_on_a_table_reads_its_rows_anew(page: Page, shop: ShopStack)
     page.goto("/assets/shop/customers?view=events")
     expect(said(page, "snapshot_rows")).to_be_visible()
     expect(said(page, "400")).to_be_visible()
+    page.goto("/assets/shop/customers__history?view=events")
+    expect(said(page, "source_rows")).to_be_visible()
+    expect(said(page, "400")).to_be_visible()
 
 
 @pytest.mark.found
@@ -230,11 +247,17 @@ def test_the_plan_is_shown_before_the_change_is_approved(page: Page, shop: ShopS
     for told in ("Schema changes", "rename tier to level", "new_column"):
         expect(page.get_by_text(told).first).to_be_visible()
     pictures("decide")
-    page.goto(f"{LOCATION}/jobs/decide/playground")
-    decision = (
-        "act: approve\n      table: shop.customers\n      plan: new_column\n      reason: as agreed with the analysts"
-    )
-    write(page, f"ops:\n  act_on_decision:\n    config:\n      {decision}\n")
+    page.get_by_role("link", name="approve as new_column").click()
+    page.wait_for_url("**/playground")
+    shown = page.locator(".CodeMirror").first
+    for told in ("ALTER TABLE", "rename tier to level: new_column", "act: approve", "plan: new_column"):
+        expect(shown).to_contain_text(told)
+    expect(said(page, "No errors")).to_be_visible()
+    page.get_by_text("reason: ''").click()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.insert_text("as agreed with the analysts")
+    pictures("decision")
     launch(page)
     page.reload()
     button(page, "View tags and config").click()

@@ -211,6 +211,7 @@ def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(
     assert plan.md_str is not None
     assert "sluice schema approve shop shop.orders --plan apply|new_column" in plan.md_str
     assert "`new_column`: a column of the new name" in plan.md_str
+    assert "launch the job `decide`" in plan.md_str
     assert check.description == f"DDL_HELD: `{HELD.statement}` at {HELD.position} waits for review."
     events, _ = due("shop", ["shop.orders"], status(), {}, published=published, now_seconds=1e9 + 1)
     (check,) = [each for each in events if getattr(each, "check_name", "") == TABLE_CHECK]

@@ -21,6 +21,7 @@ from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
+POSITION_BEFORE = "place"  # The position in the records of earlier versions.
 NAME_CHARS_MAX = 72  # The length of the table's part of a record's name.
 
 
@@ -64,15 +65,26 @@ class ReviewFiles:
         found = (self._held(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
-    def approve(self, held: PendingRecord, plan: str) -> None:
-        """Stores the operator's decision."""
+    def approve(self, held: PendingRecord, plan: str, *, replaces: bool = True) -> str:
+        """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, another plan
+        stays. Raises MetaError if the record cannot be read.
+        """
+        name = _name(held.database, held.table, held.order_key, APPROVED)
         record = {
             "plan": plan,
             "statement": held.statement,
             "position": held.position,
             "approved_at_us": time.time_ns() // 1000,
         }
-        self._records.put(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
+        before = ""
+
+        def decided(text: str | None) -> str:
+            nonlocal before
+            before = "" if text is None else str(self._record(name, text)["plan"])
+            return text if text is not None and before != plan and not replaces else json.dumps(record, indent=1)
+
+        self._records.change(name, decided)
+        return before
 
     def approved(self, database: str, table: str, order_key: int) -> str:
         """Returns the plan that was approved for the statement; empty if there is none. Raises MetaError if the record cannot be read."""
@@ -82,6 +94,7 @@ class ReviewFiles:
 
     def _held(self, name: str, text: str) -> PendingRecord:
         record = self._record(name, text)
+        record.setdefault("position", record.get(POSITION_BEFORE, ""))
         values = {field.name: record[field.name] for field in dataclasses.fields(PendingRecord)}
         items = tuple((str(what), dict(plans)) for what, plans in values["items"])
         return PendingRecord(**{**values, "items": items, "choices": tuple(values["choices"])})

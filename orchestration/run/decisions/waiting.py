@@ -1,72 +1,127 @@
-"""Describes what waits for an operator's decision, and what each decision would do. The job `decide` shows it; it changes nothing."""
+"""Describes what waits for an operator's decision, and what each decision would do. The job `decide` shows it; it changes nothing.
+
+Each decision has a link to the launchpad with its config, in which the plan is a comment and only the reason is missing."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.states import OF_THE_LAKE, TableState, way_out
+from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.table_catalog import read_tables, source_key
 from sluice.orchestration.checks.equality import EQUAL_CHECK
+from sluice.orchestration.run.decisions.launchpad import Launchpad, config_text
 
 NOTHING = "nothing waits for a decision"
+TO_FILL_IN = "write a reason, then launch the run"
 
 
-def waiting(instance: dg.DagsterInstance, directory: Path, destination: str) -> str:
-    """Returns as Markdown: pending schema changes with their plans, stopped tables, tables that differ, and consumers. Raises MetaError."""
-    parts = (
-        ("Schema changes (`act: approve`)", list(_schema_changes(directory))),
-        ("Stopped tables (`act: resume`)", list(_stops(directory, destination))),
-        (
-            "Tables that differ (`act: plan_repair`, then `act: repair`)",
-            list(_differing(instance, directory, destination)),
-        ),
-        ("Consumers (`act: forget`)", list(_consumers(directory))),
-    )
-    return "\n\n".join("\n\n".join([f"## {title}", *lines]) for title, lines in parts if lines) or NOTHING
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WaitingDecisions:
+    """What waits at a destination. `launchpad`: where a decision is made. Its text raises MetaError."""
+
+    instance: dg.DagsterInstance
+    directory: Path
+    destination: str
+    launchpad: Launchpad
+
+    def __str__(self) -> str:
+        """Returns as Markdown pending schema changes with their plans, stopped tables, tables that differ, and consumers."""
+        parts = (
+            ("Schema changes (`act: approve`)", list(self._schema_changes())),
+            ("Stopped tables (`act: resume`)", list(self._stops())),
+            ("Tables that differ (`act: plan_repair`, then `act: repair`)", list(self._differing())),
+            ("Consumers (`act: forget`)", list(self._consumers())),
+        )
+        return "\n\n".join("\n\n".join([f"## {title}", *lines]) for title, lines in parts if lines) or NOTHING
+
+    def _decide(self, title: str, seen: tuple[str, ...], **fields: Any) -> str:
+        act, rest = fields.pop("act"), fields
+        config = {"act": act, "destination": self.destination, **rest, "reason": ""}
+        return self.launchpad.link(title, config_text((*seen, TO_FILL_IN), config))
+
+    def _schema_changes(self) -> Iterator[str]:
+        from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
+
+        for each in stopped_table.pending_changes(self.directory):
+            name, record = _name(each.stop), each.record
+            if record is None:
+                yield self._stop(each.stop, asked=False)
+                continue
+            seen = [f"{name} waits for a decision about the statement at {record.position}:", f"    {record.statement}"]
+            seen += [f"{what}: {plan}: {does}" for what, plans in record.items for plan, does in plans.items()]
+            lines = [f"**{code(name)}**: {code(record.statement)} at {code(record.position)}"]
+            if each.approved:
+                lines.append(f"It is approved as {code(each.approved)}; the engine has not read that yet.")
+            for what, plans in record.items:
+                lines.append(
+                    "\n".join([f"- {code(what)}", *(f"    - {code(plan)}: {does}" for plan, does in plans.items())])
+                )
+            fields = {"act": "approve", "table": name, "position": record.position}
+            links = [self._decide(f"approve as {plan}", tuple(seen), **fields, plan=plan) for plan in record.choices]
+            yield "\n\n".join([*lines, f"In the launchpad: {', '.join(links)}"])
+
+    def _stops(self) -> Iterator[str]:
+        from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
+
+        asked = stopped_table.resumed_next(self.directory)
+        for stop in read_ledger(self.directory).stopped_tables:
+            if stop.state != TableState.DDL_HELD:
+                yield self._stop(stop, asked=_name(stop) in asked)
+
+    def _stop(self, stop: StoppedTable, *, asked: bool) -> str:
+        name, position = _name(stop), str(stop.position)
+        told = f"- **{code(name)}** ({stop.state}): {stop.reason}."
+        if stop.state in OF_THE_LAKE:
+            return f"{told} resume is refused here: {way_out(stop.state, self.destination, name)}"
+        done = f"continues from its stop at {position} and reads what follows again"
+        seen = (f"{name} stopped ({stop.state}): {stop.reason}", f"resume: it {done}")
+        link = self._decide("resume", seen, act="resume", table=name, position=position)
+        already = ". A resume is requested; the engine has not read that yet" if asked else ""
+        return f"{told} {link} {done}{already}"
+
+    def _differing(self) -> Iterator[str]:
+        """Yields the tables whose newest comparison has failed."""
+        names = {
+            dg.AssetCheckKey(source_key(self.destination, each.name), EQUAL_CHECK): each.name
+            for each in read_tables(self.directory)
+        }
+        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(names))
+        for key, record in found.items():
+            evaluation = record.evaluation  # that of a comparison which has not ended has no result
+            if isinstance(evaluation, dg.AssetCheckEvaluation) and not evaluation.passed:
+                why, name = evaluation.description or "it differs", names[key]
+                does = "compares again, reads the rows that differ, and merges them"
+                seen = (f"{name}: {why}", f"repair: {does}")
+                plan = self._decide("plan_repair", seen, act="plan_repair", table=name)
+                repair = self._decide("repair", seen, act="repair", table=name)
+                yield f"- **{code(name)}**: {why}. {plan} changes nothing; {repair} {does}"
+
+    def _consumers(self) -> Iterator[str]:
+        from sluice.cdc_engine.acts import consumer  # noqa: PLC0415  only runs import the kernels
+
+        asked, ledger = consumer.forgotten_next(self.directory), read_ledger(self.directory)
+        cursors = {each.client_id: str(each.cursor) for each in ledger.consumers}
+        cursors |= {each.client_id: str(each.cursor) for each in ledger.group_consumers}
+        for client_id, cursor in cursors.items():
+            does = f"deletes its cursor ({cursor}); the consumer then starts as a new one"
+            seen = (f"consumer {client_id}: forget {does}",)
+            link = self._decide("forget", seen, act="forget", consumer=client_id)
+            already = ". That is requested; the engine has not read it yet" if client_id in asked else ""
+            yield f"- {client_id}: {link} {does}{already}"
 
 
-def _schema_changes(directory: Path) -> Iterator[str]:
-    from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
-
-    for each in stopped_table.pending_changes(directory):
-        yield f"**{each.stop.database}.{each.stop.table}**\n\n{each.stop.reason}"
+def waiting(instance: dg.DagsterInstance, directory: Path, destination: str, launchpad: Launchpad) -> str:
+    """Returns as Markdown what waits at a destination. Raises MetaError."""
+    return str(WaitingDecisions(instance=instance, directory=directory, destination=destination, launchpad=launchpad))
 
 
-def _stops(directory: Path, destination: str) -> Iterator[str]:
-    for stop in read_ledger(directory).stopped_tables:
-        if stop.state != TableState.DDL_HELD:
-            yield _stop(stop, destination)
-
-
-def _stop(stop: StoppedTable, destination: str) -> str:
-    name = f"{stop.database}.{stop.table}"
-    done = f"resume continues from its stop at {stop.position} and reads what follows again"
-    if stop.state in OF_THE_LAKE:
-        done = f"resume is refused here: {way_out(stop.state, destination, name)}"
-    return f"- **{name}** ({stop.state}): {stop.reason}. {done}"
-
-
-def _differing(instance: dg.DagsterInstance, directory: Path, destination: str) -> Iterator[str]:
-    """Yields the tables whose newest comparison has failed."""
-    names = {
-        dg.AssetCheckKey(source_key(destination, each.name), EQUAL_CHECK): each.name for each in read_tables(directory)
-    }
-    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(names))
-    for key, record in found.items():
-        evaluation = record.evaluation  # that of a comparison which has not ended has no result
-        if isinstance(evaluation, dg.AssetCheckEvaluation) and not evaluation.passed:
-            why = evaluation.description or "it differs"
-            yield f"- **{names[key]}**: {why}. repair compares again, reads the rows that differ, and merges them"
-
-
-def _consumers(directory: Path) -> Iterator[str]:
-    ledger = read_ledger(directory)
-    found = {each.client_id: str(each.cursor) for each in ledger.consumers}
-    found |= {each.client_id: str(each.cursor) for each in ledger.group_consumers}
-    for client_id, cursor in found.items():
-        yield f"- {client_id}: forget deletes its cursor ({cursor}); the consumer then starts as a new one"
+def _name(stop: StoppedTable) -> str:
+    return f"{stop.database}.{stop.table}"

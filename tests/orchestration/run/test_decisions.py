@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
+from sluice.cdc_engine.acts import stopped_table
+from sluice.cdc_engine.config import MetaConfig, SluiceConfig
 from sluice.cdc_engine.contracts import Consumer, StoppedTable
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.meta.forget_requests import forgets_requested
 from sluice.cdc_engine.meta.resume_requests import requests
+from sluice.cdc_engine.meta.stored_ledger import StoredLedger
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import record_store
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.change.policy import Item, PendingChange
 from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
@@ -20,7 +28,8 @@ from sluice.equality.values import TableResult, Verdict
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import evaluation_of
-from sluice.orchestration.run.decisions.job import REASON_TAG, decide_job
+from sluice.orchestration.run.decisions.job import REASON_TAG, Decision, decide_job, problem_of
+from sluice.orchestration.run.decisions.launchpad import Launchpad, config_text
 from sluice.orchestration.run.decisions.waiting import NOTHING, waiting
 from sluice.orchestration.run.rows import job as rows_job
 from sluice.orchestration.run.rows.operation import RowsRun
@@ -61,7 +70,10 @@ def directory(tmp_path: Path) -> Path:
 
 def launched(root: Path, **config: Any) -> tuple[dg.ExecuteInProcessResult, str, dict[str, str]]:
     """Returns the run's result, what it says, and its tags."""
-    settings = make_config(root)
+    return launched_with(make_config(root), **config)
+
+
+def launched_with(settings: SluiceConfig, **config: Any) -> tuple[dg.ExecuteInProcessResult, str, dict[str, str]]:
     job = decide_job(settings, make_fake_ports(settings).ports())
     with dg.instance_for_test() as instance:
         result = job.execute_in_process(
@@ -95,12 +107,12 @@ def test_what_each_decision_would_do_is_shown_by_default(directory: Path, tmp_pa
         for table, verdict in (("shop.orders", Verdict.DIFFERENT), ("shop.items", Verdict.EQUAL)):
             found = evaluation_of(config, "shop", TableResult(table=table, verdict=verdict))
             instance.report_runless_asset_event(found)
-        told = waiting(instance, directory, "shop")
+        told = waiting(instance, directory, "shop", Launchpad())
     for words in (
         "## Schema changes (`act: approve`)",
-        f"**shop.audit** (SCHEMA_MISMATCH): it differs. resume continues from its stop at {PLACE}",
-        "**shop.lost** (TABLE_MISSING): it is gone. resume is refused here: `sluice lake accept shop shop.lost`",
-        "**shop.orders**: 0 rows differ. repair compares again",
+        f"**`shop.audit`** (SCHEMA_MISMATCH): it differs. resume continues from its stop at {PLACE}",
+        "**`shop.lost`** (TABLE_MISSING): it is gone. resume is refused here: `sluice lake accept shop shop.lost`",
+        "**`shop.orders`**: 0 rows differ. plan_repair changes nothing; repair compares again",
         f"- 1001: forget deletes its cursor ({PLACE})",
     ):
         assert words in told
@@ -110,7 +122,7 @@ def test_what_each_decision_would_do_is_shown_by_default(directory: Path, tmp_pa
 def test_where_nothing_waits_one_sentence_says_so(tmp_path: Path) -> None:
     directory = make_config(tmp_path).destination_dir("shop")
     with dg.DagsterInstance.ephemeral() as instance:
-        assert waiting(instance, directory, "shop") == NOTHING
+        assert waiting(instance, directory, "shop", Launchpad()) == NOTHING
 
 
 @pytest.fixture
@@ -171,7 +183,7 @@ def test_a_repair_that_fails_has_its_reason_as_a_tag(
 
 def test_an_approval_is_kept_and_its_reason_is_a_tag_of_the_run(directory: Path, tmp_path: Path) -> None:
     result, told, tags = launched(
-        tmp_path, act="approve", table="shop.orders", plan="new_column", statement=HELD.statement, reason="as agreed"
+        tmp_path, act="approve", table="shop.orders", plan="new_column", position=HELD.position, reason="as agreed"
     )
     assert result.success, told
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "new_column"
@@ -180,7 +192,7 @@ def test_an_approval_is_kept_and_its_reason_is_a_tag_of_the_run(directory: Path,
 
 
 def test_a_stopped_table_is_resumed(directory: Path, tmp_path: Path) -> None:
-    assert launched(tmp_path, act="resume", table="shop.audit", reason="fixed")[0].success
+    assert launched(tmp_path, act="resume", table="shop.audit", position=str(PLACE), reason="fixed")[0].success
     assert [each.table for each in requests(directory)] == ["audit"]
 
 
@@ -192,25 +204,190 @@ def test_a_consumer_is_forgotten(directory: Path, tmp_path: Path) -> None:
     assert forgets_requested(directory) == (1001,)
 
 
+APPROVE = {"act": "approve", "table": "shop.orders", "position": HELD.position, "plan": "apply", "reason": "r"}
+RESUME = {"act": "resume", "table": "shop.audit", "position": str(PLACE), "reason": "r"}
+FORGET = {"act": "forget", "consumer": 7, "reason": "r"}
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"act": "resume", "table": "shop.audit"}, "`reason` is empty"),
-        ({"act": "approve", "table": "shop.orders", "plan": "keep", "reason": "r"}, "choose one of apply, new_column"),
-        ({"act": "approve", "table": "shop.orders", "statement": "ALTER", "reason": "r"}, "another statement waits"),
-        ({"act": "approve", "table": "shop.audit", "reason": "r"}, "sluice schema resume shop shop.audit"),
-        ({"act": "resume", "table": "shop.calm", "reason": "r"}, "has not stopped"),
-        ({"act": "resume", "table": "shop.lost", "reason": "r"}, "looks at that table first"),
-        ({"act": "forget", "consumer": 7, "reason": "r"}, "has no consumer 7"),
+        ({**RESUME, "reason": " "}, "`reason` is empty"),
+        ({**RESUME, "reason": "fixed\nsluice/destination: other"}, "`reason` has a line break"),
+        ({**APPROVE, "reason": "r\x00"}, "`reason` has a line break"),
+        ({**APPROVE, "plan": ""}, "`plan` is empty"),
+        ({**APPROVE, "position": ""}, "`position` is empty"),
+        ({**APPROVE, "table": ""}, "`table` is empty"),
+        ({**APPROVE, "table": "orders"}, "write DATABASE.TABLE"),
+        ({**FORGET, "consumer": 0}, "`consumer` is empty"),
+        ({**FORGET, "table": "shop.orders"}, "`table` does not belong to forget"),
+        ({**RESUME, "plan": "apply"}, "`plan` does not belong to resume"),
+        ({"act": "repair", "table": "orders", "reason": "r"}, "write DATABASE.TABLE"),
+        ({"act": "show", "table": "shop.orders"}, "`table` does not belong to show"),
+    ],
+)
+def test_fields_that_do_not_fit_the_act_are_refused(config: dict[str, Any], words: str) -> None:
+    assert words in problem_of(Decision(**config))
+
+
+@pytest.mark.parametrize(
+    "config", [APPROVE, RESUME, FORGET, {}, {"act": "plan_repair"}, {"act": "repair", "table": "a.b", "reason": "r"}]
+)
+def test_fields_that_fit_the_act_are_accepted(config: dict[str, Any]) -> None:
+    assert not problem_of(Decision(**config))
+
+
+def test_a_decision_whose_fields_do_not_fit_changes_nothing(directory: Path, tmp_path: Path) -> None:
+    result, told, tags = launched(tmp_path, **{**APPROVE, "plan": ""})
+    assert not result.success
+    assert "`plan` is empty" in told
+    assert REASON_TAG not in tags
+    _nothing_is_decided(directory)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**APPROVE, "plan": "keep"}, "choose one of apply, new_column"),
+        ({**APPROVE, "table": "shop.audit"}, "sluice schema resume shop shop.audit"),
+        ({**APPROVE, "table": "shop.orders`; DROP TABLE x"}, "has not stopped"),
+        ({**RESUME, "table": "shop.calm"}, "has not stopped"),
+        ({**RESUME, "table": "shop.lost"}, "looks at that table first"),
+        (FORGET, "has no consumer 7"),
     ],
 )
 def test_what_cannot_be_decided_changes_nothing(
     directory: Path, tmp_path: Path, config: dict[str, Any], words: str
 ) -> None:
-    result, told, tags = launched(tmp_path, **config)
+    result, told, _ = launched(tmp_path, **config)
     assert not result.success
     assert words in told
-    assert REASON_TAG not in tags
+    _nothing_is_decided(directory)
+
+
+def _nothing_is_decided(directory: Path) -> None:
     assert requests(directory) == ()
     assert forgets_requested(directory) == ()
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == ""
+
+
+@pytest.mark.found
+def test_a_decision_about_what_was_seen_before_is_refused_by_name(directory: Path, tmp_path: Path) -> None:
+    """Number 30: an approval and a resume were of whatever waited when the run began, and not of what the operator had seen."""
+    again = dataclasses.replace(HELD, order_key=HELD.order_key + 90, position="mysql-bin.000001:103@1")
+    later = dataclasses.replace(PLACE, offset=777)
+    ReviewFiles(directory).note(again)
+    for table, state, reason, position in (
+        ("orders", TableState.DDL_HELD, again.reason, PLACE),
+        ("audit", TableState.DDL_UNSUPPORTED, "it cannot be read", later),
+    ):
+        stop = StoppedTable(database="shop", table=table, state=state, reason=reason, position=position)
+        FileLedger(directory).update(lambda ledger, stop=stop: ledger.resume_table("shop", stop.table).stop_table(stop))  # type: ignore[misc]
+    result, told, _ = launched(tmp_path, **APPROVE)
+    assert not result.success
+    assert f"not the one at {HELD.position}, but `{HELD.statement}` at {again.position}" in told
+    result, told, _ = launched(tmp_path, **RESUME)
+    assert not result.success
+    assert f"not at {PLACE}, but at {later} in DDL_UNSUPPORTED: it cannot be read" in told
+    _nothing_is_decided(directory)
+    assert ReviewFiles(directory).approved("shop", "orders", again.order_key) == ""
+
+
+@pytest.mark.found
+def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(directory: Path, tmp_path: Path) -> None:
+    """Number 30: both runs said that their plan was approved, and the engine read the later one."""
+    assert launched(tmp_path, **APPROVE)[0].success
+    result, told, _ = launched(tmp_path, **{**APPROVE, "plan": "new_column"})
+    assert not result.success
+    assert "is approved as apply already" in told
+    assert "`sluice schema approve shop shop.orders --plan new_column` replaces that" in told
+    assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
+    assert launched(tmp_path, **APPROVE)[0].success, "the same decision again"
+    _, told, _ = launched(tmp_path)
+    assert "It is approved as `apply`; the engine has not read that yet." in told
+
+
+@pytest.mark.found
+def test_a_run_that_ends_while_it_decides_has_its_reason_and_can_be_launched_again(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 30: the reason became a tag after the decision was saved."""
+    with monkeypatch.context() as patched:
+
+        def ends(*_: object) -> None:
+            raise ActRefusedError("it ends between the approval and the request")
+
+        patched.setattr(stopped_table, "request", ends)
+        result, _, tags = launched(tmp_path, **APPROVE)
+    assert (result.success, tags[REASON_TAG]) == (False, "r")
+    assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
+    assert requests(directory) == ()
+    assert launched(tmp_path, **APPROVE)[0].success
+    assert [each.table for each in requests(directory)] == ["orders"]
+
+
+def test_a_decision_reaches_the_engine_of_another_host_by_the_shared_ledger(tmp_path: Path) -> None:
+    shared = MetaConfig(kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
+    here, there = (make_config(tmp_path / host).model_copy(update={"meta": shared}) for host in ("here", "there"))
+    directory = there.destination_dir("shop")
+    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason=HELD.reason, position=PLACE)
+    StoredLedger(record_store(directory), "shop").update(lambda ledger: ledger.stop_table(stop))
+    ReviewFiles(directory).note(HELD)
+    _, told, _ = launched_with(here)
+    assert HELD.statement in told
+    result, told, tags = launched_with(here, **APPROVE)
+    assert result.success, told
+    assert tags[REASON_TAG] == "r"
+    assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "apply"
+    assert [each.table for each in requests(directory)] == ["orders"]
+
+
+def test_a_change_that_an_earlier_version_stored_is_shown_and_approved(directory: Path, tmp_path: Path) -> None:
+    (file,) = (directory / "schema-changes").glob("*.held.json")
+    file.write_text(file.read_text().replace('"position"', '"place"'))
+    _, told, _ = launched(tmp_path)
+    assert HELD.position in told
+    assert launched(tmp_path, **APPROVE)[0].success
+
+
+def links_of(told: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Returns each link to the launchpad: its title, the comments in its config, and what the config says."""
+    found = []
+    for title, address in re.findall(r"\[([a-z_ ]+)\]\((/locations/[^)\s]+)\)", told):
+        split = urllib.parse.urlsplit(address)
+        assert split.path == "/locations/__repository__@my%20shop/jobs/decide/playground/setup"
+        (config,) = urllib.parse.parse_qs(split.query)["config"]
+        fields = yaml.safe_load(config)["ops"]["act_on_decision"]["config"]
+        found.append((title, "\n".join(line for line in config.splitlines() if line.startswith("# ")), fields))
+    return found
+
+
+@pytest.mark.found
+def test_each_decision_has_a_link_that_puts_its_plan_into_the_launchpad(directory: Path, tmp_path: Path) -> None:
+    """Number 30: the plan was in a run's output, and the launchpad had to be filled in by hand."""
+    FileLedger(directory).update(lambda ledger: ledger.with_consumer(Consumer(client_id=1001, filter="", cursor=PLACE)))
+    write_tables(directory)
+    launchpad = Launchpad(repository="__repository__", location="my shop")
+    with dg.DagsterInstance.ephemeral() as instance:
+        differs = TableResult(table="shop.odd-näme$", verdict=Verdict.DIFFERENT)
+        instance.report_runless_asset_event(evaluation_of(make_config(tmp_path), "shop", differs))
+        links = links_of(waiting(instance, directory, "shop", launchpad))
+    rest = {"destination": "shop", "reason": ""}
+    held = {**APPROVE, **rest}
+    assert [(title, fields) for title, _, fields in links] == [
+        ("approve as apply", held),
+        ("approve as new_column", {**held, "plan": "new_column"}),
+        ("resume", {**RESUME, **rest}),
+        ("plan_repair", {"act": "plan_repair", "table": "shop.odd-näme$", **rest}),
+        ("repair", {"act": "repair", "table": "shop.odd-näme$", **rest}),
+        ("forget", {"act": "forget", "consumer": 1001, **rest}),
+    ]
+    for words in (HELD.statement, HELD.position, "rename a to b: new_column: ", "write a reason"):
+        assert words in links[0][1]
+    result, _, _ = launched(tmp_path, **{**links[0][2], "reason": "as agreed"})
+    assert result.success, "only the reason is missing"
+
+
+def test_nothing_of_a_statement_leaves_its_comment(directory: Path) -> None:
+    config = config_text(["ALTER\nops: {}\u2028x: 1\x85y: 2\x00"], {"act": "show", "table": "a`b: {c}\n- d"})
+    assert yaml.safe_load(config) == {"ops": {"act_on_decision": {"config": {"act": "show", "table": "a`b: {c}\n- d"}}}}
