@@ -4,16 +4,24 @@ a change.
 MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not: LOCK TABLES … READ keeps writers out of the
 table for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
 
+Where the account may not lock tables, MySQL with GTIDs is read between two positions. Everything that the binlog has up to the first one is
+committed before the read begins, as `gtid_executed` shows. What the binlog has between it and the second one, which is looked up right
+after the read began, does not change the table. Otherwise the read begins again, after what the binlog has then.
+
 Before MySQL 8.0 the lock of a table does not keep out foreign keys, which change a child inside InnoDB. There the tables above the child
 are locked with it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterator
 
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
+from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.statements import quoted
@@ -22,22 +30,94 @@ CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_SECONDS_MAX = 10  # How long the lock waits for active writers; other writers wait behind it.
 TRANSACTIONAL = {"INNODB", "ROCKSDB"}
 LOCKS_WITH_PARENTS = 8  # MySQL's first version whose table lock also blocks changes by foreign keys.
+UNLOCKED_TRIES = 100  # How often a read without a lock begins before it gives up.
+POLL_SECONDS = 0.1
+pause = time.sleep  # A test replaces it.
+
+# Reads the binlog from a position to its end. Returns the end, and whether one of the (database, table) may have changed up to a file and
+# an offset.
+Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None], tuple[Position, bool]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unlocked:
+    """What a read without a lock needs. `begin`: a position in the server's binlog, with all that was executed before it."""
+
+    begin: Position
+    logged: Logged
 
 
 @contextlib.contextmanager
-def rows_at_a_position(connect: Callable[[], RowReader], table: TableVersion) -> Iterator[tuple[RowReader, SourceEnd]]:
-    """Yields a connection that sees the table as it was at a binlog position, and that position. Raises SluiceError."""
+def rows_at_a_position(
+    connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked | None = None
+) -> Iterator[tuple[RowReader, SourceEnd]]:
+    """Yields a connection that sees the table as it was at a binlog position, and that position. `unlocked`: used if the account may not
+    lock the table. Raises SluiceError.
+    """
     with contextlib.closing(connect()) as reader:
         if reader.mariadb and _is_transactional(reader, table):
             reader.texts(CONSISTENT_READ)
             yield reader, position_of_read(reader)
             return
         with contextlib.closing(connect()) as locking:
-            end = _locked(locking, table)
+            try:
+                end = _locked(locking, table)
+            except ConfigurationError as refused:
+                if unlocked is None or not reads_unlocked(locking, table):
+                    raise
+                with _between_positions(connect, table, unlocked, refused) as found:
+                    yield found
+                return
             if _is_transactional(reader, table):
                 reader.texts(CONSISTENT_READ)
                 unlock(locking)
             yield reader, end
+
+
+@contextlib.contextmanager
+def _between_positions(
+    connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked, refused: ConfigurationError
+) -> Iterator[tuple[RowReader, SourceEnd]]:
+    """Yields as `rows_at_a_position`, without a lock. Raises `refused`, with its GRANT, if the table is changed too often."""
+    with contextlib.closing(connect()) as reader:
+        tables = {(table.database, table.table), *_parents(reader, (table.database, table.table))}
+        end, _ = unlocked.logged(unlocked.begin, tables, None)
+        for _ in range(UNLOCKED_TRIES):
+            _wait_until_committed(reader, end)
+            reader.texts(CONSISTENT_READ)
+            after = binlog_end(reader)
+            end, changed = unlocked.logged(end, tables, after)
+            if not changed:
+                yield reader, SourceEnd(file=after[0], offset=after[1])
+                return
+            reader.texts("ROLLBACK")
+            pause(POLL_SECONDS)
+    raise ConfigurationError(
+        f"{table.database}.{table.table} was changed during each of {UNLOCKED_TRIES} attempts to read it without a lock: {refused}"
+    ) from refused
+
+
+def _wait_until_committed(reader: RowReader, end: Position) -> None:
+    """Waits until reads show everything that the binlog has up to a position. Raises SourceConnectionError after LOCK_SECONDS_MAX."""
+    deadline = time.monotonic() + LOCK_SECONDS_MAX
+    while True:
+        ((executed,),) = reader.texts("SELECT @@GLOBAL.gtid_executed")
+        if has_executed((executed or "").replace("\n", ""), end.gtid_set):
+            return
+        if time.monotonic() >= deadline:
+            raise SourceConnectionError(
+                f"a transaction up to {end} is in the binlog of {reader.source.address} and not committed after {LOCK_SECONDS_MAX} s: it "
+                "may wait for a semi-sync replica. Sluice tries again"
+            )
+        pause(POLL_SECONDS)
+
+
+def reads_unlocked(reader: RowReader, table: TableVersion) -> bool:
+    """Returns whether the server shows by GTIDs which transactions are committed, and the table has consistent reads."""
+    if reader.mariadb or not _is_transactional(reader, table):
+        return False
+    answer = reader.texts("SHOW GLOBAL VARIABLES LIKE 'gtid_mode'")
+    return bool(answer) and str(answer[0][1]).upper() == "ON"
 
 
 def binlog_end(reader: RowReader) -> tuple[str, int]:
@@ -81,12 +161,15 @@ def unlock(reader: RowReader) -> None:
 
 
 def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the (database, name) of all tables from which foreign keys pass changes on to this one, if the server does not lock them with
-    it.
-    """
+    """Returns the tables above this one (`_parents`), if the server does not lock them with it."""
     ((version,),) = reader.texts("SELECT VERSION()")
     if reader.mariadb or int((version or "0").split(".")[0]) >= LOCKS_WITH_PARENTS:
         return []
+    return _parents(reader, table)
+
+
+def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
+    """Returns the (database, name) of all tables from which foreign keys pass changes on to this one."""
     found = [table]
     for database, name in found:
         rows = reader.texts(
@@ -99,9 +182,7 @@ def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, 
 
 
 def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table for reading. Nothing else gives an exact position on MySQL: a commit is in the binlog before it is visible, and two
-    equal ends prove nothing.
-    """
+    """Locks the table for reading. A commit is in the binlog before it is visible, so two equal ends of the binlog alone prove nothing."""
     try:
         lock(reader, table, seconds_max)
     except ConfigurationError as error:

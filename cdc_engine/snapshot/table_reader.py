@@ -15,7 +15,7 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.chunks import Chunk, chunks
-from sluice.cdc_engine.snapshot.exact_position import binlog_end, rows_at_a_position
+from sluice.cdc_engine.snapshot.exact_position import Logged, Unlocked, binlog_end, rows_at_a_position
 from sluice.cdc_engine.snapshot.read import ALL_ROWS, ChunkFacts, Marks, ReadRules, read_chunk
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.record import SourceEnd
@@ -27,7 +27,9 @@ UNTOLD_SECONDS = 2.0
 
 
 class SourceTable:
-    """Reads one table. `source`: the server whose binlog is read, if that is another one."""
+    """Reads one table. `source`: the server whose binlog is read, if that is another one. `logged`: reads its binlog, for a table without a
+    key that the account may not lock.
+    """
 
     def __init__(
         self,
@@ -37,14 +39,16 @@ class SourceTable:
         chunk_rows: int,
         rules: ReadRules = ALL_ROWS,
         source: Callable[[], RowReader] | None = None,
+        logged: Logged | None = None,
     ) -> None:
         self._connect, self._table, self._chunk_rows = connect, table, chunk_rows
-        self._rules, self._source = rules, source
+        self._rules, self._source, self._logged = rules, source, logged
         self._own = threading.local()
         self._opened: list[RowReader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._end: SourceEnd | None = None  # For a table without a key: the position at which `read` saw its rows.
+        self._shown: Position | None = None  # The position that `shows` was called with last.
         self._server = ""  # The server whose binlog the stream reads, once it is known.
 
     def rows_expected(self) -> int:
@@ -62,7 +66,7 @@ class SourceTable:
 
         From now on each server that is read must be the position's. Raises SourceConnectionError if it is another one.
         """
-        self._server = position.server_uuid
+        self._server, self._shown = position.server_uuid, position
         reader = self._reader()
         if self._source is None:
             self._require_same(reader)
@@ -84,10 +88,16 @@ class SourceTable:
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         if self._table.key:
             return self._read(self._reader(), chunk, path, marks)
-        with rows_at_a_position(self._connected, self._table) as (reader, end):
+        with rows_at_a_position(self._connected, self._table, self._unlocked()) as (reader, end):
             facts = self._read(reader, chunk, path)
         self._end = end
         return facts
+
+    def _unlocked(self) -> Unlocked | None:
+        begin = self._shown
+        if self._logged is None or begin is None or not (begin.file and begin.gtid_set):
+            return None
+        return Unlocked(begin=begin, logged=self._logged)
 
     def _read(self, reader: RowReader, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         return read_chunk(reader, self._table, chunk, path, self._rules, marks=marks)

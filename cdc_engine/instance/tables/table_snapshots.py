@@ -27,6 +27,7 @@ from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import ledger_text, read_ledger
+from sluice.cdc_engine.parser.positions.logged import logged_after
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.snapshot.pace import PaceLimits, ReadPace
 from sluice.cdc_engine.snapshot.read import ReadRules
@@ -199,6 +200,7 @@ class _Tables:
                 policy=self._policy(table),
             ),
             source=functools.partial(open_reader, source_of(now)) if replica else None,
+            logged=functools.partial(logged_after, source_of(now)),
         )
 
     def _policy(self, table: TableVersion) -> ValuePolicy:

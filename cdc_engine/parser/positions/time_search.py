@@ -173,7 +173,7 @@ def _blocks(files: BinlogFiles, file: str, offset: int, prepared: UnwantedRows |
     """Yields the blocks from an offset of a file to the end of the binlog, without any row."""
     begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=files.facts.server_uuid)
     start = DumpStart(position=begin, by_gtid=False, executed_known=False)
-    yield from files.blocks(start, _NoHistory(), no_table, prepared or UnwantedRows())
+    yield from files.blocks(start, NoHistory(), no_table, prepared or UnwantedRows())
 
 
 def _after(block: Block, transaction: int) -> StartChoice:
@@ -181,7 +181,7 @@ def _after(block: Block, transaction: int) -> StartChoice:
     return StartChoice(file=end.file, offset=end.offset, executed=end.gtid_set)
 
 
-class _NoHistory:
+class NoHistory:
     """A `ports.SchemaHistory` for an interval whose rows and statements are not needed."""
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract

@@ -1,0 +1,72 @@
+"""Reads the binlog from a position to its end, and says whether it may change certain tables. Called by a snapshot of a table without a
+key that the account may not lock (`snapshot.exact_position`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.time_search import NoHistory
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.parser.stream.dump import UnwantedRows, begin_independent_dump, blocks_to_end
+from sluice.cdc_engine.ports import Content
+from sluice.cdc_engine.position import Position, file_number, order_key
+from sluice.cdc_engine.source.server import Source
+
+
+class _Changes(NoHistory):
+    """Notes whether what was read up to an end may change one of the tables. `until`: its order key; None: nothing counts."""
+
+    def __init__(self, tables: Collection[tuple[str, str]], until: int | None) -> None:
+        self._tables, self._until, self.seen = frozenset(tables), until, False
+
+    def captured(self, database: str, table: str) -> bool:
+        return (database, table) in self._tables
+
+    def note(self, order_key: int) -> None:
+        self.seen = self.seen or (self._until is not None and order_key <= self._until)
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
+        self.note(position.order_key)
+        return super().resolve(table_map, position)
+
+    def apply(
+        self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
+    ) -> tuple[TableChange, ...]:
+        """Notes every statement: it is not read what it changes."""
+        self.note(position.order_key)
+        return super().apply(statement, default_database, position, session)
+
+
+class _XaCommits(UnwantedRows):
+    """Notes every commit of an XA transaction, whose rows may precede the position at which reading began."""
+
+    def __init__(self, changes: _Changes) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def commit(self, name: str, order_key: int) -> Content:
+        self._changes.note(order_key)
+        return super().commit(name, order_key)
+
+
+def logged_after(
+    source: Source, begin: Position, tables: Collection[tuple[str, str]], until: tuple[str, int] | None = None
+) -> tuple[Position, bool]:
+    """Returns the binlog's end, with everything that was executed up to there, and whether one of the tables may have changed up
+    to `until`, a file and an offset. A statement counts as a change. Raises SourceConnectionError, or the errors of the scan.
+    """
+    key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
+    changes, end = _Changes(tables, key), begin
+    start = DumpStart(position=begin, by_gtid=False, executed_known=True)
+    with contextlib.closing(SourceConnection(source)) as connection:
+        framer = begin_independent_dump(connection, start, changes, changes.captured, _XaCommits(changes))
+        for block in blocks_to_end(connection, framer):
+            if block.transaction_count:
+                end = end_position(block, block.transaction_count - 1)
+    return end, changes.seen
