@@ -190,13 +190,17 @@ def check_include(destination: DestinationConfig) -> Finding:
 def check_keyless(destination: DestinationConfig) -> Finding:
     """Reports what tables without a key become, and whether a snapshot may lock them."""
     try:
-        names, problems = ask_keyless(destination)
+        found = ask_keyless(destination)
     except SluiceError:
         return Finding(f"tables without a key of {destination.name}", warnings=(UNANSWERED,))
+    names = found.names
     sentences = (keyless_sentence(destination.name, names),) if names else ()
     what = f"tables without a key of {destination.name}: "
     return Finding(
-        f"{what}{', '.join(names) or 'none'}", tuple(problems), sentences, brief=f"{what}{len(names) or 'none'}"
+        f"{what}{', '.join(names) or 'none'}",
+        found.problems,
+        (*sentences, *found.notes),
+        brief=f"{what}{len(names) or 'none'}",
     )
 
 

@@ -12,9 +12,11 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
+from pydantic import ValidationError
 
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from sluice.cdc_engine.errors import ConfigurationError, SourceCheckError
@@ -36,6 +38,7 @@ from sluice.console.source.query import ask_source, oldest_sentence
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
+BASTION = re.compile(r"(?P<user>[^@\s-][^@\s]*)@(?P<host>[^@:\s-][^@:\s]*)(:(?P<port>\d{1,5}))?")
 GHOST_TABLES = "_.*_(gho|ghc|del|new|old)"
 EXAMPLE = "mysql://user@host:3306/database"
 SLUICE_YAML = """\
@@ -68,9 +71,56 @@ class NamedSource:
         """The temporary tables of gh-ost and pt-online-schema-change."""
         return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
 
-    def destination(self, variable: str) -> DestinationConfig:
-        source = SourceConfig(host=self.host, port=self.port, user=self.user, password_env=variable)
+    def source(self, login: SourceLogin) -> dict[str, Any]:
+        """Returns the section `source` of the destination's file."""
+        return {"host": self.host, "port": self.port, "user": self.user, **login.settings()}
+
+    def destination(self, login: SourceLogin, root: Path) -> DestinationConfig:
+        """Returns the destination as its file will describe it. `root`: the folder that contains conf/. Raises ConfigurationError."""
+        try:
+            source = SourceConfig.model_validate(self.source(login), context={"root": root})
+        except ValidationError as error:
+            raise ConfigurationError("; ".join(str(each["msg"]) for each in error.errors())) from None
         return DestinationConfig(name=self.name, source=source, include=self.include, exclude=self.exclude)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceLogin:
+    """Where the password is, and the bastion, as they are written into conf/. `variable`: an environment variable; `file`: read at each
+    connect. `bastion`: user@host or user@host:port; empty for none.
+    """
+
+    variable: str = ""
+    file: str = ""
+    bastion: str = ""
+    key_file: str = ""
+    known_hosts_file: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the keys of a source. Raises ConfigurationError if they contradict each other."""
+        if self.variable and self.file:
+            raise ConfigurationError(
+                "--password-env and --password-file name two places of the password: leave one out"
+            )
+        password = {"password_file": self.file} if self.file else {"password_env": self.variable}
+        if not self.bastion:
+            if self.key_file or self.known_hosts_file:
+                raise ConfigurationError(
+                    "--ssh-key and --ssh-known-hosts belong to a bastion: name it with --ssh user@host"
+                )
+            return password
+        found = BASTION.fullmatch(self.bastion)
+        if found is None:
+            raise ConfigurationError(f"{self.bastion!r} names no bastion: write --ssh user@host, or user@host:port")
+        files = {"key_file": self.key_file, "known_hosts_file": self.known_hosts_file}
+        port = {"port": int(found["port"])} if found["port"] else {}
+        ssh = {
+            "host": found["host"],
+            **port,
+            "user": found["user"],
+            **{key: file for key, file in files.items() if file},
+        }
+        return {**password, "ssh": ssh}
 
 
 def parse_url(url: str, name: str = "") -> NamedSource:
@@ -96,15 +146,16 @@ def parse_url(url: str, name: str = "") -> NamedSource:
     return NamedSource(name, parts.hostname, port, unquote(parts.username), database)
 
 
-def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str], None]) -> bool:
+def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable[[str], None]) -> bool:
     """Writes conf/ after the source has answered. Returns whether the source can be captured as it is.
 
-    Raises ConfigurationError if the file exists or the variable is not set, SourceConnectionError if the source does not answer.
+    Raises ConfigurationError if the file exists or the password cannot be read, SourceConnectionError if the source does not answer.
     """
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():
         raise ConfigurationError(f"{file} is there already; change it by hand, or give this destination a --name")
-    answer = ask_source(wanted.destination(variable))
+    settings = wanted.destination(login, conf.absolute().parent)
+    answer = ask_source(settings)
     oldest = oldest_sentence(answer.facts, time.time())
     say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {answer.facts.version}{oldest}")
     for warning in source_warnings(answer.facts):
@@ -117,23 +168,23 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
         problems = error.problems
     for problem in problems:
         say(f"missing: {problem}")
-    settings = wanted.destination(variable)
     privileges = missing_privileges(answer.facts)
     if "SELECT" not in privileges:  # Without SELECT an account sees no table and no database.
         _require_database(settings, wanted)
-        names, unlocked = ask_keyless(settings)
-        if names:
-            say(f"note: {keyless_sentence(wanted.name, names)}")
-        problems += unlocked
-        for problem in unlocked:
+        keyless = ask_keyless(settings)
+        notes = [keyless_sentence(wanted.name, keyless.names)] if keyless.names else []
+        for note in (*notes, *keyless.notes):
+            say(f"note: {note}")
+        problems += keyless.problems
+        for problem in keyless.problems:
             say(f"missing: {problem}")
-        privileges += ["LOCK TABLES"] if unlocked else []
+        privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
         privileges.append("LOCK TABLES")  # This is for tables without a key, which are not known yet.
     if privileges:
         administrator = advice_of(answer.facts).administrator
         say(f"run as {administrator}:\n    {grant(privileges, answer.facts, wanted.user)}")
-    _write(conf, file, wanted, variable)
+    _write(conf, file, wanted, login)
     say(f"wrote {file}{'; next: `sluice check` once that is done' if problems else ''}")
     return not problems
 
@@ -158,12 +209,11 @@ def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 
 
-def _write(conf: Path, file: Path, wanted: NamedSource, variable: str) -> SluiceConfig:
+def _write(conf: Path, file: Path, wanted: NamedSource, login: SourceLogin) -> SluiceConfig:
     file.parent.mkdir(parents=True, exist_ok=True)
     if not (conf / "sluice.yaml").exists():
         (conf / "sluice.yaml").write_text(SLUICE_YAML)
-    source = {"host": wanted.host, "port": wanted.port, "user": wanted.user, "password_env": variable}
     head = "# Written by `sluice init`. The file's name is the destination's name: it must not change afterwards.\n"
     tables = {"include": wanted.include, "exclude": wanted.exclude, "snapshot": "initial"}
-    file.write_text(head + yaml.safe_dump({"source": source, **tables}, sort_keys=False))
+    file.write_text(head + yaml.safe_dump({"source": wanted.source(login), **tables}, sort_keys=False))
     return load_config(conf)

@@ -1,35 +1,60 @@
 """Finds tables without a key, and checks whether the account may lock them. Used by `sluice init` and `sluice check`.
 
-On MySQL, a snapshot of such a table needs an exact position, and only a table lock provides it (`cdc_engine.snapshot.exact_position`).
+On MySQL, a snapshot of such a table needs an exact position. A table lock provides it at once, and GTIDs after some attempts
+(`cdc_engine.snapshot.exact_position`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.cdc_engine.instance.discovery import captured_tables
 from sluice.cdc_engine.instance.sources import source_of
-from sluice.cdc_engine.snapshot.exact_position import require_lock
+from sluice.cdc_engine.snapshot.exact_position import reads_unlocked, require_lock
 from sluice.cdc_engine.snapshot.reader import open_reader
+from sluice.cdc_engine.snapshot.statements import quoted
 from sluice.cdc_engine.table_meta.history.tables_file import keyless_names
 
 
-def ask_keyless(destination: DestinationConfig) -> tuple[tuple[str, ...], list[str]]:
-    """Returns the captured tables without a key, and a problem for each database in which they cannot be locked. Raises SluiceError."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Keyless:
+    """The captured tables without a key. `problems`: one for each database in which they cannot be read. `notes`: one for each in which
+    they cannot be locked, and are read without a lock.
+    """
+
+    names: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def ask_keyless(destination: DestinationConfig) -> Keyless:
+    """Finds the tables, and tries the lock. Raises SluiceError."""
     tables = captured_tables(destination)
     names = keyless_names(tables, lambda database, table: destination.table(database, table).key)
     if destination.snapshot == "never":
-        return names, []
+        return Keyless(names=names)
     by_database = {each.database: each for each in tables if each.name in names}
     problems: list[str] = []
+    notes: list[str] = []
     with contextlib.closing(open_reader(source_of(destination))) as reader:
         for table in by_database.values():
             try:
                 require_lock(reader, table)
             except ConfigurationError as error:
-                problems.append(str(error))
+                if reads_unlocked(reader, table):
+                    notes.append(_unlocked_sentence(table.database, reader.source.user))
+                else:
+                    problems.append(str(error))
             except SluiceError:  # Somebody else has locked it, or it was dropped just now; the privilege exists.
                 continue
-    return names, problems
+    return Keyless(names=names, problems=tuple(problems), notes=tuple(notes))
+
+
+def _unlocked_sentence(database: str, user: str) -> str:
+    return (
+        f"{user} may not lock tables of {database}: snapshots read those without a key without a lock, which may take several attempts "
+        f"while they are written; GRANT LOCK TABLES ON {quoted(database)}.* TO it makes one attempt enough"
+    )

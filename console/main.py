@@ -254,7 +254,7 @@ def doctor(
 
 
 @app.command()
-def init(
+def init(  # noqa: PLR0917  one argument an option
     url: Annotated[str, typer.Argument(metavar="URL", help="mysql://user@host:3306/database, without the password.")],
     name: Annotated[str, typer.Option("--name", help="Name of the destination. Default: the database's name.")] = "",
     password_env: Annotated[
@@ -262,19 +262,45 @@ def init(
         typer.Option(
             "--password-env",
             metavar="NAME",
-            help="Environment variable with the password. Empty: the command prompts for the password.",
+            help="Environment variable with the password. Without it and --password-file the command asks for its name.",
+        ),
+    ] = "",
+    password_file: Annotated[
+        str,
+        typer.Option("--password-file", metavar="FILE", help="File with the password, which is read at each connect."),
+    ] = "",
+    ssh: Annotated[
+        str,
+        typer.Option(
+            "--ssh", metavar="USER@HOST", help="Bastion through which the source is reached; :PORT may follow."
+        ),
+    ] = "",
+    ssh_key: Annotated[
+        str,
+        typer.Option(
+            "--ssh-key", metavar="FILE", help="Private key for the bastion. Default: ssh's agent and default keys."
+        ),
+    ] = "",
+    ssh_known_hosts: Annotated[
+        str,
+        typer.Option(
+            "--ssh-known-hosts", metavar="FILE", help="File with the bastion's host key. Default: ssh's own files."
         ),
     ] = "",
 ) -> None:
     """Check a source, report what it lacks, and write conf/ for it. If it lacks nothing, continue with `check`. The password stays in
-    its environment variable. Exit code 1 if the source lacks something.
+    its environment variable or file. Relative files start in the folder that contains conf/. Exit code 1 if the source lacks something.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
-    from sluice.console.init_conf import init_conf, parse_url  # noqa: PLC0415
+    from sluice.console.init_conf import SourceLogin, init_conf, parse_url  # noqa: PLC0415
 
     wanted = parse_url(url, name)
-    variable = password_env or typer.prompt("Environment variable that holds the password", default=wanted.variable)
-    if not init_conf(wanted, variable, conf_dir(), screen.print):
+    if not password_env and not password_file:
+        password_env = typer.prompt("Environment variable that holds the password", default=wanted.variable)
+    login = SourceLogin(
+        variable=password_env, file=password_file, bastion=ssh, key_file=ssh_key, known_hosts_file=ssh_known_hosts
+    )
+    if not init_conf(wanted, login, conf_dir(), screen.print):
         raise typer.Exit(1)
     wrong = _check(verbose=False)
     screen.print(f"next: {'correct this, then `sluice check`' if wrong else '`sluice up`'}", highlight=False)
