@@ -20,7 +20,7 @@ from tests.table_meta.replay import Scene, scene
 
 pytestmark = pytest.mark.servers
 
-TAKEN_MIN = {"mysql57": 200, "mysql80": 350, "mariadb1011": 350, "mariadb114": 350}
+TAKEN_MIN = {"mysql57": 200, "mysql80": 350, "mysql9": 350, "mariadb1011": 350, "mariadb114": 350}
 SECONDS, FRACTION = 1600000000, ".123456"
 
 
@@ -94,7 +94,7 @@ def _same(told: str | None, shown: str | None, mysql_type: str) -> bool:
     return float(told) == float(shown) if base in {"float", "double"} else told == shown
 
 
-@pytest.mark.parametrize("server", ["mysql57", "mysql80", "mariadb1011", "mariadb114"])
+@pytest.mark.parametrize("server", ["mysql57", "mysql80", "mysql9", "mariadb1011", "mariadb114"])
 def test_ddl_rows_already_there_hold_what_the_fills_say_fidelity(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
