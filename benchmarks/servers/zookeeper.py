@@ -2,8 +2,10 @@
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
 
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.java import Java
@@ -31,6 +33,7 @@ class ZooKeeperServer:
         self._java = java
         self._process: ChildProcess | None = None
         self._settings: list[str] = []
+        self._options: list[str] = []
         self._number = 0
 
     @property
@@ -53,6 +56,32 @@ class ZooKeeperServer:
         """Makes it number `number` (from 1) of several; `members`: "server.1=host:port:port" lines."""
         self._number, self._settings = number, list(members)
 
+    def permit(self, users: Mapping[str, str]) -> None:
+        """Lets these users log in with SASL, by their passwords (DIGEST-MD5)."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        logins = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+        module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+        (self.folder / "jaas.conf").write_text(f"Server {{ {module} required {logins}; }};\n")
+        self._options.append(f"-Djava.security.auth.login.config={self.folder / 'jaas.conf'}")
+        self._settings.append("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
+
+    def secure(self, certificate: Path, key: Path, *, authority: Path | None = None) -> int:
+        """Lets clients connect with TLS, at the port that is returned. `authority`: clients need a certificate of it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        both, port = self.folder / "server.pem", free_port()
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        read = serialization.load_pem_private_key(key.read_bytes(), None)
+        both.write_bytes(read.private_bytes(*form) + certificate.read_bytes())  # ZooKeeper reads no other form.
+        self._settings += [
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+            f"secureClientPort={port}",
+            f"secureClientPortAddress={LOOPBACK}",
+            f"ssl.keyStore.location={both}",
+            f"ssl.trustStore.location={authority or certificate}",
+            f"ssl.clientAuth={'need' if authority else 'none'}",
+        ]
+        return port
+
     def start(self, *, wait: bool = True) -> "ZooKeeperServer":
         """Starts on the same port and directory as before. `wait`: until it serves."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +93,8 @@ class ZooKeeperServer:
         settings.write_text("\n".join([*self._basics(data), *self._settings]) + "\n")
         java = self._java or set_up([], delta=False).java
         classes = ":".join(str(pyspark_jar(name)) for name in JARS)
-        command = [str(java.program), "-Xmx96m", "-XX:TieredStopAtLevel=1", "-cp", classes, SERVER_CLASS, str(settings)]
+        options = ["-Xmx96m", "-XX:TieredStopAtLevel=1", *self._options]
+        command = [str(java.program), *options, "-cp", classes, SERVER_CLASS, str(settings)]
         self._process = ChildProcess(command, self.log)
         if wait:
             self.wait_until_it_serves()

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
@@ -34,6 +34,11 @@ CONNECT_SECONDS_MAX = 10.0
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 KERBEROS = "kerberos"  # pure-sasl imports this module for GSSAPI.
 NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, which is 1 MiB unless changed.
+
+_ADVICE = (
+    (AuthFailedError, " (the login was refused: correct meta.user, meta.password and meta.sasl in conf/)"),
+    (NoAuthError, " (another user owns this node: log in as that user, or change the ACL of the node)"),
+)
 
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # The caller reports errors.
 
@@ -58,7 +63,7 @@ def destination_path(destination: str, *parts: str) -> str:
 
 def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
     """Returns a connected client with a session of its own. Raises NotSharedError if no server answers, SecretUnavailableError if there
-    is no password, and ConfigurationError for SASL without its libraries.
+    is no password, and ConfigurationError for SASL without its libraries, and for a certificate that cannot be read.
     """
     client = KazooClient(
         hosts=servers.hosts,
@@ -95,9 +100,14 @@ def _login(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
-    """Returns kazoo's arguments for TLS. The server's certificate and name are always verified."""
+    """Returns kazoo's arguments for TLS. The server's certificate and name are always verified. Raises ConfigurationError for a file that
+    is missing: kazoo would report no reason.
+    """
     if not servers.tls:
         return {}
+    for path in (servers.ca_file, servers.certificate_file, servers.key_file):
+        if path is not None and not os.access(path, os.R_OK):
+            raise ConfigurationError(f"meta.tls: the file {path} cannot be read: correct its name or its permissions")
     return {
         "use_ssl": True,
         "verify_certs": True,
@@ -161,4 +171,5 @@ def told(what: str) -> Iterator[None]:
     try:
         yield
     except (KazooException, KazooTimeoutError) as error:
-        raise NotSharedError(f"{what}: {str(error) or type(error).__name__}; it is tried again") from error
+        advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
+        raise NotSharedError(f"{what}: {str(error) or type(error).__name__}{advice}; it is tried again") from error
