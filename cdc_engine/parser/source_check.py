@@ -104,6 +104,16 @@ def mixed_format_sentence(facts: ServerFacts) -> str:
     )
 
 
+def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
+    """Returns why a stream that runs must not go on with the server's present binlog_format; empty if it may. `follows_mixed`: the schema
+    history has the triggers and views.
+    """
+    row_format = facts.variables.get("binlog_format", "ROW").upper()
+    if row_format == "ROW" or (row_format == MIXED and follows_mixed):
+        return ""
+    return f"binlog_format of the source became {row_format}: what statements change through triggers and views is unknown from then on"
+
+
 def server_version(text: str) -> tuple[int, ...]:
     """Parses a version. `5.5.5-10.6.12-MariaDB` is (10, 6, 12): old MariaDB versions put another version before their own."""
     numbers = re.findall(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))

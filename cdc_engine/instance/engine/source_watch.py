@@ -45,6 +45,9 @@ class Watched(Protocol):
     def stream_state(self) -> StreamState | None:
         """Returns the position of the stream; None while there is no stream."""
 
+    def unfollowed(self, facts: ServerFacts) -> str:
+        """Returns why the stream must not go on with the source's present settings; empty if it may."""
+
     def reconnect(self, reason: str) -> None:
         """Ends the connection; the next connection decides where to continue."""
 
@@ -117,7 +120,8 @@ class SourceWatch:
             raise SourceConnectionError("it does not say where its binlog ends")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._oldest = self._oldest.seen(facts)
-        self._watch, reason = self._watch.looked(Look(at=self._clock(), stream_state=stream_state, facts=facts))
+        self._watch, misfit = self._watch.looked(Look(at=self._clock(), stream_state=stream_state, facts=facts))
+        reason = misfit or self._parser.unfollowed(facts)
         if reason and not (stopping is not None and stopping.is_set()):
             log.warning("stream_is_not_the_source", reason=reason)
             self._parser.reconnect(reason)

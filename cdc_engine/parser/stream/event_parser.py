@@ -36,7 +36,7 @@ from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
 from sluice.cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
 from sluice.cdc_engine.parser.shared.sharing import SharedPosition, Sharing
 from sluice.cdc_engine.parser.shared.window import DumpLine, FellBehindError
-from sluice.cdc_engine.parser.source_check import check_source, is_mixed
+from sluice.cdc_engine.parser.source_check import check_source, is_mixed, unfollowed_format
 from sluice.cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from sluice.cdc_engine.parser.stream.archived import ArchivedInterval
 from sluice.cdc_engine.parser.stream.dump import begin_dump, begin_shared
@@ -336,6 +336,11 @@ class EventParser:
         except ReplicaClashError as error:
             clients = ", ".join(dump_clients(connection)) or "addresses that this account may not see"
             raise ReplicaClashError(f"{error}. The server's binlog is dumped from {clients}") from error
+
+    def unfollowed(self, facts: ServerFacts) -> str:
+        """Returns why a stream that runs must not go on with the source's present settings; empty if it may. From any thread."""
+        position = self.position
+        return unfollowed_format(facts, follows_mixed=position is None or self._rules.follows_mixed(position))
 
     def _refuse_mixed(self, facts: ServerFacts) -> None:
         """Raises SourceCheckError if the source changed to MIXED after the history was begun."""

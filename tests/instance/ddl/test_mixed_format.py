@@ -145,6 +145,26 @@ def test_a_source_that_becomes_mixed_needs_the_grants_and_a_new_start(
         assert stops(engine, 2) == dict.fromkeys(("numbers", "log"), "STATEMENT_FORMAT")
 
 
+@pytest.mark.parametrize(("row_format", "named"), [("MIXED", "GRANT SHOW VIEW, TRIGGER"), ("STATEMENT", "ROW")])
+def test_a_format_that_changes_while_it_is_read_ends_the_stream_without_another_connection(
+    fresh_mysql80: ServerFactory, tmp_path: Path, row_format: str, named: str
+) -> None:
+    captured = Captured(tmp_path, fresh_mysql80())
+    captured.run("CREATE USER mixed", f"GRANT {GRANTS} ON *.* TO mixed")
+    captured.describe("snapshot: never", source=f"{{user: mixed, port: {captured.server.port}}}")
+    engine = Engine(captured.config, "shop", watch_seconds=0.2)
+    engine.start()
+    try:
+        captured.insert([1])
+        assert captured.take(engine, 1) == [1]
+        captured.run(f"SET GLOBAL binlog_format = {row_format}")
+        wait_for("the engine ends", lambda: str(engine.status().state) == "SOURCE_CHECK")
+        assert f"binlog_format is {row_format}" in engine.status().reason
+        assert named in engine.status().reason
+    finally:
+        engine.stop()
+
+
 def test_mixed_without_the_grants_is_refused(fresh_mysql80: ServerFactory, tmp_path: Path) -> None:
     captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
     captured.run("CREATE USER mixed", f"GRANT {GRANTS} ON *.* TO mixed")

@@ -14,6 +14,7 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.engine.source_watch import UNASKED_LOOKS_MAX, SourceWatch
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.source_check import unfollowed_format
 from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.position import Position
 from tests.fix_servers import ServerFactory
@@ -73,6 +74,9 @@ class SilentParser:
     def stream_state(self) -> StreamState:
         at = Position(epoch=1, file="binlog.000004", offset=500)
         return StreamState(position=at, file=at.file, offset=at.offset, bytes=0)
+
+    def unfollowed(self, facts: ServerFacts) -> str:
+        return unfollowed_format(facts, follows_mixed=False)
 
     def reconnect(self, reason: str) -> None:
         self.reconnected.append(reason)
@@ -207,3 +211,24 @@ def test_fault_the_status_tells_what_amazon_promises_and_what_was_observed(
         left = engine.status().retention_left_hours
         assert left is not None
         assert left < 1, "what was observed counts, not the 168 hours that are set"
+
+
+@pytest.mark.managed
+@pytest.mark.parametrize(
+    ("row_format", "follows", "ended"),
+    [("ROW", False, False), ("MIXED", True, False), ("MIXED", False, True), ("STATEMENT", True, True)],
+)
+def test_fault_a_format_that_is_not_followed_is_named(row_format: str, *, follows: bool, ended: bool) -> None:
+    facts = ServerFacts(
+        version="8.0.31",
+        mariadb=False,
+        server_uuid="u",
+        gtid_enabled=True,
+        file="binlog.000004",
+        offset=500,
+        variables={"binlog_format": row_format},
+    )
+    assert (f"became {row_format}" in unfollowed_format(facts, follows_mixed=follows)) == ended
+    parser = SilentParser()
+    SourceWatch(parser, lambda *_: facts, 60.0).look()
+    assert bool(parser.reconnected) == (row_format != "ROW")
