@@ -134,11 +134,17 @@ def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[
 
 
 def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:
-    """Returns a row change in statement format as one that may write any table, if the source can log many in that format (MIXED): the
-    triggers and views that it had in the interval may be gone. Tables of the server's own databases have no triggers; RDS writes a
-    heartbeat there.
+    """Returns a statement that may write any table through triggers, views and functions as one that does, if the source can log many in
+    that format (MIXED): the triggers and views that it had in the interval may be gone. The SELECT of a created table may read a view
+    that calls a function. Tables of the server's own databases have no triggers; RDS writes a heartbeat there.
     """
-    if objects is None or not isinstance(statement, StatementRowChange):
+    if objects is None:
+        return statement
+    if isinstance(statement, CreateTable) and statement.selects:
+        return dataclasses.replace(statement, select_calls=True)
+    if isinstance(statement, Query):
+        return dataclasses.replace(statement, calls=True)
+    if not isinstance(statement, StatementRowChange):
         return statement
     of_users = [is_of_users(name.database or default_database) for name in statement.names]
     return dataclasses.replace(statement, calls=True) if any(of_users) or not of_users else statement

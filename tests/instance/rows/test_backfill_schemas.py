@@ -115,6 +115,10 @@ def test_a_long_statement_is_cut_where_it_is_shown_backfill() -> None:
     [
         ("INSERT INTO elsewhere.log VALUES (1)", {"shop.orders", "shop.items"}),
         ("INSERT INTO mysql.rds_heartbeat2(id, value) values (1, 2)", set()),
+        # a view that they read may call a function that writes
+        ("CREATE TABLE elsewhere.copy AS SELECT * FROM elsewhere.view_that_calls", {"shop.orders", "shop.items"}),
+        ("CREATE TEMPORARY TABLE copy SELECT * FROM view_that_calls", {"shop.orders", "shop.items"}),
+        ("CREATE TABLE elsewhere.copy (id INT)", set()),
     ],
 )
 def test_a_statement_may_reach_all_tables_if_triggers_are_followed_backfill(statement: str, tables: set[str]) -> None:
