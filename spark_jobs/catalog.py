@@ -1,7 +1,8 @@
 """Registers Delta tables in a catalog of Spark, so that readers find them by name. Called by a run.
 
 A registration is a table of the catalog without data of its own: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta
-table, whose log has the columns, so later changes of columns need no registration. DROP TABLE of it removes no file.
+table, whose log has the columns, so later changes of columns need no registration. DROP TABLE of it removes no file. A table that the
+catalog manages is never dropped, because its files would be removed with it, even if it is at the path of a Delta table of the lake.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[
     """Removes registrations that still name the table's path. Returns and raises like `register`."""
 
     def act(table: CatalogTable) -> None:
-        there = _location(session, table)
-        if there is not None and same_location(there, table.path):
-            session.sql(f"DROP TABLE {table.quoted}")
+        there = _entry(session, table)
+        if there is not None and same_location(there.location, table.path):
+            _drop(session, table, there)
 
     return _each(tables, act)
 
@@ -86,36 +87,58 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
     return failed
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """What the catalog has under a name. `location`: NOT_DELTA for a table of another kind. `managed`: DROP TABLE removes its files."""
+
+    location: str
+    managed: bool = False
+
+
 def _register(session: LakeSession, table: CatalogTable, storage_options: Mapping[str, str]) -> None:
     session.sql(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
-    there = _location(session, table)
-    if there is not None and same_location(there, table.path):
+    there = _entry(session, table)
+    if there is not None and same_location(there.location, table.path):
         return
-    if there is not None and not (table.before and same_location(there, table.before)):
+    if there is not None and not (table.before and same_location(there.location, table.before)):
         raise ValueError(
-            f"the catalog has another table of this name ({there}): remove it there, or set catalog.schema or "
+            f"the catalog has another table of this name ({there.location}): remove it there, or set catalog.schema or "
             "catalog.table in conf/sluice.yaml"
         )
     if not deltalake.DeltaTable.is_deltatable(table.path, storage_options=dict(storage_options) or None):
         raise ValueError(f"there is no Delta table at {table.path}")  # Spark would create an empty table.
     if there is not None:
-        session.sql(f"DROP TABLE {table.quoted}")
+        _drop(session, table, there)
     # It is not `commit`: it commits nothing to an existing Delta table.
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 
-def _location(session: LakeSession, table: CatalogTable) -> str | None:
-    """Returns the location of the table that the catalog has under a name; NOT_DELTA for a table of another kind, None if there is none.
+def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
+    """Removes a registration. Raises ValueError if that would remove the files of the Delta table."""
+    if entry.managed:
+        raise ValueError(
+            f"the catalog manages the table at {entry.location}, so DROP TABLE would remove its files: remove the entry in the catalog "
+            "without its files"
+        )
+    session.sql(f"DROP TABLE {table.quoted}")
 
-    Lists names before it describes one, because pyspark logs pages for a name that does not exist.
+
+def _entry(session: LakeSession, table: CatalogTable) -> _Entry | None:
+    """Returns what the catalog has under a table's name; None if there is nothing.
+
+    Lists names before it describes one, because pyspark logs pages for a name that does not exist. Spark reads the pattern as a regular
+    expression, in which a dot stands for any character.
     """
     name = table.identifier[2]
-    listed = session.spark.sql(f"SHOW TABLES IN {table.schema} LIKE {text(name)}").collect()
+    pattern = re.sub(r"\W", ".", name)
+    listed = session.spark.sql(f"SHOW TABLES IN {table.schema} LIKE {text(pattern)}").collect()
     if not any(str(row["tableName"]).lower() == name for row in listed):
         return None
     rows = session.spark.sql(f"DESCRIBE TABLE EXTENDED {table.quoted}").collect()
     found = {str(row[0]).lower(): str(row[1]) for row in rows}
-    return found.get("location", NOT_DELTA) if found.get("provider", "").lower() == "delta" else NOT_DELTA
+    if found.get("provider", "").lower() != "delta":
+        return _Entry(location=NOT_DELTA)
+    return _Entry(location=found.get("location", NOT_DELTA), managed=found.get("type", "").upper() == "MANAGED")
 
 
 def _plain(location: str) -> str:

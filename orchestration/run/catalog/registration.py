@@ -109,7 +109,7 @@ def register_tables(config: SluiceConfig, destination: str, *, whole: bool = Fal
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, todo.unregister)
         refused = register(session, todo.register, storage_options(config.storage_options))
-    failed = {**refused, **removed}
+    failed = {name: told(config, why) for name, why in {**refused, **removed}.items()}
     tried = {each.identifier for each in (*todo.register, *todo.unregister)}
     made = {each.identifier: (each.of, each.path) for each in todo.register}
     kept = {name: value for name, value in known.tables.items() if name not in tried or name in removed}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.destination_files.catalog_record import RECORD, Registered, catalog_troubles
 from sluice.orchestration.run.catalog.registration import changes_of, register_after_run, wanted_tables
-from sluice.spark_jobs.catalog import CatalogTable, same_location
+from sluice.spark_jobs.catalog import CatalogTable, same_location, unregister
 
 pytestmark = pytest.mark.catalog
 
@@ -135,3 +136,41 @@ def test_an_error_ends_once_nothing_is_left_to_register(tmp_path: Path) -> None:
     (directory / RECORD).write_text(Registered(tables=known, error="it did not answer", tried_at=1.0).to_text())
     register_after_run(config, "east")
     assert catalog_troubles(directory) == ()
+
+
+class Answered:
+    """Spark's session, with a catalog of one table. `statements`: those that change the catalog."""
+
+    def __init__(self, name: str, kind: str, location: str) -> None:
+        self.statements: list[str] = []
+        self.spark = self
+        self._name, self._facts = name, [("Type", kind), ("Provider", "delta"), ("Location", location)]
+        self._asked = ""
+
+    def sql(self, statement: str) -> Answered:
+        self._asked = statement
+        if statement.startswith(("DROP", "CREATE TABLE")):
+            self.statements.append(statement)
+        return self
+
+    def collect(self) -> list[Any]:
+        pattern = re.search(r"LIKE '(.*)'", self._asked)
+        if pattern is None:
+            return self._facts
+        return [{"tableName": self._name}] if re.fullmatch(pattern[1], self._name) else []
+
+
+@pytest.mark.parametrize(("kind", "dropped"), [("EXTERNAL", True), ("MANAGED", False)])
+def test_a_table_that_the_catalog_manages_is_never_dropped(kind: str, *, dropped: bool) -> None:
+    """DROP TABLE of it removes the files, also if somebody made it at the path of a table of the lake."""
+    session = Answered("orders", kind, "file:/lake/shop/orders")
+    refused = unregister(session, [ORDERS])  # type: ignore[arg-type]
+    assert bool(session.statements) == dropped
+    assert ("would remove its files" in refused.get(ORDERS.identifier, "")) != dropped
+
+
+def test_a_name_with_signs_of_a_pattern_is_found() -> None:
+    odd = dataclasses.replace(ORDERS, identifier=("main", "shop", "a+b$c"))
+    session = Answered("a+b$c", "EXTERNAL", "file:/lake/shop/orders")
+    assert unregister(session, [odd]) == {}  # type: ignore[arg-type]
+    assert len(session.statements) == 1
