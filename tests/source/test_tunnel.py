@@ -18,7 +18,7 @@ BASTION = Bastion(host="jump.example.com", port=2222, user="sluice", key_file=Pa
 
 def test_the_host_key_is_always_checked_and_nobody_is_asked() -> None:
     called = command(BASTION, "db.internal", 3306)
-    assert {"StrictHostKeyChecking=yes", "BatchMode=yes", "IdentitiesOnly=yes"} <= set(called)
+    assert {"StrictHostKeyChecking=yes", "UpdateHostKeys=no", "BatchMode=yes", "IdentitiesOnly=yes"} <= set(called)
     assert 'IdentityFile="/keys/a 100%%"' in called
     assert called[called.index("-W") + 1] == "db.internal:3306"
     assert called[-2:] == ["--", "jump.example.com"]
