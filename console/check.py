@@ -23,6 +23,7 @@ from sluice.cdc_engine.table_meta.history.tables_file import foreign_key_notes, 
 from sluice.console.conf_check import conf_problems, unset_passwords
 from sluice.console.dagster_check import check_dagster
 from sluice.console.keyless_check import ask_keyless
+from sluice.console.reader_check import ask_reader
 from sluice.console.shards_check import shards_problems, shards_sentence, shards_warnings
 from sluice.console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
 from sluice.console.source.query import ask_source, known_path_clashes, oldest_sentence
@@ -78,6 +79,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     for name in sorted(config.destinations):
         yield check_engine(config, name)
         yield from check_sources(as_replica(config, name))
+        yield from check_reader(config.destinations[name])
         yield check_include(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
@@ -164,6 +166,13 @@ def check_destination(destination: DestinationConfig) -> Finding:
         return Finding(what, tuple(error.problems), tuple(warnings))
     except SluiceError as error:
         return Finding(what, (str(error),))
+
+
+def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
+    """Checks the replica that is read instead of the source, if conf/ names one."""
+    found = ask_reader(destination)
+    if found is not None:
+        yield Finding(found.what, found.problems)
 
 
 def check_foreign_keys(destination: DestinationConfig) -> Finding:

@@ -92,7 +92,7 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
     captured = TableFilter(request.settings.include, request.settings.exclude)
     with contextlib.ExitStack() as opened:
         side = opened.enter_context(SourceSide(request.source))
-        reader = opened.enter_context(ReaderSide(request.reader, lambda: _cursor(request))) if request.reader else side
+        reader = _reader(request, side, opened)
         snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
         found = {f"{each.database}.{each.table}": each for each in snapshot.tables}
         for name in tables:
@@ -106,6 +106,15 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
             if request.say is not None:
                 request.say(f"comparing {name} ({number} of {len(wanted)})")
             yield _compared(request, (side, reader), name, found.get(name), extent)
+
+
+def _reader(request: ComparedDestination, side: SourceSide, opened: contextlib.ExitStack) -> SourceSide:
+    """Returns the side from which the rows of tables with a key are read: the source's own, unless conf/ names another server."""
+    if request.reader is None:
+        return side
+    reader = ReaderSide(request.reader, side, lambda: _cursor(request))
+    opened.enter_context(reader)
+    return side if reader.is_source else reader
 
 
 def _cursor(request: ComparedDestination) -> Position | None:

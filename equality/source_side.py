@@ -15,6 +15,7 @@ import pyarrow as pa
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.text_rows import text_blocks
+from sluice.cdc_engine.source.reader import IDENTITY
 from sluice.cdc_engine.source.server import Source
 from sluice.equality.canonical import Canonical, identifier, quoted
 from sluice.equality.chunks import is_integer
@@ -34,9 +35,7 @@ READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogEnd:
-    """The end of the source's binlog at some moment. `gtid_set`: the executed set then; empty if the server has none. `file`: empty for a
-    replica, of which only the GTID set counts.
-    """
+    """The end of the source's binlog at some moment. `gtid_set`: the executed set then; empty if the server has none."""
 
     server_uuid: str
     file: str
@@ -44,7 +43,7 @@ class BinlogEnd:
     gtid_set: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.offset}" if self.file else self.gtid_set
+        return f"{self.file}:{self.offset}"
 
 
 class SourceSide:
@@ -74,6 +73,12 @@ class SourceSide:
         """Runs a query like `SourceConnection.ask`."""
         return self._connection.ask(question)
 
+    def identity(self) -> str:
+        """Returns the identity of the server that answers, as positions name it."""
+        mariadb = self._connection.mariadb
+        found = self._connection.rows(IDENTITY[mariadb])[0]["identity"]
+        return f"mariadb-{found}" if mariadb else str(found)
+
     def end(self) -> BinlogEnd:
         """Returns the end of the binlog. Everything that was committed before this call is before it."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
@@ -83,19 +88,14 @@ class SourceSide:
             )
         file, offset = str(status[0]["File"]), int(status[0]["Position"])
         if not self._connection.mariadb:
-            identity = str(self._connection.rows("SELECT @@server_uuid AS identity")[0]["identity"])
             return BinlogEnd(
-                server_uuid=identity,
+                server_uuid=self.identity(),
                 file=file,
                 offset=offset,
                 gtid_set=str(status[0].get("Executed_Gtid_Set") or "").replace("\n", ""),
             )
-        row = self._connection.rows(
-            "SELECT @@server_id AS identity, BINLOG_GTID_POS(%s, %s) AS executed", (file, offset)
-        )[0]
-        return BinlogEnd(
-            server_uuid=f"mariadb-{row['identity']}", file=file, offset=offset, gtid_set=str(row["executed"] or "")
-        )
+        row = self._connection.rows("SELECT BINLOG_GTID_POS(%s, %s) AS executed", (file, offset))[0]
+        return BinlogEnd(server_uuid=self.identity(), file=file, offset=offset, gtid_set=str(row["executed"] or ""))
 
     def bounds(self, plan: ComparisonPlan) -> tuple[int | None, int | None]:
         """Returns the least and greatest value of the first key column; None if it is not an integer or there is no row."""

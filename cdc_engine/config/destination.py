@@ -19,6 +19,10 @@ from sluice.cdc_engine.config_paths import path_segment
 from sluice.cdc_engine.source.in_use import address_in_use
 from sluice.cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfig, Strict
 
+READER_INSTEAD = (
+    "name the replica in `reader`, next to `source`; snapshots, comparisons, repairs and time searches read it"
+)
+
 
 class RingConfig(Strict):
     removed: ClassVar[Mapping[str, str]] = {
@@ -67,6 +71,8 @@ SnapshotPolicy = Literal["initial", "when_needed", "when_stopped", "never"]
 class SnapshotConfig(Strict):
     """How snapshots read the source."""
 
+    removed: ClassVar[Mapping[str, str]] = {"source": READER_INSTEAD}
+
     chunk_rows: int = Field(200_000, ge=1, description="Rows that one read transaction reads into one file.")
     readers: int = Field(
         2, ge=1, le=32, description="Chunks of a table that are read at the same time, each over its own connection."
@@ -77,14 +83,15 @@ class SnapshotConfig(Strict):
     threads_running_max: int = Field(
         0, ge=0, description="Reading pauses while the source has more running threads. 0: never."
     )
-    source: SourceConfig | None = Field(None, description="Replica that snapshots read. Default: the source.")
 
 
 class EqualityConfig(Strict):
     """The scheduled comparison of a destination with its source. `sluice equal` has options for the same."""
 
     removed: ClassVar[Mapping[str, str]] = {
-        "settle_seconds": "the schedule waits 300 seconds; `sluice equal --settle-seconds` and the job's configuration have their own value"
+        "source": READER_INSTEAD,
+        "settle_seconds": "the schedule waits 300 seconds; `sluice equal --settle-seconds` and the job's configuration have their "
+        "own value",
     }
 
     schedule: Cron = Field("", description="Cron schedule in UTC. Empty: the schedule exists and is switched off.")
@@ -94,10 +101,6 @@ class EqualityConfig(Strict):
         "chunks.",
     )
     percent: float = Field(10.0, gt=0, le=100, description="Percentage of each table's chunks that `sample` compares.")
-    source: SourceConfig | None = Field(
-        None,
-        description="Replica from which comparisons read tables with a key; needs GTIDs. Default: the source.",
-    )
 
 
 class DrainConfig(Strict):
@@ -131,6 +134,11 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     source: SourceConfig = Field(description="The server to read.")
     sources: tuple[SourceConfig, ...] = Field(
         (), description="Instead of `source`: the primary server, then its standby servers."
+    )
+    reader: SourceConfig | None = Field(
+        None,
+        description="Replica, or reader of a cluster, that snapshots, comparisons and repairs read for tables with a key, and "
+        "searches for a time if it writes a binlog. Needs GTIDs. Default: the source.",
     )
     stream: Literal["own", "shared"] = Field(
         "own", description="`shared`: destinations of one server and one process share a replication connection."

@@ -40,9 +40,9 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
     )
 
 
-def equality_reader(config: DestinationConfig) -> Source | None:
-    """Returns the replica that comparisons read, if conf/ names one."""
-    return source_at(config, config.equality.source) if config.equality.source is not None else None
+def reader_of(config: DestinationConfig) -> Source | None:
+    """Returns the replica that reads of rows and searches use instead of the source, if conf/ names one."""
+    return source_at(config, config.reader) if config.reader is not None else None
 
 
 def bastion_of(given: SshConfig) -> Bastion:

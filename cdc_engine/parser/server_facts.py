@@ -27,6 +27,7 @@ VARIABLES = (
     "gtid_purged",
     "gtid_binlog_pos",
     "log_slave_updates",
+    "log_replica_updates",
     *MARK_VARIABLES,
 )
 _ROLE_GRANT = re.compile(r"^GRANT (?!.* ON )(.+) TO ", re.IGNORECASE)

@@ -16,6 +16,7 @@ from pymysql.cursors import Cursor
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.result_rows.result_reader import ResultReader, ServerRefusedError
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError, TableChangedError
+from sluice.cdc_engine.source.reader import IDENTITY
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
@@ -50,7 +51,7 @@ class RowReader:
 
     def server(self) -> str:
         """Returns the identity of the server that answers, as positions name it."""
-        ((found,),) = self.texts("SELECT @@GLOBAL.server_id" if self.mariadb else "SELECT @@GLOBAL.server_uuid")
+        ((found,),) = self.texts(IDENTITY[self.mariadb])
         return f"mariadb-{found}" if self.mariadb else str(found)
 
     @property

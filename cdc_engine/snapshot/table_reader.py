@@ -20,10 +20,12 @@ from sluice.cdc_engine.snapshot.read import ALL_ROWS, ChunkFacts, Marks, ReadRul
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
+from sluice.cdc_engine.source import reader as replica
 
 # MySQL without GTIDs does not report what its reads contain. A transaction in its binlog is committed within
 # milliseconds, or waits for a replica.
 UNTOLD_SECONDS = 2.0
+POLL_SECONDS = 0.2
 
 
 class SourceTable:
@@ -50,6 +52,8 @@ class SourceTable:
         self._end: SourceEnd | None = None  # For a table without a key: the position at which `read` saw its rows.
         self._shown: Position | None = None  # The position that `shows` was called with last.
         self._server = ""  # The server whose binlog the stream reads, once it is known.
+        # The GTID set that each connection to a replica must show, because one name may be several servers.
+        self._needed = ""
 
     def rows_expected(self) -> int:
         """Returns the server's estimate of rows; 0 if it has none. See `work.TableReader`."""
@@ -68,13 +72,14 @@ class SourceTable:
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()
+        if self._source is not None and reader.server() != self._server:
+            self._needed = position.gtid_set
+            return replica.shows(reader.source.address, _executed(reader), position.gtid_set)
         if self._source is None:
             self._require_same(reader)
             _require_executed(reader, position)
         if not reader.mariadb and position.gtid_set:  # MySQL adds a GTID to this set after the storage engine's commit.
             return has_executed(_one_line(reader.texts("SELECT @@GLOBAL.gtid_executed")), position.gtid_set)
-        if self._source is not None:
-            return False
         with contextlib.closing(self._connected()) as view:
             if view.mariadb:
                 return view_contains(view, position)
@@ -134,6 +139,8 @@ class SourceTable:
         reader = self._connect()
         if self._source is None:
             self._require_same(reader)
+        elif self._needed:
+            _wait_for_replica(reader, self._needed)
         return reader
 
     def _require_same(self, reader: RowReader) -> None:
@@ -160,6 +167,21 @@ def _require_executed(reader: RowReader, position: Position) -> None:
             f"{reader.source.address} has executed {executed or 'nothing'}, and the stream was read up to {position.gtid_set}: it was "
             "reset, restored, or is another server, and its rows do not fit the stream's changes. It is tried again"
         )
+
+
+def _executed(reader: RowReader) -> str:
+    """Returns the GTID set whose transactions a replica shows."""
+    return _one_line(reader.texts(replica.EXECUTED[reader.mariadb]))
+
+
+def _wait_for_replica(reader: RowReader, needed: str) -> None:
+    """Waits until the server of a new connection shows a GTID set. Raises SourceConnectionError if it stays behind."""
+    deadline = time.monotonic() + replica.WAIT_SECONDS_MAX
+    while not replica.shows(reader.source.address, executed := _executed(reader), needed):
+        if time.monotonic() >= deadline:
+            reader.close()
+            raise SourceConnectionError(replica.behind(reader.source.address, executed, needed))
+        time.sleep(POLL_SECONDS)
 
 
 def _end(reader: RowReader) -> SourceEnd:

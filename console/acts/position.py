@@ -14,7 +14,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.engine.kept_state import history_kept
-from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.instance.sources import archive_of, reader_of, source_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
 from sluice.cdc_engine.parser.positions.decision import RequestedPosition
@@ -80,7 +80,7 @@ def move(
     position = set_position(
         SetPosition(
             directory=directory,
-            find=lambda facts: exact_position(source, facts, wanted, archive),
+            find=lambda facts: exact_position(source, facts, wanted, archive, reader=reader_of(destination)),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
             forget_history=lambda token: history_kept(directory, token).replace([]),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.instance.sources import equality_reader, source_of
+from sluice.cdc_engine.instance.sources import reader_of, source_of
 from sluice.console.source.query import require_destination
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent, TableResult, Verdict
@@ -49,7 +49,7 @@ def compare(
         source_of(settings),
         storage_options(config.storage_options),
         say=say,
-        reader=equality_reader(settings),
+        reader=reader_of(settings),
     )
     return compare_destination(request, tables, extent)
 

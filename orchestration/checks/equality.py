@@ -183,14 +183,14 @@ def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
     """Implements `ports.CompareTables`."""
-    from sluice.cdc_engine.instance.sources import equality_reader, source_of  # noqa: PLC0415  not needed by merges
+    from sluice.cdc_engine.instance.sources import reader_of, source_of  # noqa: PLC0415  not needed by merges
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
 
     # This run is a fork of a process that may have started before the source changed.
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
-    reader = equality_reader(now.destinations[destination])
+    reader = reader_of(now.destinations[destination])
     asked = ComparedDestination(now, destination, source, storage_options(config.storage_options), reader=reader)
     yield from compare_destination(asked, tables, extent)
 

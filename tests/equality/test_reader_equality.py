@@ -10,11 +10,14 @@ import pytest
 from deltalake import write_deltalake
 
 from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source import reader
 from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.equality import reader_side
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.reader_side import ReaderSide
+from sluice.equality.source_side import SourceSide
 from sluice.equality.values import Extent, TableResult, Verdict
 from tests.fix_servers import ServerFactory
 from tests.instance.failover.fix_pair import DATABASE, Pair, run
@@ -60,12 +63,22 @@ def test_a_replica_is_compared_at_its_own_position(pair: Pair) -> None:
     merged(pair)
     found = compared(pair)
     assert (found.verdict, found.rows) == (Verdict.EQUAL, 5)
-    assert found.gtid_set == found.position, "a replica has no position in the stream's files"
+    assert found.server_uuid == pair.uuid(pair.first), (
+        "the position is the source's, which logs a commit before a replica shows it"
+    )
     merged(pair, left_out=1)
     assert compared(pair).verdict is Verdict.DIFFERENT
     notes = compared(pair, "notes")
-    assert ":" in notes.position, "a table without a key is read from the source"
-    assert notes.server_uuid != found.server_uuid
+    assert (notes.verdict, notes.server_uuid) == (Verdict.DIFFERENT, found.server_uuid), "the source has its rows"
+
+    merged(pair)
+    run(pair.second, "SET sql_log_bin = 0", f"DELETE FROM {DATABASE}.numbers WHERE n = {pair.written[0]}")
+    assert compared(pair).verdict is Verdict.DIFFERENT, "only the replica lacks a row"
+    asked = ComparedDestination(pair.config, "shop", at(pair.first), reader=at(pair.first))
+    (found,) = compare_destination(asked, [f"{DATABASE}.numbers"], Extent(mode="full", settle_seconds=5))
+    assert found.verdict is Verdict.EQUAL, (
+        "a reader that is the source itself, as after its promotion, is read as the source"
+    )
 
 
 def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,11 +87,11 @@ def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch
     run(pair.second, "STOP SLAVE SQL_THREAD")
     pair.write(pair.first)
     merged(pair)
-    monkeypatch.setattr(reader_side, "BEHIND_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(reader, "WAIT_SECONDS_MAX", 0.0)
     late = compared(pair)
     assert late.verdict is Verdict.REFUSED
     assert "the replica is behind" in late.reason
-    monkeypatch.setattr(reader_side, "BEHIND_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(reader, "WAIT_SECONDS_MAX", 60.0)
     waits: list[float] = []
 
     def waited(seconds: float) -> None:
@@ -94,6 +107,11 @@ def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch
 
 
 def test_a_replica_without_gtids_is_refused_by_name(fresh_mysql80: ServerFactory) -> None:
-    server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
-    with pytest.raises(ConfigurationError, match=r"127.0.0.1:\d+ \(equality.source\).*enable GTIDs"):
-        ReaderSide(at(server), lambda: None)
+    off = {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}
+    server, other = fresh_mysql80(off), fresh_mysql80(off)
+    cursor = Position(epoch=1, file="binlog.000001", offset=4, gtid_set="")
+    with (
+        SourceSide(at(server)) as source,
+        pytest.raises(ConfigurationError, match=r"127.0.0.1:\d+ \(`reader`\).*enable GTIDs"),
+    ):
+        ReaderSide(at(other), source, lambda: cursor)

@@ -15,7 +15,7 @@ from sluice.cdc_engine.contracts import StoppedTable, TableVersion
 from sluice.cdc_engine.errors import PositionLostError, SourceConnectionError
 from sluice.cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
 from sluice.cdc_engine.instance.parts import epochs_of
-from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.instance.sources import archive_of, reader_of, source_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.left_consumers import left_consumers
 from sluice.cdc_engine.meta.manager import MetaManager, stops
@@ -151,7 +151,7 @@ def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path
     if left is not None:
         at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))
         return choice_after(left, by_gtid=facts.gtid_enabled, at_time=at_time)
-    return exact_position(source_of(config), facts, requested_position_of(config))
+    return exact_position(source_of(config), facts, requested_position_of(config), reader=reader_of(config))
 
 
 def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs: Epochs) -> Position:

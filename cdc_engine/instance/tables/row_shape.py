@@ -55,7 +55,7 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     **dict.fromkeys(("include", "exclude"), ShapeEffect.RULES),
     **dict.fromkeys(("tables", "shards"), ShapeEffect.SHAPES_ROWS),
     **dict.fromkeys(("name", "table_path"), ShapeEffect.PLACE),
-    **dict.fromkeys(("source", "sources", "stream", "heartbeat", "archive", "start"), ShapeEffect.NONE),
+    **dict.fromkeys(("source", "sources", "reader", "stream", "heartbeat", "archive", "start"), ShapeEffect.NONE),
     **dict.fromkeys(("failover", "failover_back_seconds"), ShapeEffect.NONE),
     **dict.fromkeys(
         ("retention_left_hours_min", "retention_hours_min", "lag_seconds_max", "owners", "group"), ShapeEffect.NONE

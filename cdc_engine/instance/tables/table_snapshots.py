@@ -23,7 +23,7 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.durable_files import stamp_of
 from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.sources import reader_of, source_of
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import ledger_text, read_ledger
@@ -183,12 +183,10 @@ class _Tables:
         given = self._config.snapshots
         # The source may have changed since the run started.
         now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
-        source = source_of(now)
-        replica = given.source is not None and bool(table.key)  # Positions in a replica's own binlog mean nothing here.
-        if given.source is not None and replica:
-            source = source_of(self._config.model_copy(update={"source": given.source}))
+        # Positions in a replica's own binlog mean nothing here, so only tables with a key are read there.
+        replica = reader_of(now) if table.key else None
         limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)
-        connect = functools.partial(open_reader, source)
+        connect = functools.partial(open_reader, replica or source_of(now))
         return SourceTable(
             connect,
             table,

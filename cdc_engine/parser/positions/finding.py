@@ -5,6 +5,7 @@ from __future__ import annotations
 from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
 from sluice.cdc_engine.parser.positions.decision import BeginOf, OfTime, RequestedPosition, decide, exact_choice
+from sluice.cdc_engine.parser.positions.on_reader import position_on_reader
 from sluice.cdc_engine.parser.positions.time_search import choice_at, last_end_up_to
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import Lost, StartChoice
@@ -13,12 +14,23 @@ from sluice.cdc_engine.source.server import Source
 
 
 def exact_position(
-    source: Source, facts: ServerFacts, wanted: RequestedPosition, archive: Archive | None = None
+    source: Source,
+    facts: ServerFacts,
+    wanted: RequestedPosition,
+    archive: Archive | None = None,
+    *,
+    reader: Source | None = None,
 ) -> StartChoice:
     """Returns a position between two transactions; empty for the latest one. `archive`: used if the server has purged the position.
+    `reader`: a replica whose binlog is searched for a time instead, unless it writes none.
 
-    Raises PositionLostError if neither has it, with what the server offers; SourceConnectionError; the errors of the scan.
+    Raises PositionLostError if neither has it, with what the server offers; ConfigurationError for a reader without GTIDs;
+    SourceConnectionError; the errors of the scan.
     """
+    if reader is not None and wanted.time_us is not None and not wanted.file:
+        found = position_on_reader(reader, facts, wanted.time_us)
+        if found is not None:
+            return found
     try:
         return _start_in(BinlogFiles(source, facts), wanted)
     except PositionLostError:

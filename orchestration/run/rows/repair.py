@@ -162,11 +162,12 @@ def _compared_again(run: RowsRun, request: RepairRequest, names: tuple[str, ...]
 
 
 def _asked(config: SluiceConfig, destination: str) -> Any:
-    from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
+    from sluice.cdc_engine.instance.sources import reader_of, source_of  # noqa: PLC0415
     from sluice.equality.destination import ComparedDestination  # noqa: PLC0415
 
-    source = source_of(config.destinations[destination])
-    return ComparedDestination(config, destination, source, storage_options(config.storage_options))
+    settings = config.destinations[destination]
+    options = storage_options(config.storage_options)
+    return ComparedDestination(config, destination, source_of(settings), options, reader=reader_of(settings))
 
 
 class _Repair:

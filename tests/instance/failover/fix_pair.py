@@ -119,6 +119,11 @@ class Pair:
             "START SLAVE",
         )
 
+    def uuid(self, server: DatabaseServer) -> str:
+        """Returns the identity of a server, as positions name it."""
+        query = "SELECT @@server_id" if self.mariadb else "SELECT @@server_uuid"
+        return f"{'mariadb-' if self.mariadb else ''}{asked(server, query)[0][0]}"
+
     def promote(self, replica: DatabaseServer) -> None:
         run(replica, "STOP SLAVE", "RESET SLAVE ALL")
 

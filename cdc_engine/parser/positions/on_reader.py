@@ -1,0 +1,67 @@
+"""Finds the position of a time in the binlog of a replica (`reader` in conf/), as a GTID set for the source. Called by `finding`.
+
+A replica logs the commit times of the source, but its files begin by its own clock. So the file before is searched too where a file begins
+with that time or a later one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.time_position import Gone
+from sluice.cdc_engine.parser.positions.time_search import choice_at, find_file
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, Lost, StartChoice, decide_start
+from sluice.cdc_engine.source import reader as replica
+from sluice.cdc_engine.source.server import Source
+
+POLL_SECONDS = 0.2
+pause = time.sleep  # A test replaces it.
+
+
+def logs_replicated(facts: ServerFacts) -> bool:
+    """Returns whether a replica writes what it replicates into a binlog of its own. A reader of Aurora does not."""
+    own = facts.variables.get("log_slave_updates") or facts.variables.get("log_replica_updates") or "OFF"
+    return bool(facts.logs) and own.upper() in {"ON", "1"}
+
+
+def position_on_reader(reader: Source, source: ServerFacts, time_us: int) -> StartChoice | None:
+    """Returns the GTID set of all transactions before the first one that committed at a time or later. None if the source itself must be
+    searched: the replica writes no binlog, or does not have that time any more, or the source does not have the set.
+
+    Raises ConfigurationError without GTIDs; SourceConnectionError, also if the replica stays behind; the errors of the scan.
+    """
+    with contextlib.closing(SourceConnection(reader)) as connection:
+        facts = read_facts(connection)
+        if not logs_replicated(facts):
+            return None
+        _wait(connection, source.executed)
+        facts = read_facts(connection)
+    files = BinlogFiles(reader, facts)
+    found = find_file(files, time_us)
+    if isinstance(found, Gone):
+        return None
+    names = [log.file for log in files.logs]
+    begin = choice_at(files, time_us)
+    while begin.offset == FIRST_OFFSET and names.index(begin.file):
+        begin = choice_at(files, time_us, names[names.index(begin.file) - 1])
+    if not begin.executed or (begin.offset == FIRST_OFFSET and not files.nothing_purged):
+        return None
+    choice = StartChoice(gtid_set=begin.executed)
+    return None if isinstance(decide_start(None, choice, source), Lost) else choice
+
+
+def _executed(connection: SourceConnection) -> str:
+    return replica.one_line(connection.rows(replica.EXECUTED[connection.mariadb])[0]["executed"])
+
+
+def _wait(connection: SourceConnection, needed: str) -> None:
+    """Waits until the replica has logged everything that the source had."""
+    address, deadline = connection.source.address, time.monotonic() + replica.WAIT_SECONDS_MAX
+    while not replica.shows(address, executed := _executed(connection), needed):
+        if time.monotonic() >= deadline:
+            raise SourceConnectionError(replica.behind(address, executed, needed))
+        pause(POLL_SECONDS)

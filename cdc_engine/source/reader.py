@@ -1,0 +1,54 @@
+"""Says by GTIDs what a replica shows that conf/ names as `reader`, and refuses one that cannot be read. Pure; its callers query the server.
+
+A replica adds a GTID to the set here after the storage engine's commit: MySQL to gtid_executed, MariaDB to gtid_slave_pos. So a read that
+begins later shows all transactions of the set. What a replica shows is before the end of the source's binlog at any later time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.gtid import has_executed
+
+WAIT_SECONDS_MAX = 60.0  # The longest wait for a replica that has not executed what is needed.
+# The query, by whether the server is a MariaDB.
+EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
+IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
+STATUS = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
+FILTERS = "replicate_"  # The columns of this status that name what a replica leaves out begin so.
+NO_FILTERS = frozenset({"replicate_ignore_server_ids"})
+
+
+def one_line(gtid_set: object) -> str:
+    """Returns a GTID set as the server sent it, without line ends."""
+    return str(gtid_set or "").replace("\n", "")
+
+
+def shows(address: str, executed: str, wanted: str) -> bool:
+    """Returns whether a replica that has executed a GTID set shows all transactions of another one. Raises ConfigurationError if nothing
+    tells it.
+    """
+    if not executed or not wanted:
+        raise ConfigurationError(
+            f"{address} (`reader`) cannot be read: without GTIDs on the source and on the replica nothing shows how far the replica is; "
+            "enable GTIDs on both, or remove `reader`"
+        )
+    return has_executed(executed, wanted)
+
+
+def behind(address: str, executed: str, wanted: str) -> str:
+    """Returns a sentence about a replica that lacks transactions after the longest wait."""
+    return (
+        f"{address} (`reader`) has executed {executed} after {WAIT_SECONDS_MAX:.0f} s, and {wanted} is needed: the replica is behind; find "
+        "out what delays it, or remove `reader`"
+    )
+
+
+def filters_of(status: Mapping[str, object]) -> list[str]:
+    """Returns the filters of a replica, from one row of its status. It has not all rows then, and its GTIDs do not show it."""
+    named = {name.lower(): str(value or "") for name, value in status.items()}
+    return [
+        f"{name} = {value}"
+        for name, value in named.items()
+        if name.startswith(FILTERS) and value and name not in NO_FILTERS
+    ]

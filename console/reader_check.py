@@ -1,0 +1,70 @@
+"""Checks the replica that conf/ names as `reader`: whether it can be read instead of the source, and for what. Used by `sluice check`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.sources import reader_of, source_facts
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.on_reader import logs_replicated
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.parser.source_check import advice_of, missing_privileges
+from sluice.cdc_engine.source import reader as replica
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckedReader:
+    """What is known of a reader: one line about it, and what keeps it from being read."""
+
+    what: str
+    problems: tuple[str, ...] = ()
+
+
+def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
+    """Queries the reader and the source. None if conf/ names no reader."""
+    reader = reader_of(destination)
+    if reader is None:
+        return None
+    what = f"reader of {destination.name}: {reader.user}@{reader.address}"
+    try:
+        source = source_facts(destination)
+        with contextlib.closing(SourceConnection(reader)) as connection:
+            facts = read_facts(connection)
+            status = connection.first_of(*replica.STATUS)
+    except SluiceError as error:
+        return CheckedReader(what=what, problems=(str(error),))
+    return CheckedReader(
+        what=f"{what}, {facts.version}; {search_sentence(facts)}",
+        problems=tuple(reader_problems(source, facts, [each for row in status for each in replica.filters_of(row)])),
+    )
+
+
+def search_sentence(facts: ServerFacts) -> str:
+    """Returns which server is searched for a time."""
+    if logs_replicated(facts):
+        return "it is also searched for the position of a time; backfills read the binlog of the source"
+    return "it writes no binlog of what it replicates, so the source is searched for the position of a time, and backfills read the source"
+
+
+def reader_problems(source: ServerFacts, reader: ServerFacts, filters: list[str]) -> list[str]:
+    """Returns what keeps a replica from being read instead of the source. Pure."""
+    problems = [
+        f"without GTIDs on the {which} nothing shows how far the reader is: {advice_of(facts).gtids}; or remove `reader`"
+        for which, facts in (("source", source), ("reader", reader))
+        if not facts.gtid_enabled
+    ]
+    if source.server_uuid == reader.server_uuid:
+        problems.append("the reader is the source itself: name a replica, or remove `reader`")
+    if "SELECT" in missing_privileges(reader):
+        problems.append(
+            f"the account lacks SELECT on the reader: GRANT SELECT ON *.* TO it, as {advice_of(reader).administrator}"
+        )
+    if filters:
+        named = ", ".join(filters)
+        problems.append(
+            f"the reader leaves out a part of the source ({named}), so rows would be missing: name another one, or remove `reader`"
+        )
+    return problems
