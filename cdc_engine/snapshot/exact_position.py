@@ -5,8 +5,8 @@ MariaDB reports its binlog position at the beginning of a consistent read. MySQL
 table for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
 
 Where the account may not lock tables, MySQL with GTIDs is read between two positions. Everything that the binlog has up to the first one is
-committed before the read begins, as `gtid_executed` shows. What the binlog has between it and the second one, which is looked up right
-after the read began, does not change the table. Otherwise the read begins again, after what the binlog has then.
+committed before the read begins, as `gtid_executed` shows right before. What the binlog has between it and the second one, which is looked
+up right after the read began, does not change the table. Otherwise the read begins again.
 
 Before MySQL 8.0 the lock of a table does not keep out foreign keys, which change a child inside InnoDB. There the tables above the child
 are locked with it."""
@@ -35,8 +35,8 @@ POLL_SECONDS = 0.1
 pause = time.sleep  # A test replaces it.
 
 # Reads the binlog from a position to its end. Returns the end, and whether one of the (database, table) may have changed up to a file and
-# an offset.
-Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None], tuple[Position, bool]]
+# an offset, by a transaction after those of a GTID set.
+Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None, str], tuple[Position, bool]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,12 +81,12 @@ def _between_positions(
     """Yields as `rows_at_a_position`, without a lock. Raises `refused`, with its GRANT, if the table is changed too often."""
     with contextlib.closing(connect()) as reader:
         tables = {(table.database, table.table), *_parents(reader, (table.database, table.table))}
-        end, _ = unlocked.logged(unlocked.begin, tables, None)
+        end, _ = unlocked.logged(unlocked.begin, tables, None, "")
         for _ in range(UNLOCKED_TRIES):
-            _wait_until_committed(reader, end)
+            executed = _wait_until_committed(reader, end)
             reader.texts(CONSISTENT_READ)
             after = binlog_end(reader)
-            end, changed = unlocked.logged(end, tables, after)
+            end, changed = unlocked.logged(end, tables, after, executed)
             if not changed:
                 yield reader, SourceEnd(file=after[0], offset=after[1])
                 return
@@ -97,13 +97,16 @@ def _between_positions(
     ) from refused
 
 
-def _wait_until_committed(reader: RowReader, end: Position) -> None:
-    """Waits until reads show everything that the binlog has up to a position. Raises SourceConnectionError after LOCK_SECONDS_MAX."""
+def _wait_until_committed(reader: RowReader, end: Position) -> str:
+    """Waits until reads show everything that the binlog has up to a position. Returns the GTID set that they show. Raises
+    SourceConnectionError after LOCK_SECONDS_MAX.
+    """
     deadline = time.monotonic() + LOCK_SECONDS_MAX
     while True:
-        ((executed,),) = reader.texts("SELECT @@GLOBAL.gtid_executed")
-        if has_executed((executed or "").replace("\n", ""), end.gtid_set):
-            return
+        ((answer,),) = reader.texts("SELECT @@GLOBAL.gtid_executed")
+        executed = (answer or "").replace("\n", "")
+        if has_executed(executed, end.gtid_set):
+            return executed
         if time.monotonic() >= deadline:
             raise SourceConnectionError(
                 f"a transaction up to {end} is in the binlog of {reader.source.address} and not committed after {LOCK_SECONDS_MAX} s: it "

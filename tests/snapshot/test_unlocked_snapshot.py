@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +22,7 @@ from sluice.cdc_engine.parser.server_facts import read_facts
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot import exact_position
 from sluice.cdc_engine.snapshot.chunks import Chunk
-from sluice.cdc_engine.snapshot.reader import open_reader
+from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
 from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.table_reader import SourceTable
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -69,8 +70,8 @@ def begin_of(server: DatabaseServer) -> Position:
 
 
 class Reading:
-    """Reads a table with an account that may not lock it. `between`: called before each read begins, after the search for its begin, and
-    `later`: after its end is known.
+    """Reads a table with an account that may not lock it. `between`: called right before each read begins, after it is known what is
+    committed, and `later`: after its end is known.
     """
 
     def __init__(
@@ -82,17 +83,20 @@ class Reading:
     ) -> None:
         self._server, self._between, self._later = server, between, later
         self._table: TableVersion = versions(server, DATABASE)[name]
-        self.scans = 0
+        self._tries, self._wait = 0, exact_position._wait_until_committed
 
     def logged(
-        self, position: Position, tables: Collection[tuple[str, str]], until: tuple[str, int] | None
+        self, position: Position, tables: Collection[tuple[str, str]], until: tuple[str, int] | None, executed: str
     ) -> tuple[Position, bool]:
         if until is not None:
             self._later()
-        found = logged_after(source_of(self._server, USER), position, tables, until)
-        self.scans += 1
-        self._between(self.scans)
-        return found
+        return logged_after(source_of(self._server, USER), position, tables, until, executed)
+
+    def _waited(self, reader: RowReader, end: Position) -> str:
+        executed = self._wait(reader, end)
+        self._tries += 1
+        self._between(self._tries)
+        return executed
 
     def rows(self, folder: Path, begin: Position) -> tuple[list[int], SourceEnd]:
         connect = functools.partial(open_reader, source_of(self._server, USER))
@@ -100,7 +104,8 @@ class Reading:
             while not table.shows(begin):
                 pass
             path = folder / "rows.parquet"
-            table.read(Chunk(number=1), path)
+            with mock.patch.object(exact_position, "_wait_until_committed", self._waited):
+                table.read(Chunk(number=1), path)
             return sorted(int(n) for n in pq.read_table(path)["n"].to_numpy()), table.end()
 
 
@@ -159,7 +164,7 @@ def test_a_change_of_the_table_during_the_read_begins_it_again(
     server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     name, statement, expected = CHANGES[change]
-    reading = Reading(server, name, lambda scan: run(server, statement) if scan == 1 else None)
+    reading = Reading(server, name, lambda tried: run(server, statement) if tried == 1 else None)
     with no_pause(monkeypatch) as pauses:
         rows, end = reading.rows(tmp_path, begin_of(server))
     assert (rows, len(pauses)) == (expected, 1)
@@ -177,7 +182,7 @@ def test_an_xa_transaction_that_commits_during_the_read_begins_it_again(
         "XA END 'x'",
         "XA PREPARE 'x'",
     )
-    reading = Reading(server, "log", lambda scan: run(server, "XA COMMIT 'x'") if scan == 1 else None)
+    reading = Reading(server, "log", lambda tried: run(server, "XA COMMIT 'x'") if tried == 1 else None)
     with no_pause(monkeypatch) as pauses:
         rows, _ = reading.rows(tmp_path, begin_of(server))
     assert (rows, len(pauses)) == ([1, 2, 3, 4], 1)

@@ -5,11 +5,12 @@ key that the account may not lock (`snapshot.exact_position`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 
 from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.binlog.events.table_map import TableMap
-from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.positions.time_search import NoHistory
 from sluice.cdc_engine.parser.start_position import DumpStart
@@ -56,17 +57,41 @@ class _XaCommits(UnwantedRows):
 
 
 def logged_after(
-    source: Source, begin: Position, tables: Collection[tuple[str, str]], until: tuple[str, int] | None = None
+    source: Source,
+    begin: Position,
+    tables: Collection[tuple[str, str]],
+    until: tuple[str, int] | None = None,
+    executed: str = "",
 ) -> tuple[Position, bool]:
     """Returns the binlog's end, with everything that was executed up to there, and whether one of the tables may have changed up
-    to `until`, a file and an offset. A statement counts as a change. Raises SourceConnectionError, or the errors of the scan.
+    to `until`, a file and an offset. A statement counts as a change. `executed`: transactions of this GTID set do not count, as far as
+    the binlog has no other ones before them. Raises SourceConnectionError, or the errors of the scan.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
-    changes, end = _Changes(tables, key), begin
+    start = _executed_up_to(source, begin, executed) if executed else begin
+    changes, end = _Changes(tables, key), start
+    for block in _blocks(source, start, changes, _XaCommits(changes)):
+        if block.transaction_count:
+            end = end_position(block, block.transaction_count - 1)
+    return end, changes.seen
+
+
+def _executed_up_to(source: Source, begin: Position, executed: str) -> Position:
+    """Returns the end of the last transaction up to which a GTID set has everything in the binlog."""
+    changes, end = _Changes((), None), begin
+    with contextlib.closing(_blocks(source, begin, changes, UnwantedRows())) as blocks:
+        for block in blocks:
+            for index in range(block.transaction_count):
+                after = end_position(block, index)
+                if not has_executed(executed, after.gtid_set):
+                    return end
+                end = after
+    return end
+
+
+def _blocks(source: Source, begin: Position, changes: _Changes, prepared: UnwantedRows) -> Generator[Block]:
     start = DumpStart(position=begin, by_gtid=False, executed_known=True)
     with contextlib.closing(SourceConnection(source)) as connection:
-        framer = begin_independent_dump(connection, start, changes, changes.captured, _XaCommits(changes))
-        for block in blocks_to_end(connection, framer):
-            if block.transaction_count:
-                end = end_position(block, block.transaction_count - 1)
-    return end, changes.seen
+        yield from blocks_to_end(
+            connection, begin_independent_dump(connection, start, changes, changes.captured, prepared)
+        )
