@@ -73,3 +73,14 @@ class Source:
 def sources(root: Path, packages: tuple[str, ...] = PRODUCT) -> list[Source]:
     """All Python files of the packages, sorted by path."""
     return [Source(root, path) for package in packages for path in sorted((root / package).rglob("*.py"))]
+
+
+def checkout_sources(packages: tuple[str, ...] = PRODUCT) -> tuple[Source, ...]:
+    """The same for this checkout, whose files do not change while the tests run: each is parsed once per process."""
+    return tuple(source_of(source.path) for source in sources(ROOT, packages))
+
+
+@functools.cache
+def source_of(path: Path) -> Source:
+    """A file of this checkout, parsed once per process."""
+    return Source(ROOT, path)

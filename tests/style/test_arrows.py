@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.style.import_graph import cycles, file_graph, folded, mutual_pairs
-from tests.style.sources import BENCHMARKS, NAMESPACE, PRODUCT, ROOT, sources
+from tests.style.sources import BENCHMARKS, NAMESPACE, PRODUCT, ROOT, checkout_sources, source_of
 
 PACKAGES = (*PRODUCT, BENCHMARKS)
 
@@ -173,11 +173,6 @@ ONE_OWNER = {"pyspark.sql.connect": "spark_jobs", "SparkSession": "spark_jobs/se
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
 def modules() -> list[Path]:
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -195,7 +190,7 @@ def imports(path: Path) -> set[str]:
 @functools.cache
 def imported_names(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(parsed(path)):
+    for node in source_of(path).nodes(ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -265,6 +260,6 @@ def test_the_rules_of_statements_ask_and_never_look_themselves(name: str) -> Non
 
 
 def test_no_folders_import_each_other_and_no_files_form_a_cycle() -> None:
-    graph = file_graph([*sources(ROOT), *sources(ROOT, (BENCHMARKS,))])
+    graph = file_graph(checkout_sources(PACKAGES))
     assert not mutual_pairs(folded(graph))
     assert not [cycle for cycle in cycles(graph) if not cycle[0].startswith("benchmarks/")]

@@ -1,10 +1,11 @@
 """Messages name the command `sluice`, as it is called after an installation, and use the words of docs/glossary.md."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
-from tests.style.sources import ROOT, sources
+from tests.style.sources import checkout_sources
 
 # what only a checkout has: its script
 OF_A_CHECKOUT = ("clone the repository and use its ./sluice", "in a checkout: ")
@@ -12,9 +13,14 @@ REPLACED = re.compile(r"\b(told|asked|anew|wish|runway|mend|lengthen)\b")
 WORDS_MIN = 4  # fewer are names, patterns and keys
 
 
-def messages() -> Iterator[tuple[str, str]]:
+@functools.cache
+def messages() -> list[tuple[str, str]]:
     """Place and text of each literal of several words that is no docstring."""
-    for source in sources(ROOT):
+    return list(_messages())
+
+
+def _messages() -> Iterator[tuple[str, str]]:
+    for source in checkout_sources():
         statements = {id(node.value) for node in source.nodes(ast.Expr) if isinstance(node, ast.Expr)}
         for node in source.nodes(ast.Constant):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:

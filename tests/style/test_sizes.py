@@ -8,8 +8,8 @@ import re
 import statistics
 from pathlib import Path
 
-from tests.style.sources import ROOT
-from tests.style.test_arrows import module_name, modules, parsed
+from tests.style.sources import ROOT, source_of
+from tests.style.test_arrows import module_name, modules
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -25,7 +25,8 @@ FORBIDDEN_NAMES = {"utils", "helpers", "common", "util", "helper", "misc", "mana
 
 @functools.cache
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    nodes = source_of(path).nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -83,5 +84,5 @@ def test_a_room_has_few_files() -> None:
 def test_nothing_prints_but_the_console() -> None:
     for path in modules():
         if module_name(path).startswith(("cdc_engine", "orchestration")):
-            calls = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
-            assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"], path
+            calls = [node.func for node in source_of(path).nodes(ast.Call) if isinstance(node, ast.Call)]
+            assert not [called for called in calls if isinstance(called, ast.Name) and called.id == "print"], path

@@ -18,7 +18,7 @@ from tests.style.shape import (
     shared_names,
     states,
 )
-from tests.style.sources import PRODUCT, ROOT, Source, sources
+from tests.style.sources import PRODUCT, ROOT, Source, checkout_sources, sources
 
 GLOSSARY = """# Glossary
 | term | meaning |
@@ -80,7 +80,7 @@ def test_classes_of_one_name_are_listed_with_their_files(product: Path) -> None:
 
 
 def test_every_class_of_the_product_has_a_name_of_its_own() -> None:
-    assert shared_names(sources(ROOT, PRODUCT)) == {}
+    assert shared_names(checkout_sources()) == {}
 
 
 def test_arguments_are_counted_without_self_and_kernels_apart(product: Path) -> None:
