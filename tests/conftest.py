@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.testing
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -22,6 +23,9 @@ settings.load_profile("sluice")
 
 # A Spark of the tests is cold most of the time: optimizing its code would take a quarter of all processor time for no benefit.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# `CliRunner` builds the command and all its subcommands for each call: 50 ms, of the same application each time.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 # As in a terminal, even if a shell started the tests in the background: the processes started here must react to Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import io
 import json
 import re
@@ -80,10 +81,16 @@ def commands() -> list[tuple[str, str]]:
     return [(page, " ".join(line.split())) for page, line in fenced + inline if line.startswith("./sluice")]
 
 
+@functools.cache
+def sluice_command() -> Any:
+    """The command with all its subcommands; to build it takes 50 ms."""
+    return typer.main.get_command(app)
+
+
 def problem_of(line: str) -> str:
     """Why the command line would not be understood; empty if it would."""
     words = shlex.split(line.split("   #", maxsplit=1)[0].rstrip("…"))[1:]
-    command: Any = typer.main.get_command(app)
+    command = sluice_command()
     while hasattr(command, "get_command") and words and not words[0].startswith("-"):
         following = command.get_command(None, words[0])
         if following is None:
