@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import PYTHON_DAEMON, ServerSettings, SparkConnectServer
 from tests.waiting import wait_until_gone
 
 pytestmark = pytest.mark.spark
@@ -49,6 +49,25 @@ def test_a_new_python_worker_has_the_packages_of_small_merges(session: SparkSess
 
     rows = session.range(0, 1, 1, 1).mapInArrow(work, "loaded string").collect()
     assert [row["loaded"] for row in rows] == ["deltalake, pandas, pyarrow.compute"]
+
+
+@pytest.mark.parametrize(
+    ("file", "more", "is_local"),
+    [
+        ("spark.master local[2]", {}, True),
+        ("spark.master=spark://host:7077", {}, False),
+        ("spark.master local[2]", {"spark.master": "spark://host:7077"}, False),
+        ("# spark.master yarn", {}, True),
+    ],
+)
+def test_only_a_local_spark_starts_workers_by_sluice(
+    tmp_path: Path, file: str, more: dict[str, str], is_local: bool
+) -> None:
+    """The executors of a cluster have the packages of small merges, but not Sluice."""
+    settings = tmp_path / "spark-defaults.conf"
+    settings.write_text(f"spark.ui.enabled false\n{file}\n")
+    server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, more))
+    assert (f"spark.python.daemon.module={PYTHON_DAEMON}" in server._command()) is is_local
 
 
 def test_killed_and_stopped_servers_leave_no_process(tmp_path: Path) -> None:

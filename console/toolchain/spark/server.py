@@ -6,6 +6,7 @@ directories) is added here. Nothing is resolved at start: the jars are in the ca
 
 import dataclasses
 import os
+import re
 import shutil
 import sys
 import time
@@ -30,6 +31,7 @@ LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
+MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # in a file of settings
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
@@ -206,7 +208,7 @@ class SparkConnectServer:
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.ui.enabled": "false",
-            "spark.python.daemon.module": PYTHON_DAEMON,
+            **({"spark.python.daemon.module": PYTHON_DAEMON} if self._is_local() else {}),
         }
         scratch.mkdir(parents=True, exist_ok=True)
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
@@ -220,6 +222,11 @@ class SparkConnectServer:
             SERVER_CLASS,
             "spark-internal",
         ]
+
+    def _is_local(self) -> bool:
+        """Returns whether tasks run on this machine. The executors of a cluster do not have Sluice."""
+        of_file = MASTER.findall(self._settings_file.read_text())
+        return (self._settings.get("spark.master") or (of_file or ["local"])[-1]).startswith("local")
 
     def _java_options(self, scratch: Path) -> list[str]:
         options = [
