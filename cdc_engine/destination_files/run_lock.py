@@ -3,7 +3,8 @@
 Delta on a local disk does not protect a table against two writers. A run that was given up but still lives is waited for here.
 
 A run that drains holds the drain lock while it is attached, and the run lock only while it merges, so that publications and backfills run
-between two batches. A process that waits for the run lock holds a third lock, and a draining run lets it go first."""
+between two batches. A process that waits for the run lock holds a third lock, and a draining run lets it go first. If the ledger is shared,
+all three are with it, and hold over all hosts."""
 
 from __future__ import annotations
 
@@ -12,18 +13,15 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from sluice.cdc_engine.contracts import LedgerLocation
 from sluice.cdc_engine.errors import CanalServiceError, MetaError
-from sluice.cdc_engine.file_lock import FileLock, is_locked
-from sluice.cdc_engine.ha.leases import Lock, open_run_lock
-from sluice.cdc_engine.ha.leases import run_lock_held as is_held
+from sluice.cdc_engine.ha.leases import DRAIN_LOCK, RUN_LOCK, RUN_WAITING, Lock, acquired_within, lock_held, open_lock
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-WAITING_FILE = "run.waiting"  # One of the processes that wait for the run lock holds this file's lock.
-DRAIN_LOCK_FILE = "drain.lock"  # The run that drains holds this lock while it is attached.
+# A check of a file's lock holds the lock for a moment, so one failed try proves nothing.
+CHECK_SECONDS_MAX = 1.0
 POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that other hosts share.
 _taken: dict[str, Lock] = {}  # The run locks of this process, by the destination's folder.
 
@@ -47,9 +45,9 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
     Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or an empty text. Raises
     RunLockLostError if the block succeeded and the lock was lost by then. The lock ends with the process, so a killed run blocks nobody.
     """
-    lock = open_run_lock(location)
+    lock = open_lock(location, RUN_LOCK)
     where = as_location(location)
-    waiting = FileLock(where.directory / WAITING_FILE)
+    waiting = open_lock(where, RUN_WAITING)
     deadline = time.monotonic() + timeout_seconds
     try:
         while not lock.try_acquire():
@@ -58,8 +56,8 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
                     f"another run of {where.destination} still holds its run lock after {timeout_seconds:g} s: "
                     "wait for it or end it; this batch is handed out again"
                 )
-            # A shared folder may not support locks; then no holder yields to waiting processes.
-            with contextlib.suppress(OSError):
+            # The folder or the store may not support locks or not answer; then no holder yields to waiting processes.
+            with contextlib.suppress(OSError, MetaError):
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
         waiting.release()
@@ -110,30 +108,41 @@ def _lost(where: LedgerLocation) -> str:
 
 def run_lock_held(location: Location) -> bool:
     """Returns whether a run of the destination is merging now."""
-    return is_held(location)
+    return lock_held(location, RUN_LOCK)
 
 
-def run_lock_wanted(destination_dir: Path) -> bool:
-    """Returns whether a process waits for the run lock now."""
-    return is_locked(destination_dir / WAITING_FILE)
+def run_lock_wanted(location: Location) -> bool:
+    """Returns whether a process waits for the run lock now; False if the store of the locks does not answer."""
+    with contextlib.suppress(MetaError):
+        return lock_held(location, RUN_WAITING)
+    return False
 
 
 @contextlib.contextmanager
-def drain_lock(destination_dir: Path, timeout_seconds: float = 1.0) -> Iterator[bool]:
-    """Yields True if this run is the one that drains, until the block ends; False if another run holds the lock for the whole time given.
+def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], bool]]:
+    """Takes the drain lock, if it is free, until the block ends. Yields a function that returns whether this run is the one that drains.
 
-    The lock ends with the process. A check of the lock holds it for a moment, so one failed try proves nothing.
+    If another run has the lock, the function waits for the timeout, and with a shared ledger for a session too: then a run that was killed
+    has lost the lock. Each run must wait so long, because a process knows only what it saw itself. The function returns False if the store
+    does not answer.
     """
-    lock = FileLock(destination_dir / DRAIN_LOCK_FILE)
-    deadline = time.monotonic() + timeout_seconds
-    while not lock.try_acquire() and time.monotonic() < deadline:
-        threading.Event().wait(POLL_SECONDS)
+    where = as_location(location)
+    lock = open_lock(where, DRAIN_LOCK)
+    seconds = timeout_seconds + (where.session_seconds if where.is_shared else 0.0)
+
+    def is_alone() -> bool:
+        with contextlib.suppress(MetaError):
+            return acquired_within(lock, seconds)
+        return False
+
     try:
-        yield lock.held
+        with contextlib.suppress(MetaError):
+            lock.try_acquire()  # From now on this process watches the holder.
+        yield is_alone
     finally:
         lock.release()
 
 
-def drain_lock_held(destination_dir: Path) -> bool:
+def drain_lock_held(location: Location) -> bool:
     """Returns whether a draining run of the destination is attached."""
-    return is_locked(destination_dir / DRAIN_LOCK_FILE)
+    return lock_held(location, DRAIN_LOCK)

@@ -25,8 +25,16 @@ from sluice.extras import Extra, require
 if TYPE_CHECKING:
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes
 
-LEASE, RUN_LOCK, READING = "lease", "run-lock", "reading"
-READING_FILE = "snapshots/reading.lock"
+LEASE, RUN_LOCK, RUN_WAITING, DRAIN_LOCK, READING = "lease", "run-lock", "run-waiting", "drain-lock", "reading"
+# The locks of runs, with their files in the destination's folder. READING: over all hosts, one run reads rows of tables.
+# RUN_WAITING: one of the processes that wait for the run lock holds it. DRAIN_LOCK: the run that drains holds it while
+# it is attached.
+FILES = {
+    RUN_LOCK: RUN_LOCK_FILE,
+    RUN_WAITING: "run.waiting",
+    DRAIN_LOCK: "drain.lock",
+    READING: "snapshots/reading.lock",
+}
 POLL_SECONDS = 0.5
 TABLES = "_sluice_tables"  # This name is next to the destinations' names, and no destination may have it.
 
@@ -99,9 +107,18 @@ def open_lease(location: Location) -> Lease:
     return SharedLease(location, _shared_lock(location, LEASE)) if location.is_shared else FileLease(location.directory)
 
 
-def open_run_lock(location: Location) -> Lock:
-    """Opens a destination's run lock. Raises ConfigurationError, MetaError."""
-    return _lock(as_location(location), RUN_LOCK, RUN_LOCK_FILE)
+def open_lock(location: Location, name: str) -> Lock:
+    """Opens a lock of a destination's runs; `name` is in FILES. Raises ConfigurationError, MetaError."""
+    return _lock(as_location(location), name, FILES[name])
+
+
+def lock_held(location: Location, name: str) -> bool:
+    """Returns whether a process on some host holds such a lock, as far as is known. Raises MetaError if the store does not answer."""
+    where = as_location(location)
+    if not where.is_shared:
+        return is_locked(where.directory / FILES[name])
+    holder = _holder(where, name)
+    return holder is not None and holder.held
 
 
 def tables_location(location: Location) -> LedgerLocation:
@@ -116,37 +133,15 @@ def open_table_lock(location: Location, name: str) -> Lock:
     return _lock(tables_location(location), f"table-{name}", f"{name}.lock")
 
 
-def open_reading_lock(location: Location) -> Lock:
-    """Opens the lock for the run that reads rows of tables; over all hosts, one run holds it. Raises ConfigurationError, MetaError."""
-    return _lock(as_location(location), READING, READING_FILE)
-
-
-def reading_lock_held(location: Location) -> bool:
-    """Returns whether a run on some host reads rows, as far as is known. Raises MetaError if the store does not answer."""
-    return _is_held(as_location(location), READING, READING_FILE)
-
-
 def read_holder(location: Location) -> Holder | None:
     """Returns the current or last holder of the destination's lease. Raises MetaError if the store does not answer."""
     location = as_location(location)
     return _holder(location, LEASE) if location.is_shared else file_lease.read_holder(location.directory)
 
 
-def run_lock_held(location: Location) -> bool:
-    """Returns whether a run of the destination is merging, as far as is known. Raises MetaError if the store does not answer."""
-    return _is_held(as_location(location), RUN_LOCK, RUN_LOCK_FILE)
-
-
 def _lock(location: LedgerLocation, name: str, file: str) -> Lock:
     """Opens a lock: `file` in the destination's folder, or `name` in a store that several hosts share."""
     return _shared_lock(location, name) if location.is_shared else FileLock(location.directory / file)
-
-
-def _is_held(location: LedgerLocation, name: str, file: str) -> bool:
-    if not location.is_shared:
-        return is_locked(location.directory / file)
-    holder = _holder(location, name)
-    return holder is not None and holder.held
 
 
 def _shared_lock(location: LedgerLocation, name: str) -> SharedLock:

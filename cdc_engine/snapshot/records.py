@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sluice.cdc_engine.contracts import LedgerLocation
 from sluice.cdc_engine.errors import ActRefusedError, MetaError
-from sluice.cdc_engine.ha.leases import Lock, acquired_within, open_reading_lock, reading_lock_held
+from sluice.cdc_engine.ha.leases import READING, Lock, acquired_within, lock_held, open_lock
 from sluice.cdc_engine.records.contract import RecordStore
 from sluice.cdc_engine.records.location import as_location, record_store
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
@@ -108,7 +108,7 @@ class SnapshotRecords:
 
     def reading(self) -> Lock:
         """Returns the lock of the run that reads and publishes. It is free if no run does, whatever Dagster's state is."""
-        return open_reading_lock(self._location)
+        return open_lock(self._location, READING)
 
     def take_reading(self) -> Lock | None:
         """Acquires and returns that lock; returns None if another run has it. Waits for the lock of a run that was killed on another
@@ -120,7 +120,7 @@ class SnapshotRecords:
 
     def are_read(self) -> bool:
         """Returns whether a process reads and publishes now."""
-        return reading_lock_held(self._location)
+        return lock_held(self._location, READING)
 
     def still_seconds(self, now: float) -> dict[str, float]:
         """Returns "database.table" → for how many seconds a snapshot with work has made no progress, while no run reads; otherwise nothing.

@@ -182,8 +182,10 @@ class DestinationFiles(Protocol):
     def run_lock_wanted(self, directory: Path) -> bool:
         """Returns whether a process waits for the run lock now."""
 
-    def drain_lock(self, directory: Path) -> AbstractContextManager[bool]:
-        """Takes the drain lock while the block lasts. Yields whether this run is the one that drains."""
+    def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], bool]]:
+        """Takes the drain lock while the block lasts. Yields a function that returns whether this run is the one that drains; it waits for
+        a holder that may have been killed.
+        """
 
     def drain_lock_held(self, directory: Path) -> bool:
         """Returns whether a run that drains is attached."""

@@ -296,14 +296,18 @@ class FakeFiles:
         return self.wanted()
 
     @contextlib.contextmanager
-    def drain_lock(self, directory: Path) -> Iterator[bool]:
+    def drain_lock(self, directory: Path) -> Iterator[Callable[[], bool]]:
         self._must_be_ours(directory)
-        alone = self.drained_by is None
-        self.drained_by = 0 if alone else self.drained_by
+
+        def is_alone() -> bool:
+            self.drained_by = 0 if self.drained_by is None else self.drained_by
+            return self.drained_by == 0
+
+        is_alone()
         try:
-            yield alone
+            yield is_alone
         finally:
-            self.drained_by = None if alone else self.drained_by
+            self.drained_by = None if self.drained_by == 0 else self.drained_by
 
     def drain_lock_held(self, directory: Path) -> bool:
         self._must_be_ours(directory)

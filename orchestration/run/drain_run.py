@@ -116,33 +116,33 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
     """
     directory = work.config.destination_dir(first.destination)
     _claim(work, first)
-    with work.ports.files().drain_lock(directory) as alone:
-        if not alone:
-            # Nothing is kept in `unreported`, which has the tables of the attached run: this run's success settles its batch.
-            yield from _merged(work, directory, first, lambda _: False, is_first=True)
-            work.say("another run is attached and drains; this one ends with its batch")
-            return
-        try:
-            yield from work.unreported.left(work.say)
-            yield from _all(work, directory, first)
-        except RunEngineAwayError as error:
-            work.say(f"this run ends: {error}; what it merged is settled by the next tick")
+    try:
+        with work.ports.files().drain_lock(directory) as is_alone:
+            yield from _all(work, directory, first, is_alone)
+    except RunEngineAwayError as error:
+        work.say(f"this run ends: {error}; what it merged is settled by the next tick")
 
 
-def _all(work: DrainRun, directory: Path, first: BatchReference) -> Iterator[MergedTable]:
+def _all(work: DrainRun, directory: Path, first: BatchReference, is_alone: Callable[[], bool]) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
     # It is called once the first batch is merged: a run that finds no engine ends well, so it must have merged its batch.
     feed = functools.cache(lambda: work.ports.feed(directory, first.destination))
     taken, reference = begun, first
-
-    def settle(tables: Sequence[MergedTable]) -> bool:
-        work.unreported.keep(tables)
-        return _settled(work, feed(), reference)
-
     while True:
-        continues = yield from _merged(work, directory, reference, settle, is_first=reference is first)
-        work.unreported.remove()
-        if not continues:
+        tables: list[MergedTable] = []
+        try:
+            _merge(work, directory, reference, tables, is_first=reference is first)
+        except MergeFailedError:
+            yield from tables
+            raise
+        if not is_alone():
+            # Nothing is kept in `unreported`, which has the tables of the attached run: this run's success settles its batch.
+            yield from tables
+            work.say("another run is attached and drains; this one ends with its batch")
+            return
+        if reference is first:
+            yield from work.unreported.left(work.say)
+        if not (yield from _settled_and_reported(work, feed, reference, tables)):
             return
         threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
         offered, taken = _next(work, feed(), first.destination, begun), time.monotonic()
@@ -151,27 +151,18 @@ def _all(work: DrainRun, directory: Path, first: BatchReference) -> Iterator[Mer
         reference = offered
 
 
-def _merged(
-    work: DrainRun,
-    directory: Path,
-    reference: BatchReference,
-    settle: Callable[[Sequence[MergedTable]], bool],
-    *,
-    is_first: bool,
+def _settled_and_reported(
+    work: DrainRun, feed: Callable[[], RunEngine], reference: BatchReference, tables: Sequence[MergedTable]
 ) -> Generator[MergedTable, None, bool]:
-    """Merges one batch, settles it and yields its tables. Returns whether the run continues, as `settle` does. `is_first`: its end may not
-    be fixed.
-
-    The tables are reported last, because that takes seconds if they are many.
-    """
-    tables: list[MergedTable] = []
+    """Settles a merged batch and yields its tables, which takes seconds if they are many. Returns whether the run continues."""
+    work.unreported.keep(tables)
     try:
-        _merge(work, directory, reference, tables, is_first=is_first)
-        continues = settle(tables)
-    except (MergeFailedError, RunEngineAwayError):
+        continues = _settled(work, feed(), reference)
+    except RunEngineAwayError:
         yield from tables
         raise
     yield from tables
+    work.unreported.remove()
     return continues
 
 

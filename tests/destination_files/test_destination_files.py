@@ -96,12 +96,12 @@ def test_who_waits_for_the_run_lock_says_so_until_it_has_it(tmp_path: Path) -> N
 
 def test_one_run_drains_at_a_time(tmp_path: Path) -> None:
     assert not destination_files.drain_lock_held(tmp_path)
-    with destination_files.drain_lock(tmp_path) as alone:
-        assert alone
+    with destination_files.drain_lock(tmp_path) as is_alone:
+        assert is_alone()
         assert destination_files.drain_lock_held(tmp_path)
         assert not destination_files.run_lock_held(tmp_path), "it holds up nobody"
         with destination_files.drain_lock(tmp_path, 0.0) as another:
-            assert not another
+            assert not another()
         assert destination_files.drain_lock_held(tmp_path)
     assert not destination_files.drain_lock_held(tmp_path)
 

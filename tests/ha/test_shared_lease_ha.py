@@ -25,7 +25,7 @@ from sluice.cdc_engine.destination_files.run_lock import RunLockLostError
 from sluice.cdc_engine.errors import LeaseLostError, NotSharedError, SluiceError
 from sluice.cdc_engine.ha import beat_lock, leases, session, zookeeper_lock
 from sluice.cdc_engine.ha.beat_lock import BeatLock
-from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lease, open_run_lock, read_holder
+from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lease, open_lock, read_holder
 from sluice.cdc_engine.ha.zookeeper_lock import ZooKeeperLock
 from sluice.cdc_engine.meta.managers import open_meta, read_ledger
 from sluice.cdc_engine.ports import Lease
@@ -335,7 +335,7 @@ def test_ha_a_killed_run_is_seen_to_be_gone(shared: LedgerLocation) -> None:
         process.kill()
         process.wait()
         wait_for("the lock is free", lambda: not run_lock_held(directory), 30)
-    lock = open_run_lock(directory)
+    lock = open_lock(directory, RUN_LOCK)
     assert lock.try_acquire()
     lock.release()
 
@@ -463,7 +463,7 @@ def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
     for room in (beat_lock, zookeeper_lock):
         monkeypatch.setattr(room, "CONFIRM_PART", 1e6)  # it says nothing meanwhile
     monkeypatch.setattr(session, "TRUSTED_PART", 1e6)  # and no time passes for it
-    directory, other = DestinationDir.of(shared), open_run_lock(shared)
+    directory, other = DestinationDir.of(shared), open_lock(shared, RUN_LOCK)
     with pytest.raises(RunLockLostError), run_lock(directory) as fence:  # noqa: PT012  it tells at its end too
         assert [fence() for _ in range(3)] == [""] * 3, "it is confirmed as often as it is asked for"
         assert not other.try_acquire()

@@ -39,7 +39,7 @@ def shown(root: Path, count: int) -> Counted:
 def test_status_reads_each_snapshot_once(tmp_path: Path) -> None:
     """Number 27: it took the lock of the reading run and read the record again for each of them."""
     found = shown(tmp_path, MANY)
-    assert found.named["reading_lock_held"] == 1
+    assert found.named["are_read"] == 1
     records = {f"{digest_of(name)}.json" for name in table_names(MANY)}
     assert sum(found.read[record] for record in records) == MANY
 

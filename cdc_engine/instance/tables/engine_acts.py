@@ -15,7 +15,7 @@ import structlog
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.errors import SourceConnectionError
-from sluice.cdc_engine.ha.leases import open_run_lock
+from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lock
 from sluice.cdc_engine.instance.answers import is_view_now, schema_at
 from sluice.cdc_engine.instance.hand_out import HandOut
 from sluice.cdc_engine.instance.parts import EngineParts
@@ -122,7 +122,7 @@ class EngineActs:
             schema=functools.partial(schema_of_stopped, parts),
             resnapshot=resnapshot,
             is_view=lambda stop: is_view_now(parts.source, stop.database, stop.table),
-            run_lock=lambda: open_run_lock(self._directory),
+            run_lock=lambda: open_lock(self._directory, RUN_LOCK),
         )
         try:
             snapshot_requests.fulfil(wanted, dependencies)
