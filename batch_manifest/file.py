@@ -72,6 +72,8 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _value(kind: Any, value: Any, directory: Path) -> Any:
     """Converts a JSON value to this type. Raises KeyError, TypeError or ValueError."""
+    if kind is float and type(value) is int:  # JSON has one kind of number.
+        value = float(value)
     if type(value) is kind:
         return value
     if dataclasses.is_dataclass(kind):

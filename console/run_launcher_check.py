@@ -40,14 +40,11 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
         yield "with meta.kind file, runs on other hosts need <data_dir>/engine under the same path; use sql or zookeeper"
     if config.engine.kind == "embedded":
         yield (
-            "with engine.kind embedded, runs on other hosts merge each batch without the changes that arrived after it was staged; "
-            "use remote"
+            "with engine.kind embedded, runs on other hosts do not reach the engine: they merge each batch without the changes that "
+            "arrived after it was staged, and runs: drain has no effect; use remote"
         )
     elif near := [each for each in config.engine.addresses if host_and_port(each)[0] in LOOPBACK]:
         yield f"runs on other hosts do not reach the engine at {near[0]}; set engine.address to the engine hosts' own names"
-    draining = sorted(name for name, each in config.destinations.items() if each.runs == "drain")
-    if draining:
-        yield f"runs of {', '.join(draining)} on another host than the code server merge one batch each despite runs: drain"
 
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:

@@ -95,7 +95,7 @@ def _definitions(
         lake=LakeWatch(config, destination),
         drains=config.destinations[destination].runs == "drain",
         lag_seconds_max=config.destinations[destination].lag_seconds_max,
-        open_run_endpoint=open_run_endpoint,
+        open_run_endpoint=open_run_endpoint if config.engine.kind == "embedded" else lambda _: None,
         conf_troubles=lambda: (*ports.conf_troubles(destination), *undefined),
         kinds=run_kinds(config, destination),
         only_one=len(config.destinations) == 1,

@@ -24,7 +24,7 @@ IS_REMOTE = IN_USE.engine.kind == "remote"
 
 
 @functools.cache
-def _elsewhere() -> RemoteHost:
+def _remote() -> RemoteHost:
     from sluice.orchestration.rpc.remote_host import RemoteHost  # noqa: PLC0415  as the launcher
 
     return RemoteHost(IN_USE)
@@ -32,15 +32,15 @@ def _elsewhere() -> RemoteHost:
 
 def _host() -> EngineHost:
     if IS_REMOTE:
-        return _elsewhere()
+        return _remote()
     from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  starts nothing; not used by runs
 
     return launcher
 
 
 def _conf_troubles(destination: str) -> tuple[str, ...]:
-    there = _elsewhere().conf_troubles(destination, _READ.files.digest(destination)) if IS_REMOTE else ()
+    there = _remote().conf_troubles(destination, _READ.files.digest(destination)) if IS_REMOTE else ()
     return (*troubles_now(destination), *there)
 
 
-defs = build_definitions(IN_USE, real_ports(_READ.files, _host, _conf_troubles, _elsewhere if IS_REMOTE else None))
+defs = build_definitions(IN_USE, real_ports(_READ.files, _host, _conf_troubles, _remote if IS_REMOTE else None))

@@ -24,10 +24,10 @@ def real_ports(
     files: ConfFiles,
     host: Callable[[], EngineHost],
     conf_troubles: Callable[[str], tuple[str, ...]],
-    elsewhere: Callable[[], RemoteHost] | None,
+    remote: Callable[[], RemoteHost] | None,
 ) -> Ports:
-    """Returns the ports for definitions that were built from these texts of conf/. `elsewhere`: for runs on a host without the engine's
-    files; None if the engines are in this process.
+    """Returns the ports for definitions that were built from these texts of conf/. `remote`: calls the engines in processes of their own;
+    None if the code server has them.
     """
     return Ports(
         host=host,
@@ -35,7 +35,7 @@ def real_ports(
         merge=spark_merge,
         compare=compare_with_source,
         publish=spark_publish,
-        feed=functools.partial(_feed, elsewhere),
+        feed=functools.partial(_feed, remote),
         conf_troubles=conf_troubles,
         conf_changed=functools.partial(change_since, files),
     )
@@ -47,11 +47,9 @@ def _files() -> DestinationFiles:
     return destination_files
 
 
-def _feed(elsewhere: Callable[[], RemoteHost] | None, directory: Path, destination: str) -> RunEngine:
-    from sluice.orchestration.rpc.run_caller import RunCaller  # noqa: PLC0415  for runs
-    from sluice.orchestration.rpc.run_elsewhere import RunElsewhere  # noqa: PLC0415  for runs
-    from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE  # noqa: PLC0415  for runs
+def _feed(remote: Callable[[], RemoteHost] | None, directory: Path, destination: str) -> RunEngine:
+    from sluice.orchestration.rpc.run_caller import caller_of_code_server, caller_of_hosts  # noqa: PLC0415  for runs
 
-    if elsewhere is not None and not (directory / RUN_ENDPOINT_FILE).exists():
-        return RunElsewhere(elsewhere(), destination)
-    return RunCaller(directory, destination)
+    if remote is not None:
+        return caller_of_hosts(remote(), destination)
+    return caller_of_code_server(directory, destination)

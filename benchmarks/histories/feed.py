@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.histories.faults import Actor, Crash
 from sluice.cdc_engine.errors import BatchNotFoundError
 from sluice.orchestration.base.batch_reference import BatchReference
-from sluice.orchestration.base.ports import Offer, RunEngineAwayError
+from sluice.orchestration.base.ports import EngineAwayError, Offer
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import Installation
@@ -28,7 +28,7 @@ class PlayedFeed:
     def take(self, reference: BatchReference, *, append: bool) -> None:
         engine = self._line.host.engine
         if engine is None or not engine.holds_lease:
-            raise RunEngineAwayError("no engine answers")
+            raise EngineAwayError("no engine answers")
         try:
             with Actor.nobody():  # the engine's process, not the run's, may stall or die
                 batch = engine.outstanding()
@@ -37,4 +37,4 @@ class PlayedFeed:
                 engine.take(batch, append=append)
         except Crash:
             self._line.die()
-            raise RunEngineAwayError("the engine died") from None
+            raise EngineAwayError("the engine died") from None

@@ -13,6 +13,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from sluice.cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
+from sluice.orchestration.base.batch_reference import BatchReference
+
 if TYPE_CHECKING:
     from sluice.batch_manifest.table_report import TableReport
     from sluice.cdc_engine.config import SluiceConfig
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.position import Position
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.equality.values import Extent, TableResult
-    from sluice.orchestration.base.batch_reference import BatchReference
 
 
 class EngineSnapshot(Protocol):
@@ -130,6 +132,12 @@ class EngineHost(Protocol):
         """
 
 
+class EngineAwayError(SluiceError):
+    """No engine's process answers, or it rejects the caller. The request may nevertheless be executed, now or later."""
+
+    code = "ENGINE_AWAY"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
     """The engine's answer to a run that drains: its next batch, or no batch yet. `leave`: why the run must end instead; otherwise empty."""
@@ -138,10 +146,15 @@ class Offer:
     leave: str = ""
 
 
+# No engine answers a run: its host is stopped or dead, it starts, or another process replaces it. The ticks settle what
+# is merged.
+NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
+
+
 class RunEngine(Protocol):
     """The engine of a destination for a run: like `EngineHandle`, but batches are passed by reference.
 
-    Each call raises RunEngineAwayError if no engine answers the request, which may be executed all the same, and a SluiceError if the
+    Each call raises one of NO_ENGINE if no engine answers the request, which may be executed all the same, and another SluiceError if the
     engine refuses. Every call may be repeated after each of these.
     """
 
@@ -153,14 +166,6 @@ class RunEngine(Protocol):
 
     def ack(self, reference: BatchReference) -> None:
         """Acks a batch that is merged into all of its tables. Raises BatchNotFoundError if it is no longer in flight."""
-
-
-class RunEngineAwayError(Exception):
-    """No engine answers a run's request: its host is stopped or dead, or another process has replaced it. The ticks settle what is
-    merged.
-    """
-
-    code = "RUN_ENGINE_AWAY"
 
 
 class DestinationFiles(Protocol):
@@ -323,11 +328,8 @@ def no_publish(
 
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
-    """Raises RunEngineAwayError, for definitions whose engine has no RPC endpoint for runs."""
-    raise RunEngineAwayError(
-        f"no engine of {destination} answers: {directory} has no RPC endpoint (run-endpoint.json); `sluice up` "
-        "starts the engine"
-    )
+    """Raises EngineAwayError, for definitions whose engine cannot be called by runs."""
+    raise EngineAwayError(f"these definitions reach no engine of {destination} ({directory})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

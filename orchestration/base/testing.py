@@ -19,11 +19,11 @@ from sluice.cdc_engine.position import Position
 from sluice.equality.values import Extent, TableResult, Verdict
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.ports import (
+    EngineAwayError,
     MergeFailedError,
     MergeOrder,
     Offer,
     Ports,
-    RunEngineAwayError,
     SparkAwayError,
 )
 
@@ -261,7 +261,7 @@ class FakeRunEngine:
         self.calls.append(name)
         self.before(name)
         if self.away:
-            raise RunEngineAwayError("no engine of shop answers")
+            raise EngineAwayError("no engine of shop answers")
 
 
 class FakeFiles:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.errors import ConfigurationError, EngineStartingError, SluiceError
 from sluice.cdc_engine.file_lock import is_locked
+from sluice.orchestration.base.ports import EngineAwayError
 from sluice.orchestration.component.conf_texts import INLINE_FOLDER, write_conf
-from sluice.orchestration.rpc.connection import EngineAwayError
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig

@@ -1,5 +1,5 @@
-"""Connects ticks and runs to their engine over gRPC: one server, one connection, one form of messages.
+"""Connects ticks and runs to their engine over gRPC: one table of methods, one server, one connection.
 
-`server` and `connection` are the two sides. `remote_host` and `engine_methods` are for ticks whose engine is in another process;
-`run_caller` and `run_endpoint` are for runs.
+`methods` is the table. `served_engine` and `server` are the engine's side, in `process` (`sluice engine`) or `run_endpoint` (the code
+server). `remote_host` and `connection` are the caller's side: of ticks, and by `run_caller` of runs.
 """

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from sluice.cdc_engine.config import EngineConfig
-from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base.ports import EngineAwayError
 from sluice.orchestration.rpc.access import channel_to
 from sluice.orchestration.rpc.wire import CALL, FORM, SERVICE, error_of, to_bytes
 
+if TYPE_CHECKING:
+    from sluice.orchestration.rpc.methods import Method
+
+T = TypeVar("T")
+
 # This is added to the requested wait: the engine syncs its ledger, and the machine may be busy.
 ANSWER_SECONDS_MAX = 10.0
-
-
-class EngineAwayError(SluiceError):
-    """No engine's process answers, or it rejects the caller. The request may nevertheless be executed, now or later."""
-
-    code = "ENGINE_AWAY"
 
 
 class Connection:
@@ -36,14 +35,15 @@ class Connection:
     def ask(
         self,
         destination: str,
-        method: str,
-        wait_seconds: float,
+        method: Method[T],
         arguments: Mapping[str, Any],
         answer_seconds_max: float | None = None,
-    ) -> Any:
-        """Returns the result of the method. Raises what the method raised, or EngineAwayError."""
+    ) -> T:
+        """Returns the answer of the method. Raises what the method raised, or EngineAwayError."""
+        wait_seconds = float(arguments.get("timeout_seconds", 0.0))
         seconds_max = wait_seconds + (ANSWER_SECONDS_MAX if answer_seconds_max is None else answer_seconds_max)
-        request = {"form": FORM, "destination": destination, "method": method, **arguments}
+        called = {"destination": destination, "method": method.name, "arguments": method.request(arguments)}
+        request = {"form": FORM, **called}
         metadata = (("authorization", f"Bearer {self._token()}"),)
         try:
             answer = self._opened()(request, timeout=seconds_max, metadata=metadata)
@@ -51,7 +51,7 @@ class Connection:
             raise EngineAwayError(self._why(error, seconds_max)) from None
         if refusal := answer.get("error"):
             raise error_of(refusal)
-        return answer["value"]
+        return method.answer.read(answer["value"])
 
     def close(self) -> None:
         with self._lock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -22,12 +21,11 @@ from sluice.cdc_engine.keeping.conf_watch import ConfWatch
 from sluice.cdc_engine.keeping.keeper import Keeper, follow
 from sluice.cdc_engine.keeping.logs import log_lines
 from sluice.orchestration.rpc.access import server_credentials, token_of
-from sluice.orchestration.rpc.engine_methods import engine_methods
+from sluice.orchestration.rpc.served_engine import ServedEngines
 from sluice.orchestration.rpc.server import RpcServer
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
-    from sluice.orchestration.base.ports import EngineHost
 
 log = structlog.get_logger()
 
@@ -45,7 +43,7 @@ def keep_engines(stopping: threading.Event) -> None:
         )
     log_lines()
     keep_small()
-    server = serve(launcher, config, conf=_digest_of)
+    server = serve(ServedEngines(lambda: launcher, stopping.is_set, _digest_of), config)
     log.info("engine_host_listens", address=config.engine.listens_at, tls=config.engine.certificate is not None)
     try:
         keeper = Keeper(launcher)
@@ -56,14 +54,13 @@ def keep_engines(stopping: threading.Event) -> None:
         launcher.stop_all()
 
 
-def serve(engines: EngineHost, config: SluiceConfig, *, listen: str = "", conf: Callable[[str], str]) -> RpcServer:
-    """Returns a server for all methods of the engines, at `engine.listen` unless `listen` is another address. `conf`: see `engine_methods`.
+def serve(engines: ServedEngines, config: SluiceConfig, *, listen: str = "") -> RpcServer:
+    """Returns a server for the engines, at `engine.listen` unless `listen` is another address.
 
     Raises ConfigurationError if the port is not available, the token is too short, or a certificate cannot be read.
     """
     return RpcServer(
-        engines.get_or_start,
-        engine_methods(conf),
+        engines,
         token_of(config.engine, config.data_dir, make=True),
         listen=listen or config.engine.listens_at,
         credentials=server_credentials(config.engine),

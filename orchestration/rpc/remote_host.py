@@ -1,4 +1,4 @@
-"""Calls engines in other processes: implements `ports.EngineHost` and `ports.EngineHandle`. See `engine_methods`.
+"""Calls engines in other processes: implements `ports.EngineHost` and `ports.EngineHandle` by the table of `methods`.
 
 Only connections are kept: an engine host may restart at any time, and so may the caller's process. Each `get_or_start` finds out which of
 several hosts runs a destination.
@@ -9,18 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.cdc_engine.config.conf_files import file_of
 from sluice.cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
+from sluice.orchestration.base.ports import EngineAwayError
+from sluice.orchestration.rpc import methods
 from sluice.orchestration.rpc.access import token_of
-from sluice.orchestration.rpc.connection import Connection, EngineAwayError
-from sluice.orchestration.rpc.wire import batch_of, batch_to_json, state_of
+from sluice.orchestration.rpc.connection import Connection
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.contracts import OutstandingBatch
-    from sluice.orchestration.rpc.wire import RemoteState
+    from sluice.orchestration.base.batch_reference import BatchReference
+    from sluice.orchestration.base.ports import EngineSnapshot, Offer
+    from sluice.orchestration.rpc.methods import Method
+
+T = TypeVar("T")
 
 DIFFERS_SECONDS_MAX = 60.0  # The time within which both hosts follow a change of conf/.
 # The wait for hosts that did not run the destination at the last call, because one may be dead.
@@ -28,50 +33,60 @@ OTHERS_SECONDS_MAX = 4.0
 
 
 class RemoteEngine:
-    """Implements `ports.EngineHandle`. `directory`: the destination's; all hosts see it under the same path."""
+    """Implements `ports.EngineHandle`, and calls what `served_engine` adds. `directory`: the destination's; all hosts see it under the same
+    path.
+    """
 
     def __init__(self, connection: Connection, destination: str, directory: Path) -> None:
         self._connection, self._destination, self.directory = connection, destination, directory
 
-    def status(self) -> RemoteState:
-        return state_of(self._ask("status"))
+    def status(self) -> EngineSnapshot:
+        return self._ask(methods.STATUS)
 
     def outstanding(self) -> OutstandingBatch | None:
-        return batch_of(self._ask("outstanding"))
+        return self._ask(methods.OUTSTANDING)
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        answer = self._ask("hand_out", timeout_seconds, timeout_seconds=timeout_seconds, appendable=appendable)
-        return batch_of(answer)
+        return self._ask(methods.HAND_OUT, timeout_seconds=timeout_seconds, appendable=appendable)
+
+    def offer(self, timeout_seconds: float) -> Offer:
+        return self._ask(methods.OFFER, timeout_seconds=timeout_seconds)
+
+    def take_by_reference(self, reference: BatchReference, *, append: bool) -> None:
+        self._ask(methods.TAKE_BY_REFERENCE, reference=reference, append=append)
+
+    def ack_by_reference(self, reference: BatchReference) -> None:
+        self._ask(methods.ACK_BY_REFERENCE, reference=reference)
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        return batch_of(self._ask("take", batch=batch_to_json(batch), append=append)) or batch
+        return self._ask(methods.TAKE, batch=batch, append=append)
 
     def ack(self, batch: OutstandingBatch) -> None:
-        self._ask("ack", batch=batch_to_json(batch))
+        self._ask(methods.ACK, batch=batch)
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        self._ask("rollback", batch=batch_to_json(batch), damaged=damaged)
+        self._ask(methods.ROLLBACK, batch=batch, damaged=damaged)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        self._ask("stop_tables", batch=batch_to_json(batch), reasons=dict(reasons))
+        self._ask(methods.STOP_TABLES, batch=batch, reasons=reasons)
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        self._ask("tell_lake", troubles=list(troubles))
+        self._ask(methods.TELL_LAKE, troubles=troubles)
 
     def tell_tick(self, failed: str = "") -> None:
-        self._ask("tell_tick", failed=failed)
+        self._ask(methods.TELL_TICK, failed=failed)
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        self._ask("tell_run", batch=batch_to_json(batch), state=state)
+        self._ask(methods.TELL_RUN, batch=batch, state=state)
 
     def tell_failing(self, reason: str) -> None:
-        self._ask("tell_failing", reason=reason)
+        self._ask(methods.TELL_FAILING, reason=reason)
 
     def tell_waiting(self, reason: str) -> None:
-        self._ask("tell_waiting", reason=reason)
+        self._ask(methods.TELL_WAITING, reason=reason)
 
-    def _ask(self, method: str, wait_seconds: float = 0.0, **arguments: Any) -> Any:
-        return self._connection.ask(self._destination, method, wait_seconds, arguments)
+    def _ask(self, method: Method[T], **arguments: Any) -> T:
+        return self._connection.ask(self._destination, method, arguments)
 
 
 class RemoteHost:
@@ -97,11 +112,11 @@ class RemoteHost:
         for host in sorted(self._hosts, key=lambda each: each is not last):
             seconds_max = None if last in {host, None} else OTHERS_SECONDS_MAX
             try:
-                answer = host.ask(destination, "get_or_start", 0.0, {}, seconds_max)
+                conf = host.ask(destination, methods.CONF_DIGEST, {}, seconds_max)
             except SluiceError as error:
                 errors.append(error)
             else:
-                self._last[destination], self._confs[destination] = host, answer["conf"]
+                self._last[destination], self._confs[destination] = host, conf
                 return RemoteEngine(host, destination, self._config.destination_dir(destination))
         raise min(errors, key=weight)
 

@@ -1,64 +1,86 @@
-"""Sends a run's requests to its engine: implements `ports.RunEngine`. See `run_endpoint`."""
+"""Sends a run's requests to the engine of its destination: implements `ports.RunEngine`.
+
+With `engine: {kind: embedded}` the engine is in the code server, which a run on the same host calls at its RPC endpoint (`run_endpoint`).
+With `remote` the run calls the engine hosts, as ticks do."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.config import EngineConfig
-from sluice.orchestration.base.batch_reference import BatchReference
-from sluice.orchestration.base.ports import Offer, RunEngineAwayError
-from sluice.orchestration.rpc.connection import Connection, EngineAwayError
-from sluice.orchestration.rpc.run_endpoint import ACK, HAND_OUT, RUN_ENDPOINT_FILE, TAKE
+from sluice.orchestration.base.ports import EngineAwayError, Offer
+from sluice.orchestration.rpc.connection import Connection
+from sluice.orchestration.rpc.remote_host import RemoteEngine
+from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE
+
+if TYPE_CHECKING:
+    from sluice.orchestration.base.batch_reference import BatchReference
+    from sluice.orchestration.rpc.remote_host import RemoteHost
 
 
 class RunCaller:
-    """Calls the engine for one run, from one thread. The endpoint's address may change, because a restarted engine's process opens another
+    """Calls the engine for one run, from one thread. `engine`: finds the engine for a request; its process may have changed since the last
     one.
     """
 
+    def __init__(self, engine: Callable[[], RemoteEngine]) -> None:
+        self._engine = engine
+
+    def hand_out(self, timeout_seconds: float) -> Offer:
+        return self._engine().offer(timeout_seconds)
+
+    def take(self, reference: BatchReference, *, append: bool) -> None:
+        self._engine().take_by_reference(reference, append=append)
+
+    def ack(self, reference: BatchReference) -> None:
+        self._engine().ack_by_reference(reference)
+
+
+def caller_of_hosts(hosts: RemoteHost, destination: str) -> RunCaller:
+    """Returns the caller of engines in processes of their own, on whichever host."""
+    return RunCaller(lambda: hosts.get_or_start(destination))
+
+
+def caller_of_code_server(directory: Path, destination: str) -> RunCaller:
+    """Returns the caller of an engine in the code server of this host. `directory`: the destination's."""
+    endpoint = _Endpoint(directory, destination)
+    return RunCaller(endpoint.engine)
+
+
+class _Endpoint:
+    """The endpoint that the file currently names. A code server that was restarted has another one."""
+
     def __init__(self, directory: Path, destination: str) -> None:
-        self._path, self._destination = directory / RUN_ENDPOINT_FILE, destination
+        self._directory, self._destination = directory, destination
         self._connection: Connection | None = None
         self._token = ""
 
-    def hand_out(self, timeout_seconds: float) -> Offer:
-        answer = self._ask(HAND_OUT, timeout_seconds, timeout_seconds=timeout_seconds)
-        reference = answer["reference"]
-        return Offer(reference=BatchReference.from_config(reference) if reference else None, leave=answer["leave"])
-
-    def take(self, reference: BatchReference, *, append: bool) -> None:
-        self._ask(TAKE, reference=reference.to_config(), append=append)
-
-    def ack(self, reference: BatchReference) -> None:
-        self._ask(ACK, reference=reference.to_config())
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _ask(self, method: str, wait_seconds: float = 0.0, **arguments: Any) -> Any:
-        try:
-            return self._connected().ask(self._destination, method, wait_seconds, arguments)
-        except EngineAwayError as error:
-            self.close()
-            raise RunEngineAwayError(f"{self._destination}: {error}") from error
-
-    def _connected(self) -> Connection:
-        """Returns a connection to the endpoint that the file currently names. Raises RunEngineAwayError."""
-        address, self._token = self._endpoint()
+    def engine(self) -> RemoteEngine:
+        """Raises EngineAwayError if this host has no endpoint."""
+        address, self._token = self._read()
         if self._connection is None or self._connection.address != address:
-            self.close()
+            if self._connection is not None:
+                self._connection.close()
             self._connection = Connection(address, EngineConfig(), lambda: self._token)
-        return self._connection
+        return RemoteEngine(self._connection, self._destination, self._directory)
 
-    def _endpoint(self) -> tuple[str, str]:
+    def _read(self) -> tuple[str, str]:
+        path = self._directory / RUN_ENDPOINT_FILE
         try:
-            record = json.loads(self._path.read_text(encoding="utf-8"))
-            return str(record["address"]), str(record["token"])
+            record = json.loads(path.read_text(encoding="utf-8"))
+            address, token, host = str(record["address"]), str(record["token"]), str(record["host"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunEngineAwayError(
-                f"the engine of {self._destination} has no RPC endpoint on this host ({self._path}: {error})"
-            ) from error
+            raise self._away(f"this host has no RPC endpoint of it ({path}: {error})") from error
+        if host != os.uname().nodename:
+            raise self._away(f"its RPC endpoint is for runs on {host} only")
+        return address, token
+
+    def _away(self, why: str) -> EngineAwayError:
+        return EngineAwayError(
+            f"the engine of {self._destination} is in Dagster's code server, and {why}; for runs on other hosts set "
+            "engine: {kind: remote} with TLS in conf/sluice.yaml (docs/deployment.md), on the code server's host start it with `sluice up`"
+        )

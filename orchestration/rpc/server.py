@@ -1,6 +1,6 @@
-"""Serves methods of this process's engines over gRPC to callers that know the token. `connection` is the client.
+"""Serves the engines of this process over gRPC to callers that know the token. `connection` is the client.
 
-A request names a destination, a method and its arguments. Methods are looked up in a table, so that nothing else can be called."""
+A request names a destination, a method and its arguments. Methods are looked up in `methods`, so that nothing else can be called."""
 
 from __future__ import annotations
 
@@ -8,38 +8,34 @@ import concurrent.futures
 import hmac
 import json
 import logging
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
-from sluice.orchestration.base.ports import RunEngineAwayError
 from sluice.orchestration.rpc.access import REQUEST_BYTES_MAX
+from sluice.orchestration.rpc.methods import METHODS
 from sluice.orchestration.rpc.wire import CALL, FORM, SERVICE, Record, error_to_json, to_bytes
 
 if TYPE_CHECKING:
-    from sluice.orchestration.base.ports import EngineHandle
+    from sluice.orchestration.rpc.served_engine import ServedEngines
 
 _log = logging.getLogger(__name__)
 
 CALLS_MAX = 64  # The concurrent calls. Each run that drains has one call that waits for its next batch.
 STOP_SECONDS = 5.0  # The time for calls in progress when the server closes.
 
-Method = Callable[["EngineHandle", Record], Any]
-
 
 class RpcServer:
     """Listens from its creation until `close`. `port`: the port of the address, or the assigned port if that is 0.
 
-    `engine_of`: returns the engine of a destination. `credentials`: see `access.server_credentials`; None: without TLS.
-    `request_bytes_max`: size of a request, which is read before its token is checked.
+    `credentials`: see `access.server_credentials`; None: without TLS. `request_bytes_max`: size of a request, which is read before its
+    token is checked.
     """
 
     def __init__(
         self,
-        engine_of: Callable[[str], EngineHandle],
-        methods: Mapping[str, Method],
+        engines: ServedEngines,
         token: str,
         *,
         listen: str,
@@ -47,7 +43,7 @@ class RpcServer:
         request_bytes_max: int = REQUEST_BYTES_MAX,
     ) -> None:
         """Raises ConfigurationError if the port is not available."""
-        self._engine_of, self._methods, self._token = engine_of, methods, token
+        self._engines, self._token = engines, token
         pool = concurrent.futures.ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="rpc")
         options = [
             ("grpc.so_reuseport", 0),
@@ -81,15 +77,15 @@ class RpcServer:
         given = dict(context.invocation_metadata()).get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of this server")
-        if request.get("form") != FORM or request.get("method") not in self._methods:
+        if request.get("form") != FORM or request.get("method") not in METHODS:
             context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
                 f"this server reads requests of form {FORM} only: run one version of Sluice on both sides",
             )
         try:
-            engine = self._engine_of(str(request["destination"]))
-            return {"value": self._methods[request["method"]](engine, request)}
-        except (SluiceError, RunEngineAwayError) as error:
+            engine = self._engines.get_or_start(str(request["destination"]))
+            return {"value": METHODS[request["method"]].call(engine, request["arguments"])}
+        except SluiceError as error:
             return {"error": error_to_json(error)}
         except Exception as error:  # This is a defect: its traceback goes to this process's log, not to the caller.
             _log.exception("%s of %s failed", request["method"], request.get("destination"))

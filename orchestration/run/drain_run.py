@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.cdc_engine.errors import BatchNotFoundError, SluiceError
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
-from sluice.orchestration.base.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
+from sluice.orchestration.base.ports import NO_ENGINE, MergeFailedError, Ports, RunEngine
 from sluice.orchestration.run import drain_rules
 from sluice.orchestration.run.merge_run import MergedTable, merge_one, only_writer, take
 
@@ -116,19 +116,16 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
     """
     directory = work.config.destination_dir(first.destination)
     _claim(work, first)
-    try:
-        with work.ports.files().drain_lock(directory) as is_alone:
-            yield from _all(work, directory, first, is_alone)
-    except RunEngineAwayError as error:
-        work.say(f"this run ends: {error}; what it merged is settled by the next tick")
+    with work.ports.files().drain_lock(directory) as is_alone:
+        yield from _all(work, directory, first, is_alone)
 
 
 def _all(work: DrainRun, directory: Path, first: BatchReference, is_alone: Callable[[], bool]) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
     # It is called once the first batch is merged: a run that finds no engine ends well, so it must have merged its batch.
-    feed = functools.cache(lambda: work.ports.feed(directory, first.destination))
-    taken, reference = begun, first
-    while True:
+    engine = functools.cache(lambda: work.ports.feed(directory, first.destination))
+    taken, reference, continues = begun, first, True
+    while continues:
         tables: list[MergedTable] = []
         try:
             _merge(work, directory, reference, tables, is_first=reference is first)
@@ -142,28 +139,14 @@ def _all(work: DrainRun, directory: Path, first: BatchReference, is_alone: Calla
             return
         if reference is first:
             yield from work.unreported.left(work.say)
-        if not (yield from _settled_and_reported(work, feed, reference, tables)):
-            return
-        threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
-        offered, taken = _next(work, feed(), first.destination, begun), time.monotonic()
-        if offered is None:
-            return
-        reference = offered
-
-
-def _settled_and_reported(
-    work: DrainRun, feed: Callable[[], RunEngine], reference: BatchReference, tables: Sequence[MergedTable]
-) -> Generator[MergedTable, None, bool]:
-    """Settles a merged batch and yields its tables, which takes seconds if they are many. Returns whether the run continues."""
-    work.unreported.keep(tables)
-    try:
-        continues = _settled(work, feed(), reference)
-    except RunEngineAwayError:
-        yield from tables
-        raise
-    yield from tables
-    work.unreported.remove()
-    return continues
+        work.unreported.keep(tables)
+        continues = _settled(work, engine, reference)
+        yield from tables  # They are reported last, because that takes seconds if they are many.
+        work.unreported.remove()
+        if continues:
+            threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
+            offered, taken = _next(work, engine(), first.destination, begun), time.monotonic()
+            reference, continues = offered or reference, offered is not None
 
 
 def _merge(
@@ -201,13 +184,10 @@ def _give_way(work: DrainRun, directory: Path) -> None:
         threading.Event().wait(POLL_SECONDS)
 
 
-def _settled(work: DrainRun, feed: RunEngine, reference: BatchReference) -> bool:
-    """Acks the batch. Returns whether the run continues, because the batch is settled by this call or by somebody else.
-
-    Raises RunEngineAwayError.
-    """
+def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchReference) -> bool:
+    """Acks the batch. Returns whether the run continues, because the batch is settled by this call or by somebody else."""
     try:
-        _answered(lambda: feed.ack(reference))
+        _answered(lambda: engine().ack(reference))
     except BatchNotFoundError:
         work.say(
             f"{reference} was settled by another process; if it was rolled back, it is handed out again, and merging it again "
@@ -219,8 +199,8 @@ def _settled(work: DrainRun, feed: RunEngine, reference: BatchReference) -> bool
     return True
 
 
-def _next(work: DrainRun, feed: RunEngine, destination: str, begun: float) -> BatchReference | None:
-    """Returns the next batch, which the run's tags then name; None if the run must end. Raises RunEngineAwayError or MergeFailedError."""
+def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> BatchReference | None:
+    """Returns the next batch, which the run's tags then name; None if the run must end. Raises MergeFailedError."""
     limits, idle_since = work.config.destinations[destination].drain, time.monotonic()
     while True:
         now = time.monotonic()
@@ -234,7 +214,7 @@ def _next(work: DrainRun, feed: RunEngine, destination: str, begun: float) -> Ba
         )
         try:
             why = why or work.ports.conf_changed(destination)
-            offer = None if why else _answered(lambda: feed.hand_out(HAND_OUT_SECONDS))
+            offer = None if why else _answered(lambda: engine.hand_out(HAND_OUT_SECONDS))
             why = why or work.ports.conf_changed(destination)  # Such a batch needs a run that has the current conf/.
         except SluiceError as error:
             offer, why = None, str(error)
@@ -253,12 +233,12 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(ask: Callable[[], Answer]) -> Answer:
-    """Calls `ask` until an engine answers. Raises RunEngineAwayError after a few seconds; otherwise raises what the engine raises."""
+    """Calls `ask` until an engine answers. Raises one of NO_ENGINE after a few seconds; otherwise raises what the engine raises."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:
             return ask()
-        except RunEngineAwayError:
+        except NO_ENGINE:
             if time.monotonic() >= deadline:
                 raise
         threading.Event().wait(POLL_SECONDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,6 @@ from sluice.orchestration.base.ports import (
     MergeFailedError,
     MergeOrder,
     Ports,
-    RunEngineAwayError,
     SparkAwayError,
 )
 
@@ -99,13 +99,14 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
     head = _head(ports, directory, reference)
     failpoints.reach(failpoints.BEFORE_TAKE)
     deadline = time.monotonic() + TAKE_SECONDS_MAX
+    engine = functools.cache(lambda: ports.feed(directory, reference.destination))
     while True:
         try:
             append = not ports.conf_changed(reference.destination)
-            ports.feed(directory, reference.destination).take(reference, append=append)
+            engine().take(reference, append=append)
         except BatchNotFoundError:
             return  # `merge_one` refuses it, and names the batch that is handed out now.
-        except (RunEngineAwayError, SluiceError) as error:
+        except SluiceError as error:
             if not head.appendable:
                 say(f"{reference} is merged as it was staged, without newer changes: {error}")
                 return

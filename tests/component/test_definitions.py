@@ -21,6 +21,7 @@ from sluice.cdc_engine.config.reading import config_of
 from sluice.cdc_engine.errors import ConfigurationError, EngineStartingError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.keeping.in_use import VARIABLE, conf_in_use
+from sluice.orchestration.base.ports import EngineAwayError
 from sluice.orchestration.base.table_catalog import delta_key, source_key
 from sluice.orchestration.base.translation import TranslatedTable, Translations, use_translations
 from sluice.orchestration.component import engine_process, location
@@ -35,7 +36,6 @@ from sluice.orchestration.component.engine_process import (
 from sluice.orchestration.component.location import build_definitions, location_definitions
 from sluice.orchestration.component.sluice_component import SluiceComponent
 from sluice.orchestration.retention.jobs import JOB as PRUNE_JOB
-from sluice.orchestration.rpc.connection import EngineAwayError
 from tests.orchestration.fix_location import write_tables
 from tests.style.sources import ROOT
 

@@ -17,16 +17,18 @@ from typing import Any
 import dagster as dg
 import psutil
 import yaml
+from dagster._core.storage.tags import RUN_KEY_TAG
 from sqlalchemy import create_engine, text
 
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from sluice.cdc_engine.config import SluiceConfig, load_config
-from sluice.cdc_engine.destination_files import lease_holder, read_ledger
+from sluice.cdc_engine.destination_files import drain_lock_held, lease_holder, read_ledger
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.position import file_number
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess
+from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG
 from sluice.package_files import package_file
 from tests.certificates import make_certificate
 from tests.instance.fix_destination import Captured
@@ -199,6 +201,18 @@ class Production:
             return runs[0] if runs else None
 
         return wait_for("a run is at work", found, 120)
+
+    def wait_for_attached_run(self) -> dg.DagsterRun:
+        """Waits for a run that drains and has asked for a batch after its first."""
+
+        def found() -> dg.DagsterRun | None:
+            self.revive()
+            draining = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED], tags={RUNS_TAG: DRAIN})
+            runs = self.instance.get_runs(draining, limit=1)
+            attached = runs and runs[0].tags[BATCH_TAG] != runs[0].tags.get(RUN_KEY_TAG)
+            return runs[0] if attached and drain_lock_held(self.config("dagster").destination_dir("shop")) else None
+
+        return wait_for("a run drains", found, 180)
 
     def wait_until_ended(self, run: dg.DagsterRun) -> dg.DagsterRun:
         def ended() -> dg.DagsterRun | None:

@@ -62,12 +62,17 @@ def production(
     mysql80: DatabaseServer,
     s3_store: S3Server,
     spark_server: SparkConnectServer,
+    *,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Production]:
+    """`request.param`: the setting `runs`; without it, `batch`."""
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     postgres = PostgresServer(tmp_path / "postgres").start()
-    made = Production(tmp_path, Captured(tmp_path / "source", mysql80), postgres, s3_store, spark_server.url)
+    captured = Captured(tmp_path / "source", mysql80)
+    captured.describe(f"runs: {getattr(request, 'param', 'batch')}")
+    made = Production(tmp_path, captured, postgres, s3_store, spark_server.url)
     try:
         yield made
     finally:
@@ -106,7 +111,34 @@ def test_ha_two_engine_hosts_with_one_dagster_whatever_is_killed(production: Pro
     production.wait_until_merged("Postgres, the daemon and an engine host were killed")
     assert known <= {each.run_id for each in production.instance.get_runs()}, "the storage lost nothing"
     require_equal(production)
-    require_apart(production)
+    require_apart(production, "merging delivery")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("production", ["drain"], indirect=True)
+def test_ha_a_run_on_another_host_drains_whatever_is_killed(production: Production) -> None:
+    with load(production.captured):
+        production.start()
+        run = production.wait_for_attached_run()
+        known = len(production.instance.get_runs())
+        production.wait_until_merged("a run was attached")
+        assert len(production.instance.get_runs()) == known, "it settles its batches itself"
+
+        # the engine host that it calls: it continues with the other one, or ends and is replaced
+        active = production.active()
+        production.kill(active)
+        file, offset = production.cursor()
+        production.wait_until_merged("an engine host was killed", (file, offset + 1))
+        assert production.wait_for_attached_run()
+
+        # its own host: nobody gives its drain lock back
+        run = production.wait_for_attached_run()
+        os.kill(production.pid_of(run), signal.SIGKILL)
+        assert production.wait_until_ended(run).status is S.FAILURE
+        assert production.wait_for_attached_run().run_id != run.run_id
+    production.wait_until_merged("a run that drained was killed")
+    require_equal(production)
+    require_apart(production, "tables merged in")
 
 
 def require_equal(production: Production) -> None:
@@ -118,14 +150,12 @@ def require_equal(production: Production) -> None:
     assert result.equal, result
 
 
-def require_apart(production: Production) -> None:
-    """Runs saw no file of the engines, their batches were extended over TLS, and no secret is in a log."""
+def require_apart(production: Production, says: str) -> None:
+    """Runs saw no file of the engines, their batches were extended over TLS, and no secret is in a log. `says`: what they say of each."""
     assert not list((production.root / "runs").rglob("run-endpoint.json"))
     logs = {path.name: path.read_text(errors="replace") for path in production.root.rglob("*.log")}
-    assert "merging delivery" in logs["runs.log"]
-    assert "without newer changes" not in logs["runs.log"].rpartition("merging delivery")[2], (
-        "the last run reached the engine"
-    )
+    assert says in logs["runs.log"]
+    assert "without newer changes" not in logs["runs.log"].rpartition(says)[2], "the last run reached the engine"
     for name, log in logs.items():
         for secret in SECRETS.values():
             assert secret not in log or secret == SECRETS["AWS_REQUEST_CHECKSUM_CALCULATION"], name

@@ -26,7 +26,7 @@ from sluice.cdc_engine.position import Position
 from sluice.orchestration.base.ports import MergeOrder, Ports
 from sluice.orchestration.base.testing import FakeState, fake_report
 from sluice.orchestration.code_location import build_definitions
-from sluice.orchestration.rpc.run_caller import RunCaller
+from sluice.orchestration.rpc.run_caller import caller_of_code_server
 from tests.fix_ledgers import FileLedger
 
 FILE, FIRST = "mysql-bin.000001", 4
@@ -174,4 +174,6 @@ def merge(order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> No
 
 CONFIG = load_config()
 HOST = NumberHost()
-defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge, feed=RunCaller))
+defs = build_definitions(
+    CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge, feed=caller_of_code_server)
+)

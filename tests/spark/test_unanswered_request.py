@@ -23,7 +23,7 @@ from sluice.orchestration.base.batch_reference import delivery_of
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.rpc import connection, run_endpoint
-from sluice.orchestration.rpc.run_caller import RunCaller
+from sluice.orchestration.rpc.run_caller import RunCaller, caller_of_code_server
 from sluice.orchestration.run import merge_run
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.batch import run_batch
@@ -75,7 +75,7 @@ class Shop:
             host=lambda: Host(engine),
             files=lambda: destination_files,
             merge=spark_merge,
-            feed=RunCaller,
+            feed=caller_of_code_server,
         )
         self.config = captured.config
         self.defs = build_definitions(self.config, ports)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sluice.cdc_engine.config import EngineConfig, SluiceConfig
-from sluice.orchestration.base.ports import EngineHost
-from sluice.orchestration.rpc.connection import EngineAwayError
+from sluice.orchestration.base.ports import EngineAwayError, EngineHost
 from sluice.orchestration.rpc.process import serve
 from sluice.orchestration.rpc.remote_host import RemoteHost
+from sluice.orchestration.rpc.served_engine import ServedEngines
 from sluice.orchestration.rpc.server import RpcServer
 from tests.orchestration.fix_location import make_config
 from tests.waiting import wait_for
@@ -26,9 +26,14 @@ def config_at(root: Path, *ports: int, **engine: Any) -> SluiceConfig:
 
 
 def server_of(
-    engines: EngineHost, config: SluiceConfig, listen: str = "127.0.0.1:0", conf: Callable[[str], str] = lambda _: ""
+    engines: EngineHost,
+    config: SluiceConfig,
+    listen: str = "127.0.0.1:0",
+    *,
+    conf: Callable[[str], str] = lambda _: "",
+    closing: Callable[[], bool] = lambda: False,
 ) -> RpcServer:
-    return serve(engines, config, listen=listen, conf=conf)
+    return serve(ServedEngines(lambda: engines, closing, conf), config, listen=listen)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import typing
@@ -24,14 +25,15 @@ from sluice.cdc_engine.errors import (
     StagingError,
 )
 from sluice.cdc_engine.states import TableState
-from sluice.orchestration.base.ports import EngineHandle, EngineSnapshot
+from sluice.orchestration.base.ports import EngineAwayError, EngineHandle, EngineSnapshot
 from sluice.orchestration.base.testing import FakeEngine, FakeHost, FakeState, position
 from sluice.orchestration.rpc import connection, remote_host
 from sluice.orchestration.rpc.access import TOKEN_FILE
-from sluice.orchestration.rpc.connection import Connection, EngineAwayError
-from sluice.orchestration.rpc.engine_methods import METHODS, engine_methods
+from sluice.orchestration.rpc.connection import Connection
+from sluice.orchestration.rpc.methods import METHODS, STATUS, RemoteState
 from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
-from sluice.orchestration.rpc.wire import EngineRefusedError, RemoteState, state_of, state_to_json
+from sluice.orchestration.rpc.served_engine import HAND_OUT_SECONDS_MAX, ServedEngine
+from sluice.orchestration.rpc.wire import EngineRefusedError
 from tests.certificates import make_certificate
 from tests.orchestration.rpc.fix_host import called, config_at, server_of
 from tests.waiting import wait_for
@@ -59,8 +61,12 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 def test_ha_every_promise_of_an_engine_can_be_called_from_elsewhere() -> None:
     promised = {name for name in vars(EngineHandle) if not name.startswith("_")} - {"directory"}
-    assert set(METHODS) == promised
-    assert set(engine_methods(str)) == promised | {"get_or_start"}
+    assert set(METHODS) == promised | {"conf_digest", "offer", "take_by_reference", "ack_by_reference"}
+    for method in METHODS.values():
+        for engine in (RemoteEngine, ServedEngine, EngineHandle):
+            if method.name in vars(engine):
+                named = [each for each in inspect.signature(vars(engine)[method.name]).parameters if each != "self"]
+                assert named == list(method.arguments), f"{method.name} of {engine.__name__}"
     assert {each for each in vars(EngineSnapshot) if not each.startswith("_")} == set(
         typing.get_type_hints(RemoteState)
     )
@@ -79,7 +85,7 @@ def test_ha_what_is_told_arrives_as_it_was(house: House) -> None:
         ),
     )
     told = house.handle().status()
-    assert told == state_of(state_to_json(house.engine.state))
+    assert told == STATUS.answer.read(STATUS.answer.write(house.engine.state))
     assert told.stopped_tables == house.engine.state.stopped_tables
     assert (told.position, told.cursor) == (position(9), None)
     house.handle().stop_tables(batch, {"shop.orders": ("MERGE_FAILED", "why")})
@@ -181,6 +187,14 @@ def test_ha_each_call_has_a_deadline(house: House, monkeypatch: pytest.MonkeyPat
     gate.set()
 
 
+def test_ha_a_call_waits_for_a_batch_for_a_limited_time(house: House) -> None:
+    house.handle().hand_out(999.0)
+    assert house.engine.longest_wait_seconds == HAND_OUT_SECONDS_MAX
+    house.engine.longest_wait_seconds = 0.0
+    house.handle().offer(999.0)
+    assert house.engine.longest_wait_seconds == HAND_OUT_SECONDS_MAX
+
+
 # ── who is let in ──
 
 
@@ -263,7 +277,7 @@ def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, mon
     ask = Connection.ask
 
     def noted(self: Connection, *words: Any) -> Any:
-        asked.append((self.address, words[4]))
+        asked.append((self.address, words[3]))
         return ask(self, *words)
 
     monkeypatch.setattr(Connection, "ask", noted)

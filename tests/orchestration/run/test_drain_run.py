@@ -14,7 +14,7 @@ from sluice.cdc_engine.config import DrainConfig
 from sluice.cdc_engine.errors import StagingError
 from sluice.orchestration import assets
 from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
-from sluice.orchestration.base.ports import RunEngineAwayError, no_run_engine
+from sluice.orchestration.base.ports import EngineAwayError, no_run_engine
 from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.code_location import build_definitions
@@ -265,7 +265,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(shop: Shop) -> None:
     def lose(name: str) -> None:
         if name == "ack 1" and next(lost, False):
             shop.engine.ack(shop.engine.head)  # type: ignore[arg-type]
-            raise RunEngineAwayError("the connection broke after the ack")
+            raise EngineAwayError("the connection broke after the ack")
 
     shop.feed.before = lose
     assert shop.run().success

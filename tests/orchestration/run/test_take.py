@@ -11,7 +11,7 @@ import pytest
 
 from sluice.cdc_engine.errors import MetaError, StagingError
 from sluice.orchestration.base.batch_reference import BATCH_TAG, BatchReference
-from sluice.orchestration.base.ports import RunEngineAwayError
+from sluice.orchestration.base.ports import EngineAwayError
 from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import merge_run
@@ -98,7 +98,7 @@ def raising(error: Exception) -> Callable[[str], None]:
 
 
 ERRORS = [
-    RunEngineAwayError("no engine of shop answers"),
+    EngineAwayError("no engine of shop answers"),
     StagingError("no space left"),
     MetaError("the ledger did not answer"),
 ]
@@ -139,7 +139,7 @@ def test_a_run_whose_request_is_not_answered_writes_nothing(shop: Shop, error: E
 def test_a_request_is_repeated_until_it_is_answered(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's process restarts, or the answer of a request that was executed is lost."""
     monkeypatch.setattr(merge_run, "TAKE_SECONDS_MAX", 60.0)
-    failures = iter([*ERRORS, RunEngineAwayError("the connection broke")])
+    failures = iter([*ERRORS, EngineAwayError("the connection broke")])
 
     def fail_for_a_while(_: str) -> None:
         if (error := next(failures, None)) is not None:

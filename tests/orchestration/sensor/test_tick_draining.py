@@ -46,7 +46,7 @@ def take(shop: Shop, run: dg.DagsterRun) -> None:
 def test_a_run_of_a_draining_destination_says_so_and_finds_a_door(shop: Shop) -> None:
     assert shop.request().tags[RUNS_TAG] == DRAIN
     path = shop.engine.directory / run_endpoint.RUN_ENDPOINT_FILE
-    assert set(json.loads(path.read_text())) == {"address", "token"}
+    assert set(json.loads(path.read_text())) == {"address", "token", "host"}
     assert path.stat().st_mode & 0o077 == 0, "the token is its owner's alone"
 
 

@@ -1,0 +1,124 @@
+"""The table of methods that an engine's process serves: each with its arguments, its answer, and the form of both in JSON. Pure.
+
+Ticks and runs call the same methods. `remote_host` is the caller's side, `server` the other one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sluice.batch_manifest.file import from_record, to_record
+from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
+from sluice.cdc_engine.position import Position
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import Offer
+from sluice.orchestration.rpc.wire import Record
+
+if TYPE_CHECKING:
+    from sluice.orchestration.base.ports import EngineSnapshot
+
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Codec(Generic[T]):
+    """The form of a value in JSON. `write` makes it, `read` reads it."""
+
+    write: Callable[[T], Any]
+    read: Callable[[Any], T]
+
+    def or_none(self) -> Codec[T | None]:
+        """Returns the codec of a value that may be None."""
+        return Codec(
+            lambda value: None if value is None else self.write(value),
+            lambda value: None if value is None else self.read(value),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Method(Generic[T]):
+    """A method of an engine's process. `arguments`: by name, all of which each call passes."""
+
+    name: str
+    answer: Codec[T]
+    arguments: Mapping[str, Codec[Any]] = dataclasses.field(default_factory=dict)
+
+    def request(self, arguments: Mapping[str, Any]) -> Record:
+        """Returns the arguments of a call in JSON."""
+        return {name: codec.write(arguments[name]) for name, codec in self.arguments.items()}
+
+    def call(self, engine: object, request: Record) -> Any:
+        """Calls the engine's method of this name with the arguments of a request. Returns the answer in JSON."""
+        arguments = {name: codec.read(request[name]) for name, codec in self.arguments.items()}
+        return self.answer.write(getattr(engine, self.name)(**arguments))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteState:
+    """Implements `ports.EngineSnapshot`: the state of a remote engine at one moment."""
+
+    state: str
+    reason: str
+    position: Position | None
+    cursor: Position | None
+    lag_seconds: float
+    retention_left_hours: float | None
+    oldest_binlog_hours: float | None
+    rows_per_second: float
+    ring_bytes: int
+    ring_bytes_max: int
+    ring_events: int
+    waiting_bytes: int
+    stopped_tables: tuple[StoppedTable, ...]
+    troubles: tuple[str, ...]
+
+
+def _write_state(state: EngineSnapshot) -> Record:
+    return to_record(RemoteState(**{each.name: getattr(state, each.name) for each in dataclasses.fields(RemoteState)}))
+
+
+def _record_of(kind: type[T]) -> Codec[T]:
+    """Returns the codec of a dataclass."""
+    return Codec(to_record, functools.partial(from_record, kind))
+
+
+def _read_reasons(record: Record) -> dict[str, tuple[str, str]]:
+    return {name: (state, reason) for name, (state, reason) in record.items()}
+
+
+_TEXT, _NUMBER, _FLAG = Codec(str, str), Codec(float, float), Codec(bool, bool)
+_NOTHING: Codec[None] = Codec(lambda _: None, lambda _: None)
+_BATCH, _REFERENCE = _record_of(OutstandingBatch), _record_of(BatchReference)
+_TEXTS: Codec[tuple[str, ...]] = Codec(list, tuple)
+_REASONS: Codec[Mapping[str, tuple[str, str]]] = Codec(dict, _read_reasons)
+
+# What `ports.EngineHandle` defines.
+STATUS: Method[EngineSnapshot] = Method("status", Codec(_write_state, functools.partial(from_record, RemoteState)))
+OUTSTANDING = Method("outstanding", _BATCH.or_none())
+HAND_OUT = Method("hand_out", _BATCH.or_none(), {"timeout_seconds": _NUMBER, "appendable": _FLAG})
+TAKE = Method("take", _BATCH, {"batch": _BATCH, "append": _FLAG})
+ACK = Method("ack", _NOTHING, {"batch": _BATCH})
+ROLLBACK = Method("rollback", _NOTHING, {"batch": _BATCH, "damaged": _FLAG})
+STOP_TABLES = Method("stop_tables", _NOTHING, {"batch": _BATCH, "reasons": _REASONS})
+TELL_LAKE = Method("tell_lake", _NOTHING, {"troubles": _TEXTS})
+TELL_TICK = Method("tell_tick", _NOTHING, {"failed": _TEXT})
+TELL_RUN = Method("tell_run", _NOTHING, {"batch": _BATCH, "state": _TEXT})
+TELL_FAILING = Method("tell_failing", _NOTHING, {"reason": _TEXT})
+TELL_WAITING = Method("tell_waiting", _NOTHING, {"reason": _TEXT})
+# What the engine's process adds (`served_engine`): for ticks the digest, for runs the rest.
+CONF_DIGEST = Method("conf_digest", _TEXT)
+OFFER = Method("offer", _record_of(Offer), {"timeout_seconds": _NUMBER})
+TAKE_BY_REFERENCE = Method("take_by_reference", _NOTHING, {"reference": _REFERENCE, "append": _FLAG})
+ACK_BY_REFERENCE = Method("ack_by_reference", _NOTHING, {"reference": _REFERENCE})
+
+METHODS: dict[str, Method[Any]] = {
+    each.name: each
+    for each in (
+        *(STATUS, OUTSTANDING, HAND_OUT, TAKE, ACK, ROLLBACK, STOP_TABLES),
+        *(TELL_LAKE, TELL_TICK, TELL_RUN, TELL_FAILING, TELL_WAITING),
+        *(CONF_DIGEST, OFFER, TAKE_BY_REFERENCE, ACK_BY_REFERENCE),
+    )
+}

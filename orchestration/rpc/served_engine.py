@@ -1,0 +1,103 @@
+"""Adds to an engine what its process decides: when a run that drains must leave, and how long a call may wait. `server` serves it.
+
+The process is the code server, or `sluice engine`. Ticks tell it that they come, so both processes decide by the same rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.errors import BatchNotFoundError
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import Offer
+
+if TYPE_CHECKING:
+    from sluice.orchestration.base.ports import EngineHandle, EngineHost
+
+HAND_OUT_SECONDS_MAX = 20.0
+# Dagster starts a tick every 5 s. If there are none, the sensor was switched off to stop merging, or nothing settles
+# failed batches.
+TICK_SILENCE_SECONDS_MAX = 30.0
+
+
+class ServedEngines:
+    """The engines of a process. `host`: returns them. `closing`: returns whether the process must end, so that runs must leave. `conf`:
+    returns the digest of the conf/ file with which a destination's engine runs; callers compare it with theirs.
+    """
+
+    def __init__(
+        self, host: Callable[[], EngineHost], closing: Callable[[], bool], conf: Callable[[str], str] = lambda _: ""
+    ) -> None:
+        self._host, self.closing, self.conf = host, closing, conf
+        self._ticked: dict[str, float] = {}
+
+    def get_or_start(self, destination: str) -> ServedEngine:
+        """Returns the engine. Raises what `ports.EngineHost` defines."""
+        return ServedEngine(self, destination, self._host().get_or_start(destination))
+
+    def tick_came(self, destination: str) -> None:
+        self._ticked[destination] = time.monotonic()
+
+    def why_leave(self, destination: str) -> str:
+        """Returns why runs must end; an empty text if they need not. The first request counts as a tick, because another process had the
+        engine until now.
+        """
+        if self.closing():
+            return "the engine's process is stopping"
+        now = time.monotonic()
+        if now - self._ticked.setdefault(destination, now) > TICK_SILENCE_SECONDS_MAX:
+            return (
+                "the sensor does not tick: it is switched off, its ticks fail, or Dagster's daemon does not run "
+                "(`sluice status`)"
+            )
+        return ""
+
+
+class ServedEngine:
+    """The engine of one destination, as `methods` names what can be called. All methods that are not here are the engine's own."""
+
+    def __init__(self, engines: ServedEngines, destination: str, engine: EngineHandle) -> None:
+        self._engines, self._destination, self._engine = engines, destination, engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def conf_digest(self) -> str:
+        return self._engines.conf(self._destination)
+
+    def tell_tick(self, failed: str = "") -> None:
+        if not failed:
+            self._engines.tick_came(self._destination)
+        self._engine.tell_tick(failed)
+
+    def offer(self, timeout_seconds: float) -> Offer:
+        """Returns the next batch for a run that drains, its end fixed, or why the run must leave."""
+        if leave := self._engines.why_leave(self._destination):
+            return Offer(leave=leave)
+        batch = self.hand_out(timeout_seconds)
+        if batch is not None and batch.appendable:  # A tick has requested it.
+            batch = self._engine.take(batch, append=False)
+        return Offer(reference=None if batch is None else BatchReference.of(self._destination, batch))
+
+    def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
+        return self._engine.hand_out(min(timeout_seconds, HAND_OUT_SECONDS_MAX), appendable=appendable)
+
+    def take_by_reference(self, reference: BatchReference, *, append: bool) -> None:
+        self._engine.take(self._in_flight(reference), append=append and not self._engines.closing())
+        failpoints.reach(failpoints.AFTER_TAKE)
+
+    def ack_by_reference(self, reference: BatchReference) -> None:
+        batch = self._in_flight(reference)
+        failpoints.reach(failpoints.BEFORE_ACK)
+        self._engine.ack(batch)
+        failpoints.reach(failpoints.AFTER_ACK)
+
+    def _in_flight(self, reference: BatchReference) -> OutstandingBatch:
+        """Returns the batch that a run names. Raises BatchNotFoundError if it is no longer in flight."""
+        batch = self._engine.outstanding()
+        if batch is None or not reference.names(batch):
+            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+        return batch
