@@ -191,7 +191,7 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
     """Opens the table's current-state table; without one, the open rows of its history. Raises RefusedError."""
     refuse_log_alone(version, request.settings)
     path = request.config.kept_path(request.name, version.database, version.table)
-    if request.settings.table(version.database, version.table).mirror:
+    if request.settings.table(version.database, version.table).current_state:
         shard = request.settings.shard(version.database, version.table)
         rows = (shard.column, shard.name) if shard else None
         return LakeSide(version.name, path, request.storage_options, rows)

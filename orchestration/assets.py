@@ -366,7 +366,7 @@ def _delta_out(
         details["foreign_keys"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in followed))
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
     settings = config.destinations[destination]
-    if not settings.table(table.database, table.table).mirror:
+    if not settings.table(table.database, table.table).current_state:
         key = "its history instead of its rows" if path.endswith("__history") else "its change log instead of its rows"
     minutes = settings.table(table.database, table.table).fresh_within_minutes
     fresh = dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=minutes)) if minutes else None

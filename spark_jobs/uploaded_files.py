@@ -22,7 +22,7 @@ from sluice.spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 
-EMPTY = "_lent"  # An object store has no empty folders. Spark ignores files whose names begin with "_".
+EMPTY = "_uploaded"  # An object store has no empty folders. Spark ignores files whose names begin with "_".
 LEFT_SECONDS = 24 * 3600.0  # Older uploads belong to runs that have ended.
 
 

@@ -306,7 +306,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         """Returns `apply`, `stop` or `ignore`, for rows of a table that foreign keys change. `apply` needs a current-state table."""
         options = self.table(database, table)
         word = options.cascades or self.cascades
-        confined = options.mirror and self.shard(database, table) is None  # Other shards may have the same keys.
+        confined = options.current_state and self.shard(database, table) is None  # Other shards may have the same keys.
         return "stop" if word == "apply" and not confined else word
 
     def merge_way(self, database: str, table: str) -> Literal["auto", "spark", "small"]:

@@ -284,7 +284,7 @@ class SluiceConfig(Strict):
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
         """Returns the path of the first table that exists: the source table's current-state table, history, or change log."""
-        if self.destinations[destination].table(database, table).mirror:
+        if self.destinations[destination].table(database, table).current_state:
             return self.table_path(destination, database, table)
         log, history = self.side_table_paths(destination, database, table)
         return history or log

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,6 +51,7 @@ class SchemaChangesConfig(Strict):
 class TableConfig(AssetOfTable, Strict):
     """Settings of one table. The keys of `tables` are "database.table"."""
 
+    removed: ClassVar[Mapping[str, str]] = {"mirror": "write current_state"}
     key: tuple[str, ...] = Field(
         (), description="Key columns. Default: the primary key. A table without any key is kept as a change log."
     )
@@ -67,7 +69,7 @@ class TableConfig(AssetOfTable, Strict):
     partition_by: tuple[str, ...] = Field((), description="Partition columns. Used when the Delta table is created.")
     cluster_by: tuple[str, ...] = Field((), description="Columns of Delta's liquid clustering. OPTIMIZE sorts by them.")
     change_feed: bool = Field(False, description="Enables Delta's change data feed.")
-    mirror: bool = Field(True, description="`false`: no current-state table, only `change_log` or `history`.")
+    current_state: bool = Field(True, description="`false`: no current-state table, only `change_log` or `history`.")
     change_log: bool = Field(
         False, description="Also writes a table `<path>__log` with every change, before and after."
     )
@@ -106,7 +108,7 @@ class TableConfig(AssetOfTable, Strict):
     @property
     def tells_rows(self) -> bool:
         """Whether the lake shows which rows exist. A change log alone does not show it."""
-        return self.mirror or self.history
+        return self.current_state or self.history
 
     @model_validator(mode="after")
     def _one_layout(self) -> TableConfig:
@@ -116,13 +118,15 @@ class TableConfig(AssetOfTable, Strict):
 
     @model_validator(mode="after")
     def _something(self) -> TableConfig:
-        if not self.mirror and not (self.change_log or self.history):
+        if not self.current_state and not (self.change_log or self.history):
             raise ValueError(
-                "mirror: false leaves no table in the lake: set change_log or history, or exclude the table"
+                "current_state: false leaves no table in the lake: set change_log or history, or exclude the table"
             )
-        if not self.mirror and (self.partition_by or self.cluster_by or self.change_feed or self.deletes == "soft"):
+        if not self.current_state and (
+            self.partition_by or self.cluster_by or self.change_feed or self.deletes == "soft"
+        ):
             raise ValueError(
-                "partition_by, cluster_by, change_feed and deletes apply to the current-state table, and mirror "
+                "partition_by, cluster_by, change_feed and deletes apply to the current-state table, and current_state "
                 "is false"
             )
         return self

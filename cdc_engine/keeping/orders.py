@@ -1,7 +1,7 @@
 """Stores an operator's orders for an engine as records of its destination: stay stopped, or do one thing once.
 
 Written by `sluice instance` and the job in Dagster's UI; read by the processes that keep engines. `stopped.json` stays until somebody
-starts the engine, over restarts and on every host that shares the ledger or the directory. `asked.json` is removed by the process that
+starts the engine, over restarts and on every host that shares the ledger or the directory. `requested.json` is removed by the process that
 carries the order out."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 from sluice.cdc_engine.records.location import record_store
 
-STOPPED_FILE, ASKED_FILE = "stopped.json", "asked.json"
+STOPPED_FILE, REQUESTED_FILE = "stopped.json", "requested.json"
 OrderKind = Literal["restart", "release"]
 ASKED_SECONDS_MAX = 60.0  # Older orders are ignored, because the operator no longer waits.
 
@@ -56,19 +56,19 @@ def asked(directory: Path, now: float | None = None) -> Order | None:
     """Returns what the engine must do once; None if there is nothing or the order is too old. Raises MetaError if the store does not
     answer.
     """
-    order = _parsed(record_store(directory).get(ASKED_FILE) or "")
+    order = _parsed(record_store(directory).get(REQUESTED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
 
 
 def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
     """Orders the engine to do something once. Raises MetaError."""
-    return _write(directory, ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=kind))
+    return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), wish=kind))
 
 
 def done(directory: Path) -> None:
     """Removes an order that is being carried out. Raises MetaError."""
-    record_store(directory).remove(ASKED_FILE)
+    record_store(directory).remove(REQUESTED_FILE)
 
 
 def somebody() -> str:

@@ -29,7 +29,7 @@ class MirroredMeta:
         self._kept, self._tell, self._period = kept, tell, period_seconds
         self._changed, self._closing = threading.Event(), threading.Event()
         self._told: Ledger | None = None
-        self._thread = threading.Thread(target=self._run, name="cursor-mirror", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cursor-current_state", daemon=True)
         self._thread.start()
 
     @property

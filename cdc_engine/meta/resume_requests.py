@@ -13,7 +13,7 @@ from sluice.cdc_engine.records.contract import RecordStore
 from sluice.cdc_engine.records.location import record_store
 
 FOLDER = "resume-requests"
-BEGIN_FILE = "begin-anew.json"
+BEGIN_FILE = "new-start.json"
 
 
 class ResumeKind(enum.StrEnum):

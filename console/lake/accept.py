@@ -121,9 +121,13 @@ def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
     options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))
     tables = read_tables(config.destination_dir(acceptance.destination) / TABLES_FILE)
     found = []
-    if options.mirror and not options.key and any(each.name == acceptance.name and not each.key for each in tables):
+    if (
+        options.current_state
+        and not options.key
+        and any(each.name == acceptance.name and not each.key for each in tables)
+    ):
         found.append("It has no key: one insert for each row that the source has replaces all its earlier changes.")
-    if options.deletes == "soft" and options.mirror:
+    if options.deletes == "soft" and options.current_state:
         found.append("Rows that were marked as deleted are not in the source: they are removed.")
     if options.history:
         found.append("Its history gets new versions where rows differ; versions that it lost stay missing.")

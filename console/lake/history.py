@@ -32,8 +32,8 @@ Match = Callable[[CommittedInterval], bool]
 
 @dataclasses.dataclass(frozen=True)
 class HistoryTable:
-    """A captured table and its path in the lake. `key`: the columns by which it is merged; empty for a change log. `mirror`: whether it is
-    a current-state table.
+    """A captured table and its path in the lake. `key`: the columns by which it is merged; empty for a change log. `current_state`: whether
+    it is a current-state table.
     """
 
     destination: str
@@ -41,7 +41,7 @@ class HistoryTable:
     path: str
     key: tuple[str, ...]
     storage_options: dict[str, str]
-    mirror: bool = True
+    current_state: bool = True
     # Column → its value in the rows of the source table.
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -81,7 +81,7 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
     key, options = tuple(settings.key) or table.key, storage_options(config.storage_options)
     shard = config.destinations[owner].shard(table.database, table.table)
     rows = {shard.column: shard.name} if shard else {}
-    return HistoryTable(owner, name, path, key, options, mirror=settings.mirror, shard=rows)
+    return HistoryTable(owner, name, path, key, options, current_state=settings.current_state, shard=rows)
 
 
 def history_of(table: HistoryTable) -> list[CommittedInterval]:

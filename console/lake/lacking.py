@@ -45,7 +45,7 @@ def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
     writer = LakeWriter(owner=owner, epoch=ledger.epoch, delivery=ledger.next_delivery)
     target, options = written_target(config, destination)(name), storage_options(config.storage_options)
     try:
-        if target.mirror:
+        if target.current_state:
             _refuse_current_state(writer, target, _record(records.get(name)), options)
         else:
             _refuse_side_tables(writer, target, records.beside(name), options)

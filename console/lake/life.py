@@ -160,7 +160,7 @@ def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
 
 def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
     """Returns key column → value as typed."""
-    if not table.mirror:
+    if not table.current_state:
         instead = f"query {table.path} with `sluice sql`: each version or change of a row is a row there"
         raise ConfigurationError(
             f"{table.name} has no current-state table, whose versions would show the states of a row; {instead}"

@@ -133,7 +133,7 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
     result = Replayed(_name(first), first["column"])
     if options.rows or options.masks:
         return dataclasses.replace(result, refused=len(records), reason=RULED)
-    if not options.mirror:
+    if not options.current_state:
         return dataclasses.replace(result, refused=len(records), reason=UNMIRRORED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))

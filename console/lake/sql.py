@@ -109,8 +109,8 @@ def _database(config: SluiceConfig, destination: str, table: TableVersion) -> st
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
     """Returns (name, path) of the current-state table, then of change log and history, if conf/ configures them."""
     log, history = config.side_table_paths(destination, table.database, table.table)
-    mirror = config.destinations[destination].table(table.database, table.table).mirror
-    path = config.table_path(destination, table.database, table.table) if mirror else ""
+    current_state = config.destinations[destination].table(table.database, table.table).current_state
+    path = config.table_path(destination, table.database, table.table) if current_state else ""
     if shard := config.destinations[destination].shard(table.database, table.table):
         return [(shard.into.rpartition("/")[2], path)]
     return [(table.table, path), (f"{table.table}__log", log), (f"{table.table}__history", history)]

@@ -202,7 +202,7 @@ class DestinationLake:
         return target(self._config, self._destination, name).shard
 
     def _has_current_state_table(self, name: str) -> bool:
-        return self._config.destinations[self._destination].table(*name.split(".", 1)).mirror
+        return self._config.destinations[self._destination].table(*name.split(".", 1)).current_state
 
     def _beside(self, name: str) -> list[tuple[str, str]]:
         """Returns (kind, path or empty) of the change log and of the history."""

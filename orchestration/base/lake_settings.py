@@ -42,7 +42,7 @@ def _lending(config: SluiceConfig, destination: str) -> Lending:
     """Returns where a run puts files for Spark to read: in the object store of the staged batches, if there is one."""
     from sluice.spark_jobs.uploaded_files import Lending  # noqa: PLC0415
 
-    url = config.ledger_location(destination).sibling_url("lent")
+    url = config.ledger_location(destination).sibling_url("uploaded")
     return Lending(url=url, storage_options=storage_options(config.storage_options) if url else {})
 
 
@@ -114,7 +114,7 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
         ),
         change_log=change_log,
         history=history,
-        mirror=options.mirror,
+        current_state=options.current_state,
         clash=clash,
         shard=Shard(column=shard.column, name=shard.name, locks=locks) if shard else None,
     )

@@ -35,15 +35,15 @@ DESCRIPTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideAsset:
-    """The asset of the change log or the history of the table `of`. `kind`: LOG or HISTORY. `mirror`: whether `of` has a current-state
-    table.
+    """The asset of the change log or the history of the table `of`. `kind`: LOG or HISTORY. `current_state`: whether `of` has a
+    current-state table.
     """
 
     destination: str
     of: str
     kind: str
     path: str
-    mirror: bool
+    current_state: bool
 
     @property
     def name(self) -> str:
@@ -56,7 +56,8 @@ def side_tables(
 ) -> Mapping[str, tuple[SideAsset, ...]]:
     """Returns "database.table" → its change log and its history, if they have assets of their own.
 
-    With `mirror: false` the first of them is the asset of the table itself. A log or history with the name of a captured table is left out.
+    With `current_state: false` the first of them is the asset of the table itself. A log or history with the name of a captured table is
+    left out.
     """
     captured = {table.name: table for table in tables}
     return {
@@ -68,10 +69,10 @@ def side_tables(
 def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Iterable[SideAsset]:
     kept = config.kept_path(destination, table.database, table.table)
     log, history = config.side_table_paths(destination, table.database, table.table)
-    mirror = config.destinations[destination].table(table.database, table.table).mirror
+    current_state = config.destinations[destination].table(table.database, table.table).current_state
     for kind, path in ((LOG, log), (HISTORY, history)):
         if path and path != kept:
-            yield SideAsset(destination=destination, of=table.name, kind=kind, path=path, mirror=mirror)
+            yield SideAsset(destination=destination, of=table.name, kind=kind, path=path, current_state=current_state)
 
 
 def side_specs(config: SluiceConfig, sides: Iterable[SideAsset]) -> list[dg.AssetSpec]:
@@ -93,7 +94,7 @@ def _spec(config: SluiceConfig, side: SideAsset) -> dg.AssetSpec:
         description=DESCRIPTIONS[side.kind].format(table=side.of, destination=destination),
         metadata=details,
     )
-    upstream = delta_key(destination, side.of) if side.mirror else source_key(destination, side.of)
+    upstream = delta_key(destination, side.of) if side.current_state else source_key(destination, side.of)
     return shown_spec(Side.LAKE, named(destination, side.name), spec).replace_attributes(deps=[upstream])
 
 
@@ -109,7 +110,7 @@ def side_events(
             metadata={
                 **details,
                 "dagster/uri": dg.MetadataValue.text(side.path),
-                **(_lineage(side, columns) if side.kind == HISTORY and side.mirror else {}),
+                **(_lineage(side, columns) if side.kind == HISTORY and side.current_state else {}),
             },
         )
         for side in sides

@@ -43,9 +43,9 @@ def keep_cut(
     directory = config.destination_dir(destination)
     records = LakeTables(directory)
     stopped = {each.name for each in read_ledger(directory).stopped_tables}
-    mirrors, beside = _places(config, destination, records, stopped)
+    current_states, beside = _places(config, destination, records, stopped)
     standing = {*stopped, *held, *(each for name in stopped for each in beside.get(name, ()))}
-    found = {name: place for places in (*beside.values(), *mirrors.values()) for name, place in places.items()}
+    found = {name: place for places in (*beside.values(), *current_states.values()) for name, place in places.items()}
     published = PublishedTables(tables=_as_they_stand(found), stopped=standing, run=run)
     options = storage_options(config.storage_options)
     publish_cut(batch, cuts_path(config.lake, destination), published, fence, options)
@@ -62,22 +62,22 @@ def _places(
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 
-    mirrors: dict[str, dict[str, Place]] = {}
+    current_states: dict[str, dict[str, Place]] = {}
     beside: dict[str, dict[str, Place]] = {}
     odd = []
     for name in records.names:
         try:
-            one = _mirror(config, destination, records, name), _beside(config, destination, records, name)
+            one = _current_state(config, destination, records, name), _beside(config, destination, records, name)
         except SluiceError:
             raise
         except Exception as error:  # The error may be of any kind; it concerns one table.
             if name not in stopped:
                 odd.append(table_error(name, error, "its version for the consistent snapshot cannot be found"))
         else:
-            mirrors[name], beside[name] = one
+            current_states[name], beside[name] = one
     if odd:
-        raise MergeError(str(odd[0]), tuple(mirrors), tuple(each.table for each in odd), tuple(odd))
-    return mirrors, beside
+        raise MergeError(str(odd[0]), tuple(current_states), tuple(each.table for each in odd), tuple(odd))
+    return current_states, beside
 
 
 class CutAmendments:
@@ -144,7 +144,7 @@ class CutAmendments:
 
     def _places(self, records: LakeTables, table: str) -> dict[str, Place]:
         beside = _beside(self._config, self._destination, records, table)
-        return {**beside, **_mirror(self._config, self._destination, records, table)}
+        return {**beside, **_current_state(self._config, self._destination, records, table)}
 
 
 def _ids(places: Mapping[str, Place]) -> dict[str, str]:
@@ -166,12 +166,12 @@ def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
     return {name: (path, newest[path]) for name, (path, _) in tables.items()}
 
 
-def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
+def _current_state(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
     """Returns the path and record of a table's current-state table, or nothing if it has none."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.get(name)
-    return {name: (given.path, TableRecord(table_id=kept[0], version=kept[1]))} if given.mirror and kept else {}
+    return {name: (given.path, TableRecord(table_id=kept[0], version=kept[1]))} if given.current_state and kept else {}
 
 
 def _beside(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:

@@ -92,8 +92,8 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
                 say(f"{name}: {failed[name]}")
             try:
                 table = _table(config, request.destination, name, run)
-                mirror = target(config, request.destination, name).mirror
-                for each in _one(ports, config, given, table, say) if mirror else ():
+                current_state = target(config, request.destination, name).current_state
+                for each in _one(ports, config, given, table, say) if current_state else ():
                     made.append(each)
                     say(sentence_of(each))
                     done(each)
@@ -167,7 +167,7 @@ def _before_vacuum(
         failed: dict[str, str] = {}
         for name in names:
             try:
-                if target(config, request.destination, name).mirror:
+                if target(config, request.destination, name).current_state:
                     found.append(logged_hours(_table(config, request.destination, name, "")))
             except SluiceError:
                 raise
@@ -258,7 +258,7 @@ def _beside(
     found: list[Maintained | None] = []
     given = target(config, request.destination, table.name)
     for kind, path in (("log", given.change_log), ("history", given.history)):
-        side = MaintainedSideTable(mirror=table, path=path, kind=kind)
+        side = MaintainedSideTable(current_state=table, path=path, kind=kind)
         if not path or (plan := planned(side, wanted=request.force)) is None:
             continue
         optimizes = request.optimize and plan.act != MaintenanceAct.NOTHING
@@ -266,7 +266,7 @@ def _beside(
             found.append(plan)
             continue
         with _only_writer_of(table, ports, config, say) as own:
-            side = dataclasses.replace(side, mirror=own)
+            side = dataclasses.replace(side, current_state=own)
             if optimizes and (plan := planned(side, wanted=request.force)) is not None:
                 found.append(compact(side, plan))
             if request.vacuum:

@@ -77,7 +77,7 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
     beside = records.beside(name)
     wanted = {"log": found.change_log, "history": found.history}
     return all(kind in beside for kind, path in wanted.items() if path) and (
-        not found.mirror or records.get(name) is not None
+        not found.current_state or records.get(name) is not None
     )
 
 

@@ -135,7 +135,7 @@ class LakeWatch:
         none.
         """
         table = name.split(".", 1)
-        if self._config.destinations[self._destination].table(*table).mirror:
+        if self._config.destinations[self._destination].table(*table).current_state:
             found = {self._config.table_path(self._destination, *table): records.get(name)}
         else:
             log, history = self._config.side_table_paths(self._destination, *table)

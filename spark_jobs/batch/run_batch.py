@@ -208,7 +208,7 @@ class _BatchWork:
 
     def _current_state_tables(self) -> list[StagedTable]:
         """Returns the tables with a current-state table, the largest first."""
-        found = [table for table in self._batch.tables if self._targets[table.name].mirror]
+        found = [table for table in self._batch.tables if self._targets[table.name].current_state]
         return sorted(found, key=lambda table: table.bytes, reverse=True)
 
     def _may_be_small(self, table: StagedTable) -> bool:
@@ -284,14 +284,14 @@ class _BatchWork:
         if table.name in self._refused:
             raise self._refused[table.name]
         share = _share(self._batch, table, self._targets[table.name], self._context)
-        if share.target.mirror:
+        if share.target.current_state:
             write_side_tables(session, share)
         else:
             self._results.add(write_alone(session, share))
 
     def _is_due_in_side_tables(self, name: str) -> bool:
         target = self._targets[name]
-        return name in self._results.reports if target.mirror and target.beside else not target.mirror
+        return name in self._results.reports if target.current_state and target.beside else not target.current_state
 
     @contextmanager
     def _session(self) -> Iterator[LakeSession]:

@@ -30,27 +30,29 @@ UNSYNCED_SECONDS_MAX = 3600.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedSideTable:
-    """A change log or history to maintain. `mirror`: its current-state table. `kind`: log or history."""
+    """A change log or history to maintain. `current_state`: its current-state table. `kind`: log or history."""
 
-    mirror: MaintainedTable
+    current_state: MaintainedTable
     path: str
     kind: str
 
     @property
     def name(self) -> str:
-        return f"{self.mirror.name}__{self.kind}"
+        return f"{self.current_state.name}__{self.kind}"
 
     @property
     def table(self) -> MaintainedTable:
         """Returns the table in the form that `facts_of` needs."""
-        owner = dataclasses.replace(self.mirror.owner, table=self.name)
-        return MaintainedTable(owner=owner, path=self.path, storage_options=self.mirror.storage_options)
+        owner = dataclasses.replace(self.current_state.owner, table=self.name)
+        return MaintainedTable(owner=owner, path=self.path, storage_options=self.current_state.storage_options)
 
     def open(self) -> SideTable:
         """Opens the table. Raises TableError if it has another owner."""
-        owner = self.mirror.owner
+        owner = self.current_state.owner
         app_id = side_app_id_of(owner.destination, owner.ledger_id, self.kind, owner.table)
-        return SideTable(self.name, self.path, app_id, self.mirror.storage_options, fence=self.mirror.fence).open()
+        return SideTable(
+            self.name, self.path, app_id, self.current_state.storage_options, fence=self.current_state.fence
+        ).open()
 
 
 def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained | None:
@@ -104,7 +106,7 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
     side = given.open()
     version = side.version
     sync_commits(given.path, since, version)
-    given.mirror.records.keep_side_table(given.mirror.name, given.kind, side.record)
+    given.current_state.records.keep_side_table(given.current_state.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before
     return dataclasses.replace(plan, after=after, version=version, seconds=round(time.monotonic() - began, 3))
 
@@ -118,4 +120,4 @@ def _failure(given: MaintainedSideTable, error: Exception) -> TableError:
 
 
 def _record(given: MaintainedSideTable) -> str:
-    return maintenance_record(given.table.owner, given.mirror.run)
+    return maintenance_record(given.table.owner, given.current_state.run)

@@ -18,7 +18,7 @@ from sluice.spark_jobs.table_owner import FoundTable, LakeWriter, TableRecord, r
 from sluice.spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
 from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 
-REASON = "conf/ has mirror: false for it"
+REASON = "conf/ has current_state: false for it"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:

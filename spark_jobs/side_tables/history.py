@@ -92,7 +92,7 @@ class History:
 
     def take(
         self,
-        mirror: DeltaTable,
+        current_state: DeltaTable,
         version: int,
         key: Sequence[str],
         position: tuple[int, int],
@@ -106,7 +106,7 @@ class History:
         `position`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_position`: see
         `Differs`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
         """
-        at = mirror.at(version)
+        at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)
         if position[0] > self.table.applied:
             self.table.mark(position[0], user_metadata)

@@ -21,7 +21,10 @@ from sluice.spark_jobs.table_owner import Owner, TableRecords
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-WRITES, HELD = "mirror-writes", "mirror-held"  # The kinds of commits without rows. Each has its own app id.
+WRITES, HELD = (
+    "current_state-writes",
+    "current_state-held",
+)  # The kinds of commits without rows. Each has its own app id.
 PROPERTY = "sluice.mirrorWrites"
 
 
@@ -79,10 +82,10 @@ class HistoryFix:
 
     def _hold(self, table: SideTable) -> None:
         began = time.time()
-        mirror = DeltaTable(self.owner.table, self.target.path, app_id_of(self.owner), self.storage_options)
-        version = mirror.refresh().version
+        current_state = DeltaTable(self.owner.table, self.target.path, app_id_of(self.owner), self.storage_options)
+        version = current_state.refresh().version
         history = History(table=table, folder=self.folder, session=self.session, by_spark=self.target.merge == "spark")
-        history.take(mirror, version, self.key, self.position, self.record)
+        history.take(current_state, version, self.key, self.position, self.record)
         settle(table, self.record)
         table.open().keep_on_disk(began)
         self.records.keep_side_table(self.owner.table, KIND, table.record)

@@ -60,9 +60,9 @@ class HistoryDifference:
     at_position: bool = False
     left: tuple[str, ...] = ()
 
-    def query(self, mirror: str, history: str, quote: Quote, micros: str) -> str:
+    def query(self, current_state: str, history: str, quote: Quote, micros: str) -> str:
         """Returns the source of a MERGE: open versions that differ from the current-state table are closed, and rows that have no open
-        version are opened at the position of their last change. `mirror`, `history`: relations. `micros`: the function that makes a
+        version are opened at the position of their last change. `current_state`, `history`: relations. `micros`: the function that makes a
         timestamp from microseconds.
         """
         names, time = self.names, f"{micros}({self.time_us})"
@@ -71,7 +71,7 @@ class HistoryDifference:
         others = [at for name, at in indices.items() if name not in {each.lower() for each in self.key}]
         # deltalake's parser reads `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
-        both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
+        both = f"SELECT * FROM ({self._there(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
         # Rows that disappeared, or changed without a newer order key, changed at this position at the latest.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
@@ -84,11 +84,11 @@ class HistoryDifference:
             f"SELECT {self._selected('m', opens, quote)} FROM found WHERE m_is AND (c_is IS NULL OR {differs})"
         )
 
-    def _there(self, mirror: str, quote: Quote, time: str) -> str:
+    def _there(self, current_state: str, quote: Quote, time: str) -> str:
         columns = ", ".join(f"m.{quote(name)} AS m_{at}" for at, name in enumerate(self.names))
         key = f"coalesce(m.{ORDER_KEY}, {self.order_key}) AS m_key, coalesce(m.{COMMIT_TIME}, {time}) AS m_time"
         alive = f" WHERE NOT ({self.deleted})" if self.deleted else ""
-        return f"SELECT {columns}, {key}, true AS m_is FROM {mirror} AS m{alive}"
+        return f"SELECT {columns}, {key}, true AS m_is FROM {current_state} AS m{alive}"
 
     def _open(self, history: str, quote: Quote) -> str:
         columns = ", ".join(f"c.{quote(name)} AS c_{at}" for at, name in enumerate(self.names.values()))

@@ -58,7 +58,7 @@ class Share:
         table = SideTable(name, path, app_id, self.context.storage_options, fence=self.context.fence).open()
         if table.log is None:
             self.target.refuse_clash(name)
-        if not self.target.mirror:
+        if not self.target.current_state:
             refuse_unless_left(writer_of(self.batch, self.staged), self.context.records.beside(name, kind), table)
         return table
 
@@ -67,7 +67,7 @@ class Share:
         """Whether there is a current-state table that was merged up to here. It is also true immediately after the table was removed from
         conf/.
         """
-        return self.target.mirror or self.context.records.get(self.staged.name) is not None
+        return self.target.current_state or self.context.records.get(self.staged.name) is not None
 
     def record(self, segment: Segment) -> str:
         """Returns the record of a segment's commit."""
@@ -108,7 +108,7 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
             _write_log(share)
         if target.history:
             _write_history(session, share)
-        if not target.mirror:
+        if not target.current_state:
             share.context.records.forget_current_state_table(name)
     except SparkJobError:
         raise
@@ -157,49 +157,49 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
     given = history.History(
         table=table, folder=batch.directory / FOLDER, session=session, by_spark=target.merge == "spark"
     )
-    mirror = DeltaTable(staged.name, target.path, batch.app_id(staged), share.context.storage_options)
+    current_state = DeltaTable(staged.name, target.path, batch.app_id(staged), share.context.storage_options)
     if share.has_rows:
-        _begin(given, mirror, share)
+        _begin(given, current_state, share)
     for segment in staged.segments:
         if isinstance(segment, SchemaSegment) and segment.renamed_from:
-            if not target.mirror and table.applied < segment.order_key:
+            if not target.current_state and table.applied < segment.order_key:
                 _leave_old_name(given, share, segment)
                 refuse_other_name(staged.name, segment)
             if table.applied < segment.order_key:
                 position = (segment.order_key, segment.commit_time_us)
-                version = mirror.refresh().version
-                given.take(mirror, version, segment.key, position, share.record(segment), at_position=True)
+                version = current_state.refresh().version
+                given.take(current_state, version, segment.key, position, share.record(segment), at_position=True)
             _leave_old_name(given, share, segment)
         else:
             given.apply(segment, share.record(segment))
     _keep(table, share, history.KIND)
 
 
-def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
+def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
     """Fills a history that lacks rows which the current-state table had before the batch: a new history, or one that was off for a
     while.
     """
     table, segments = given.table, share.staged.segments
-    first, before = _before(mirror, segments)
+    first, before = _before(current_state, segments)
     seen_all = table.applied >= 0 and table.applied >= before.applied_order_key
     if not before.exists or (seen_all and not is_due(table)):
         return
-    if before.applied_order_key < 0 and not mirror.at(before.version).row_count:
+    if before.applied_order_key < 0 and not current_state.at(before.version).row_count:
         return
     record = share.record(segments[0])
     key = _key_before(segments, before) if _keys(segments) else _there(given.kept_key, before)
     if key:
         at = before.applied_order_key if before.applied_order_key >= 0 else first - 1
-        given.take(mirror, before.version, key, (at, _began_us(share)), record)
+        given.take(current_state, before.version, key, (at, _began_us(share)), record)
         settle(table, record)
     elif (
         not _renames(segments)
         and (keys := _keys(segments))
-        and all(name.lower() in mirror.snapshot.columns for name in keys[-1])
+        and all(name.lower() in current_state.snapshot.columns for name in keys[-1])
     ):
         # The current key cannot identify earlier rows. The history gets the rows as they are after the batch and lacks
         # the versions within it.
-        given.take(mirror, mirror.snapshot.version, keys[-1], _ends(segments[-1]), record)
+        given.take(current_state, current_state.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
 
 
@@ -209,11 +209,11 @@ def _tell_gap(table: SideTable, share: Share) -> None:
     """
     if table.version <= 0:  # The log is new.
         return
-    mirror = DeltaTable(
+    current_state = DeltaTable(
         share.staged.name, share.target.path, share.batch.app_id(share.staged), share.context.storage_options
     )
     segments = share.staged.segments
-    first, before = _before(mirror, segments)
+    first, before = _before(current_state, segments)
     seen = max(table.applied, table.aside(change_log.READ).applied)  # A publication appends a row of its own.
     if before.exists and (seen < 0 or seen < before.applied_order_key):
         told = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
@@ -224,11 +224,11 @@ def _tell_gap(table: SideTable, share: Share) -> None:
         table.open()
 
 
-def _before(mirror: DeltaTable, segments: tuple[Segment, ...]) -> tuple[int, DeltaSnapshot]:
+def _before(current_state: DeltaTable, segments: tuple[Segment, ...]) -> tuple[int, DeltaSnapshot]:
     """Returns the first order key of the batch, and the current-state table as it was before the batch."""
     first = _first_order_key(segments)
-    mirror.refresh()
-    return first, mirror.before(first)
+    current_state.refresh()
+    return first, current_state.before(first)
 
 
 def _began_us(share: Share) -> int:

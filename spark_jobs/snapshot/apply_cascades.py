@@ -98,7 +98,7 @@ def _values(columns: Sequence[str], referenced: Sequence[str], row: Mapping[str,
 
 def _refuse(given: Publication, events: Sequence[Event]) -> None:
     why = given_again(events) if given.key else ""
-    if not given.target.mirror:
+    if not given.target.current_state:
         why = "the lake has only its change log or history"
     elif is_partial(given):
         why = "images lack columns (binlog_row_image is not FULL)"

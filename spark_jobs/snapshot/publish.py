@@ -105,7 +105,7 @@ def publish(
         raise ColumnsDifferError(f"the files of its chunks have {rows} rows, and {given.rows} were read")
     label = given.label()
     apply_cascades(given, label, session.fence)
-    if not given.target.mirror:
+    if not given.target.current_state:
         session.expect(rows + given.changes.rows())
         return _publish_alone(session, given, label, storage_options, records)
     table = DeltaTable(

@@ -77,9 +77,9 @@ class Origins:
                 "snapshot start`"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
-        if not target.mirror:
+        if not target.current_state:
             why = (
-                f"the table was {origin} before, which has mirror: false in conf/; read its rows with `sluice snapshot "
+                f"the table was {origin} before, which has current_state: false in conf/; read its rows with `sluice snapshot "
                 "start`"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)

@@ -19,9 +19,9 @@ class TableTarget:
     """The Delta table of a source table. `path`: an absolute path, or a URL that both Spark and deltalake understand.
 
     `merge`: the configured way of merging. `change_log`, `history`: paths of the table's change log and history, empty if it has none.
-    `mirror`: whether there is a current-state table at `path`, or only a change log or history. `shard`: which rows of the Delta table
-    are the source table's, if other source tables have rows in it too. `clash`: a sentence that states why no table may be created at its
-    paths; empty if one may.
+    `current_state`: whether there is a current-state table at `path`, or only a change log or history. `shard`: which rows of the Delta
+    table are the source table's, if other source tables have rows in it too. `clash`: a sentence that states why no table may be created at
+    its paths; empty if one may.
     """
 
     path: str
@@ -31,7 +31,7 @@ class TableTarget:
     layout: Layout = PLAIN
     change_log: str = ""
     history: str = ""
-    mirror: bool = True
+    current_state: bool = True
     shard: Shard | None = None
     clash: str = ""
 
@@ -55,7 +55,7 @@ class TableTarget:
     @property
     def kept(self) -> str:
         """The path of the table with the most data: current-state table, or else history, or else change log."""
-        return self.path if self.mirror else self.history or self.change_log
+        return self.path if self.current_state else self.history or self.change_log
 
 
 def report_of_buffered(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:

@@ -101,22 +101,22 @@ def test_check_names_what_can_have_no_history(tmp_path: Path) -> None:
 
 
 def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path) -> None:
-    words = "tables: {sales.a: {mirror: false, history: true, change_log: true}, sales.b: {mirror: false, change_log: true}}"
+    words = "tables: {sales.a: {current_state: false, history: true, change_log: true}, sales.b: {current_state: false, change_log: true}}"
     config = load_config(conf(tmp_path, words))
     paths = [config.kept_path("shop", "sales", name) for name in ("a", "b", "c")]
     assert [path.removeprefix(f"{config.lake}/sales/") for path in paths] == ["a__history", "b__log", "c"]
     settings = config.destinations["shop"]
     assert [settings.table("sales", name).tells_rows for name in ("a", "b", "c")] == [True, False, True]
     assert [settings.cascade_policy("sales", name) for name in ("a", "c")] == ["stop", "apply"]
-    assert "sales.b of shop (no mirror)" in side_tables_sentence(config)
+    assert "sales.b of shop (no current_state)" in side_tables_sentence(config)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("mirror: false", "leaves no table in the lake"),
-        ("mirror: false, history: true, cluster_by: [a]", "apply to the current-state table"),
-        ("mirror: false, change_log: true, deletes: soft", "apply to the current-state table"),
+        ("current_state: false", "leaves no table in the lake"),
+        ("current_state: false, history: true, cluster_by: [a]", "apply to the current-state table"),
+        ("current_state: false, change_log: true, deletes: soft", "apply to the current-state table"),
     ],
 )
 def test_words_that_need_a_mirror_are_refused_without_one_history(tmp_path: Path, words: str, says: str) -> None:

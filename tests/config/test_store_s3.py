@@ -76,12 +76,15 @@ def test_s3_staged_batches_may_be_there_and_the_other_files_are_in_the_folder(tm
     location = config.ledger_location("shop")
     assert str(config.destination_dir("shop")) == "/srv/sluice/engine/shop"
     assert location.staged_url("0123456789ab", "staging/1-2-3-4") == "s3://bucket/staged/shop/0123456789ab/1-2-3-4"
-    assert location.sibling_url("lent") == "s3://bucket/staged/_sluice_lent/shop"
+    assert location.sibling_url("uploaded") == "s3://bucket/staged/_sluice_uploaded/shop"
     assert ("aws_secret_access_key", "$LAKE_SECRET_KEY") in location.storage_options
     assert on_s3(config)
     local = load_config(write(tmp_path / "other", "staging: /mnt/shared\n"))
     assert str(local.destination_dir("shop")) == "/mnt/shared/shop"
-    assert (local.ledger_location("shop").staged_url("l", "p"), local.ledger_location("shop").sibling_url("lent")) == (
+    assert (
+        local.ledger_location("shop").staged_url("l", "p"),
+        local.ledger_location("shop").sibling_url("uploaded"),
+    ) == (
         "",
         "",
     )

@@ -108,15 +108,15 @@ def test_one_run_drains_at_a_time(tmp_path: Path) -> None:
 
 def test_what_runs_left_is_known_of_tables_and_of_what_is_beside_them(tmp_path: Path) -> None:
     records = LakeTables(tmp_path)
-    records.keep({"shop.orders": ("mirror", 3)})
+    records.keep({"shop.orders": ("current_state", 3)})
     records.keep_side_table("shop.orders", "history", ("versions", 5))
     records.keep_side_table("shop.log", "log", ("changes", 7))
     records.forget("shop.orders", whole=False)
     again = LakeTables(tmp_path)
     assert (again.names, again.tables) == (["shop.log", "shop.orders"], {})
     assert again.beside("shop.orders") == {"history": ("versions", 5)}
-    again.keep({"shop.orders": ("mirror", 4)})
-    assert LakeTables(tmp_path).get("shop.orders") == ("mirror", 4)
+    again.keep({"shop.orders": ("current_state", 4)})
+    assert LakeTables(tmp_path).get("shop.orders") == ("current_state", 4)
     again.forget("shop.orders")
     assert LakeTables(tmp_path).names == ["shop.log"]
 

@@ -53,6 +53,6 @@ def test_a_long_sentence_and_a_replaced_word_are_found() -> None:
     assert prose.long_sentences(f"| a | {long} |\n") == [long]
     assert prose.long_sentences(f"```\n{long}\n```\n`{long}`\n") == []
     assert prose.long_sentences(f"{' '.join(['short'] * 20)}.\n- {' '.join(['item'] * 20)}\n") == []
-    assert prose.replaced_words("The table is taken\nanew. `mirror: false` is a setting.", ["anew", "mirror"]) == [
-        "anew: The table is taken anew."
-    ]
+    assert prose.replaced_words(
+        "The table is taken\nanew. `current_state: false` is a setting.", ["anew", "current_state"]
+    ) == ["anew: The table is taken anew."]

@@ -235,7 +235,7 @@ def test_rules_that_change_between_two_starts_stop_the_table(tmp_path: Path, mon
     assert start(orders={"masks": masks, "rows": "id > 1"}) == changed
     assert start() == changed
     assert start() == []
-    log, history = {"mirror": False, "change_log": True}, {"mirror": False, "history": True}
+    log, history = {"current_state": False, "change_log": True}, {"current_state": False, "history": True}
     assert [start(orders=words) for words in (log, log, history, {})] == [changed, [], changed, changed]
 
 

@@ -84,7 +84,7 @@ def test_a_log_and_a_history_come_from_the_delta_table(tmp_path: Path) -> None:
 
 
 def test_a_history_instead_of_the_rows_is_the_asset_of_the_table(tmp_path: Path) -> None:
-    defs, _ = built(tmp_path, TableConfig(change_log=True, history=True, mirror=False))
+    defs, _ = built(tmp_path, TableConfig(change_log=True, history=True, current_state=False))
     graph = defs.resolve_asset_graph()
     assert not graph.has(HISTORY)
     assert graph.get(LOG).parent_keys == {source_key("shop", ORDERS)}

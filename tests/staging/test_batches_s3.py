@@ -205,13 +205,13 @@ def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_stor
     rows = tmp_path / "rows"
     rows.mkdir()
     pq.write_table(pa.table({"n": [1, 2]}), rows / "one.parquet")
-    url = f"{folder_store.url}/_sluice_lent/shop"
+    url = f"{folder_store.url}/_sluice_uploaded/shop"
     left = StoreFolder(f"{url}/1000000000-killed", {})
     left.put(rows)
     uploaded = UploadedFiles(Lending(url=url))
     places = [uploaded.location(rows), uploaded.location(rows / "one.parquet")]
     assert all(location.startswith(f"{url}/") for location in places)
-    assert StoreFolder(places[0], {}).sizes() == {"_lent": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
+    assert StoreFolder(places[0], {}).sizes() == {"_uploaded": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
     assert not left.sizes()
     uploaded.close()
     assert StoreFolder(url, {}).sizes() == {}

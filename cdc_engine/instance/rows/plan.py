@@ -201,7 +201,7 @@ def facts_of(
             unread=unread.get(name, ""),
             partial=name in partial,
             quarantined=name in bad,
-            mirror=config.table(*name.split(".", 1)).mirror,
+            current_state=config.table(*name.split(".", 1)).current_state,
         )
 
     return tuple(_facts_or_error(facts, name) for name in names)

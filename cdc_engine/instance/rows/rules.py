@@ -40,7 +40,7 @@ class TableFacts:
     """What is known of a table. `stop`, `snapshot`: their state, or empty. `follows`: its rows change with those of other tables.
 
     `statements`: statements of the interval that concern it, each with its position. `unread`: why its rows cannot be decoded. `partial`:
-    its row images lack columns. `quarantined`: values of it could not be decoded. `mirror`: whether it has a current-state table.
+    its row images lack columns. `quarantined`: values of it could not be decoded. `current_state`: whether it has a current-state table.
     `raised`: the error because of which nothing else is known.
     """
 
@@ -54,7 +54,7 @@ class TableFacts:
     unread: str = ""
     partial: bool = False
     quarantined: bool = False
-    mirror: bool = True
+    current_state: bool = True
     raised: str = ""
 
 
@@ -85,7 +85,7 @@ REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
         "its columns are not known where the lake is: the engine has read no change of it yet",
     ),
     (
-        lambda table: not table.mirror,
+        lambda table: not table.current_state,
         (
             "it has no current-state table whose rows could be corrected, and its change log and history accept each change "
             "only once; {instead}"

@@ -34,7 +34,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
-RULES = ("rows, masks or mirror",)
+RULES = ("rows, masks or current_state",)
 T = TypeVar("T")
 
 
@@ -166,7 +166,7 @@ def _digests(config: DestinationConfig) -> dict[str, str]:
     history in place of a change log, lacks all earlier rows.
     """
     rules = {name: _digest(policy.rules) for name, policy in policies_of(config).items() if policy.rules}
-    alone = {name: table for name, table in config.tables.items() if not table.mirror}
+    alone = {name: table for name, table in config.tables.items() if not table.current_state}
     instead = {name: "history" if table.history else "log" for name, table in alone.items()}
     return {name: "/".join(filter(None, (rules.get(name), instead.get(name)))) for name in sorted({*rules, *instead})}
 

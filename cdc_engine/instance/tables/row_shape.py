@@ -36,7 +36,7 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     "undecodable": ShapeEffect.SHAPES_ROWS,
     "charsets": ShapeEffect.SHAPES_ROWS,
     "cascades": ShapeEffect.SHAPES_ROWS,
-    **dict.fromkeys(("rows", "masks", "mirror"), ShapeEffect.RULES),
+    **dict.fromkeys(("rows", "masks", "current_state"), ShapeEffect.RULES),
     "path": ShapeEffect.PLACE,
     # A change log or a history that is added to a current-state table starts when it is configured, and records what it
     # has missed.

@@ -55,7 +55,7 @@ def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
         raise ConfigurationError("--into builds one table: name its origin with --tables DATABASE.TABLE")
     if not NAME.fullmatch(request.into):
         raise ConfigurationError(f"--into {request.into!r} is no DATABASE.TABLE")
-    if not config.destinations[request.destination].table(*request.tables[0].split(".", 1)).mirror:
+    if not config.destinations[request.destination].table(*request.tables[0].split(".", 1)).current_state:
         raise ConfigurationError(
             f"{request.tables[0]} has no current-state table to begin with: query its history or its change log instead "
             "(`sluice sql`)"

@@ -124,7 +124,7 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
         return NO_TABLE if result.version < 0 else KEYLESS
     if scope is None:
         return ""
-    if not target(config, destination, result.table).mirror:
+    if not target(config, destination, result.table).current_state:
         return NO_CURRENT_STATE_TABLE
     if target(config, destination, result.table).shard is not None:
         return SHARD

@@ -131,7 +131,7 @@ def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> s
         return (
             "it is a shard, and its Delta table has rows of other shards: re-snapshot it with `sluice snapshot start`"
         )
-    if not given.mirror or given.beside:
+    if not given.current_state or given.beside:
         return (
             "its change log or history would not record the swap: re-snapshot the table with `sluice snapshot start`, "
             "which records it there"

@@ -46,8 +46,8 @@ def own(given: SluiceConfig, ledger_id: str) -> None:
 def test_another_ledger_takes_over_what_is_beside_a_mirror_too_history(beside: Beside, tmp_path: Path) -> None:
     own(config(tmp_path), "ba9876543210")
     owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
-    mirror = deltalake.DeltaTable(beside.target.path).metadata()
-    assert mirror.configuration[OWNER_PROPERTY] == owner.to_text()
+    current_state = deltalake.DeltaTable(beside.target.path).metadata()
+    assert current_state.configuration[OWNER_PROPERTY] == owner.to_text()
     for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
         assert deltalake.DeltaTable(path).metadata().name == side_app_id_of("shop", "ba9876543210", kind, NAME)
 

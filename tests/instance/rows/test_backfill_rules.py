@@ -27,7 +27,7 @@ def position(file: int, offset: int, server: str = "one") -> Position:
         ({"stop": "DDL_HELD"}, ("DDL_HELD", "resume it first")),
         ({"snapshot": "READING"}, ("a snapshot of it is READING", "wait for its end")),
         ({"known": False}, ("columns are not known",)),
-        ({"mirror": False}, ("no current-state table", "snapshot start")),
+        ({"current_state": False}, ("no current-state table", "snapshot start")),
         ({"key": ()}, ("no key", "snapshot start")),
         ({"follows": True}, ("foreign keys", "snapshot start")),
         ({"statements": ("ALTER a", "TRUNCATE b", "c", "d")}, ("ALTER a; TRUNCATE b; c …", "later --from")),

@@ -21,14 +21,14 @@ def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history
     files = SMALL_FILES_MAX + 2
     for index in range(1, files + 1):
         beside.write(beside.stage(changes([insert(index, 16 * index)])))
-    mirror = MaintainedTable(
+    current_state = MaintainedTable(
         owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
         path=beside.target.path,
         run="r",
         fence=BY_HAND,
     )
     for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
-        given = MaintainedSideTable(mirror=mirror, path=path, kind=kind)
+        given = MaintainedSideTable(current_state=current_state, path=path, kind=kind)
         rows = count(path)
         plan = planned(given)
         assert plan is not None
@@ -39,7 +39,7 @@ def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history
         assert gone.removed_files >= files
         assert len(list(Path(path).glob("*.parquet"))) == 1
         assert count(path) == rows == files
-    assert planned(MaintainedSideTable(mirror=mirror, path=str(tmp_path / "nothing"), kind="log")) is None
+    assert planned(MaintainedSideTable(current_state=current_state, path=str(tmp_path / "nothing"), kind="log")) is None
     beside.write(beside.stage(changes([insert(1000, 16 * files + 16)])))
     assert len(beside.history()) == files + 1
 

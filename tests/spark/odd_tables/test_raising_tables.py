@@ -43,7 +43,7 @@ STAGES: dict[str, Stage] = {
     "staging": (TableFiles, "add", lambda files, *_: files.table),
     "target": (table_locks, "target", lambda _config, _destination, name: name),
     "merge": (run_batch._BatchWork, "_small_job", lambda _work, staged: staged.table),
-    "snapshot": (cuts, "_mirror", lambda _config, _destination, _records, name: name),
+    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
 }
 STATES = {"table map": "SCHEMA_UNKNOWN", "statement": "SCHEMA_UNKNOWN"}  # else MERGE_FAILED
 

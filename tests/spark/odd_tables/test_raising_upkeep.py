@@ -47,7 +47,7 @@ PORTS = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_me
 MAINTENANCE: dict[str, Stage] = {
     "hours": (tables, "logged_hours", lambda table: table.owner.table),
     "look": (tables, "looked_at", lambda table: table.owner.table),
-    "history": (side_tables, "planned", lambda side: side.mirror.owner.table),
+    "history": (side_tables, "planned", lambda side: side.current_state.owner.table),
 }
 REPAIR: dict[str, Stage] = {
     "comparison": (equality, "_compare", lambda _asked, _side, schema, *_: schema.table),
@@ -56,17 +56,17 @@ REPAIR: dict[str, Stage] = {
     "reading": (SourceRows, "read", lambda _rows, name, *_: name),
     "choice": (repair, "_chosen", lambda _scope, rows: rows.name),
     "fold": (rows_merge, "folded", lambda name, *_: name),
-    "snapshot": (cuts, "_mirror", lambda _config, _destination, _records, name: name),
+    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
 }
 BACKFILL: dict[str, Stage] = {
     "target": (table_locks, "target", lambda _config, _destination, name: name),
     "fold": (rows_merge, "folded", lambda name, *_: name),
     "merge": (rows_merge, "merge_table", lambda _session, _batch, table, *_: table.name),
-    "snapshot": (cuts, "_mirror", lambda _config, _destination, _records, name: name),
+    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
 }
 PUBLICATION: dict[str, Stage] = {
     "rows": (publish, "publish", lambda _session, given, *_: given.owner.table),
-    "snapshot": (cuts, "_mirror", lambda _config, _destination, _records, name: name),
+    "snapshot": (cuts, "_current_state", lambda _config, _destination, _records, name: name),
 }
 MERGE: dict[str, Stage] = {
     "history": (run_batch, "write_side_tables", lambda _session, share: share.staged.name),

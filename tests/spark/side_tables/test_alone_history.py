@@ -22,13 +22,13 @@ from tests.spark.staged import Changes, Records, Schema, SchemaChange
 
 @dataclasses.dataclass
 class Alone(Beside):
-    """The same without a mirror, with what runs keep of it."""
+    """The same without a current-state table, with what runs keep of it."""
 
     records: Records = dataclasses.field(default_factory=Records)
 
     def bring(self, directory: Path, **wanted: Any) -> TableReport:
         batch = read_staged_batch(directory)
-        target = dataclasses.replace(self.target, **{"mirror": False, **wanted})
+        target = dataclasses.replace(self.target, **{"current_state": False, **wanted})
         return write_alone(
             None,
             Share(
@@ -93,8 +93,8 @@ def test_a_log_without_a_mirror_that_was_restored_is_refused_by_name_history(alo
 
 def test_a_history_that_takes_the_place_of_a_mirror_begins_with_its_rows_once_history(alone: Alone) -> None:
     alone.merge(alone.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
-    mirror = deltalake.DeltaTable(alone.target.path)
-    alone.records.keep(NAME, TableRecord(table_id=str(mirror.metadata().id), version=mirror.version()))
+    current_state = deltalake.DeltaTable(alone.target.path)
+    alone.records.keep(NAME, TableRecord(table_id=str(current_state.metadata().id), version=current_state.version()))
     alone.bring(alone.stage(changes([update(1, 48, "A")])))
     assert alone.history() == [(1, "a", 16, 48, False), (1, "A", 48, None, True), (2, "b", 32, None, True)]
     assert alone.records.get(NAME) is None

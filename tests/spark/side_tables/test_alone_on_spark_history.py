@@ -1,4 +1,4 @@
-"""A table with `mirror: false` from the source to the lake: what works, and what is refused by name."""
+"""A table with `current_state: false` from the source to the lake: what works, and what is refused by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 
 class Alone(Pipeline):
-    """A pipeline of one table with a history and a change log instead of a mirror."""
+    """A pipeline of one table with a history and a change log instead of a current-state table."""
 
     def compared(self, engine: Engine) -> TableResult:
         """With what the source has meanwhile merged first."""
@@ -75,7 +75,7 @@ def refused(act: Callable[[], object], *words: str) -> None:
 def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    pipeline = Alone(tmp_path, mysql80, spark_server, mirror=False, history=True, change_log=True)
+    pipeline = Alone(tmp_path, mysql80, spark_server, current_state=False, history=True, change_log=True)
     numbers, history = pipeline.name, f"{pipeline.path}__history"
     with running(pipeline.captured) as engine:
         pipeline.captured.insert(range(4))

@@ -1,4 +1,6 @@
-"""Without a mirror and without Spark: rows that were read are in the log, what is open in a history is read as rows, cuts name both."""
+"""Without a current-state table and without Spark: rows that were read are in the log, what is open in a history is read as rows, cuts
+name both.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
     chunks.mkdir()
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "note": ["a", "b"]})
     pq.write_table(rows, chunks / "000001.parquet")
-    target = SimpleNamespace(**{**vars(alone.target), "mirror": False, "history": ""})
+    target = SimpleNamespace(**{**vars(alone.target), "current_state": False, "history": ""})
     given = Publication(
         snapshot_id="0123456789ab",
         owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
@@ -97,7 +99,7 @@ def test_a_cut_names_logs_and_histories_and_no_mirror_that_is_not_wanted_cut(alo
     conf = alone.folder / "conf"
     (conf / "destinations").mkdir(parents=True)
     (conf / "sluice.yaml").write_text(f"data_dir: {alone.folder}/data\nlake: {alone.folder}/lake\n")
-    words = "tables: {shop.orders: {mirror: false, history: true, change_log: true}}"
+    words = "tables: {shop.orders: {current_state: false, history: true, change_log: true}}"
     (conf / "destinations" / "shop.yaml").write_text(f"source: {{user: root}}\n{words}\n")
     config = load_config(conf)
     directory = config.destination_dir("shop")
@@ -105,7 +107,7 @@ def test_a_cut_names_logs_and_histories_and_no_mirror_that_is_not_wanted_cut(alo
     staged = alone.stage(changes([insert(1, 16, "a")]))
     alone.bring(staged)
     records = LakeTables(directory)
-    records.keep({NAME: ("a mirror that was", 3), "shop.items": ("items", 5)})
+    records.keep({NAME: ("a current_state that was", 3), "shop.items": ("items", 5)})
     for (name, kind), record in alone.records.kept_beside.items():
         records.keep_side_table(name, kind, (record.table_id, record.version))
     keep_cut(config, "shop", "run", read_staged_batch(staged), BY_HAND, held=[NAME])

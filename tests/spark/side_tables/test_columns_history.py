@@ -121,7 +121,7 @@ def test_a_key_whose_values_cannot_be_told_in_the_new_type_stops_by_name_history
 
 
 def renamed(beside: Beside, pairs: Sequence[tuple[str, str]]) -> None:
-    """The tables of the lake got names, (old, new) each, at 64; the mirrors have followed."""
+    """The tables of the lake got names, (old, new) each, at 64; the current-state tables have followed."""
     tables = {new: [SchemaChange(64, ORDERS, renamed_from=old)] for old, new in pairs}
     batch = read_staged_batch(stage(beside.folder / "staging", tables, delivery=next(beside.deliveries)))
     for table in batch.tables:
@@ -145,7 +145,9 @@ def test_a_table_that_got_a_name_has_versions_from_there_and_the_old_name_none_h
     rows = changes([insert(1, 16, "a"), insert(2, 32, "b")])
     beside.write(beside.stage(rows))
     other = Beside(beside.folder, beside.deliveries, name="shop.past")
-    other.merge(other.stage(changes([*rows.images, delete(9, 64)])))  # the mirror under the new name is the old one's
+    other.merge(
+        other.stage(changes([*rows.images, delete(9, 64)]))
+    )  # the current-state table under the new name is the old one's
     renamed(beside, [("shop.orders", "shop.past")])
     assert beside.history() == [(1, "a", 16, 64, False), (2, "b", 32, 64, False)]
     assert other.history() == [(1, "a", 64, None, True), (2, "b", 64, None, True)]

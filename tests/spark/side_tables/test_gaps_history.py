@@ -138,8 +138,8 @@ def test_a_table_beside_a_mirror_that_another_ledger_took_over_goes_on_with_its_
     both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
     beside.merge(beside.stage(changes([update(1, 32, "A")])))
     owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
-    mirror = deltalake.DeltaTable(beside.target.path)
-    mirror.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
+    current_state = deltalake.DeltaTable(beside.target.path)
+    current_state.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
     for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
         name = side_app_id_of("shop", owner.ledger_id, kind, NAME)
         deltalake.DeltaTable(path).alter.set_table_name(name)
@@ -159,17 +159,17 @@ def taking(beside: Beside) -> tuple[History, DeltaTable]:
         NAME, beside.target.history, side_app_id_of("shop", LEDGER_ID, "history", NAME), {}, fence=BY_HAND
     ).open()
     owner = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
-    mirror = DeltaTable(NAME, beside.target.path, app_id_of(owner), {})
-    mirror.refresh()
-    return History(table=table, folder=beside.folder), mirror
+    current_state = DeltaTable(NAME, beside.target.path, app_id_of(owner), {})
+    current_state.refresh()
+    return History(table=table, folder=beside.folder), current_state
 
 
 def test_a_publication_at_the_place_that_a_history_has_is_not_another_ones_history(beside: Beside) -> None:
     beside.write(beside.stage(changes([insert(1, 96, "a")])))
     for note in ("b", "c"):
         beside.merge(beside.stage(changes([insert(1, 96 if note == "b" else 112, note)])))
-        given, mirror = taking(beside)
-        assert given.take(mirror, mirror.snapshot.version, ["id"], (96, TIME_US), "{}")
+        given, current_state = taking(beside)
+        assert given.take(current_state, current_state.snapshot.version, ["id"], (96, TIME_US), "{}")
     found = sorted(beside.history(), key=lambda row: str(row[1]))
     assert found == [(1, "a", 96, 96, False), (1, "b", 96, 112, False), (1, "c", 112, None, True)]
 
@@ -182,9 +182,9 @@ def test_a_mirror_that_deltalake_cannot_read_is_refused_without_spark_history(
         TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
     )
     monkeypatch.setattr(history, "FEATURES", frozenset())
-    given, mirror = taking(beside)
+    given, current_state = taking(beside)
     with pytest.raises(TableError, match="its current-state table has deletionVectors, which deltalake cannot read"):
-        given.take(mirror, mirror.snapshot.version, ["id"], (16, TIME_US), "{}")
+        given.take(current_state, current_state.snapshot.version, ["id"], (16, TIME_US), "{}")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def beside(tmp_path: Path) -> Beside:
 
 
 def repair(beside: Beside, *segments: Segment) -> TableReport:
-    """Writes the mirror at the place where the stream is."""
+    """Writes the current-state table at the place where the stream is."""
     mending = HistoryFix(
         session=None,
         folder=beside.folder,
@@ -66,7 +66,7 @@ def test_what_a_repair_changed_is_a_version_of_its_history(beside: Beside) -> No
     assert not due(beside)
 
 
-@pytest.mark.parametrize("moment", ["before the mirror", "before the history", "before it is settled"])
+@pytest.mark.parametrize("moment", ["before the current_state", "before the history", "before it is settled"])
 def test_a_repair_that_dies_leaves_what_the_next_batch_mends_history(
     beside: Beside, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_repair_that_dies_leaves_what_the_next_batch_mends_history(
             raise DiesError
 
         patch.setattr(History, "take", dies)
-        if moment == "before the mirror":
+        if moment == "before the current_state":
             patch.setattr(beside, "merge", dies)
         with pytest.raises(DiesError):
             repair(beside, changes([update(1, 32, "A")]))
@@ -91,7 +91,7 @@ def test_a_repair_that_dies_leaves_what_the_next_batch_mends_history(
     assert not due(beside)
     of_repair = (
         [(1, "a", 16, None, True)]
-        if moment == "before the mirror"
+        if moment == "before the current_state"
         else [(1, "a", 16, 32, False), (1, "A", 32, None, True)]
     )
     assert beside.history() == [*of_repair, (2, "b", 16, 48, False), (2, "B", 48, None, True)]

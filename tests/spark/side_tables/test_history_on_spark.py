@@ -52,12 +52,12 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
         assert beside.rows(by_spark.history, columns, order) == beside.rows(beside.target.history, columns, order)
         beside.merge(beside.stage(changes([insert(1, 96, "n96"), insert(5, 112)])))
         batch = read_staged_batch(beside.stage(changes([insert(9, 112)])))
-        mirror = DeltaTable(NAME, beside.target.path, batch.app_id(batch.tables[0]), {})
-        version = mirror.refresh().version
+        current_state = DeltaTable(NAME, beside.target.path, batch.app_id(batch.tables[0]), {})
+        version = current_state.refresh().version
         for path, each in ((by_spark.history, session), (beside.target.history, None)):
             table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}, fence=BY_HAND).open()
             given = History(table=table, folder=beside.folder, session=each, by_spark=each is not None)
-            given.take(mirror, version, ["id"], (112, 1_000), "{}")
+            given.take(current_state, version, ["id"], (112, 1_000), "{}")
         alterations = ({"kind": "rename", "column": "note", "new_name": "text"}, {"kind": "convert", "column": "id"})
         gone = [Image(DELETE, 144, {"id": Decimal(5), "text": "x"})]
         directory = beside.stage(SchemaChange(128, OTHER, alterations=alterations), Changes(OTHER, gone, log=gone))

@@ -100,7 +100,7 @@ def test_a_history_that_begins_beside_rows_begins_with_them_history(beside: Besi
 
 
 def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(beside: Beside) -> None:
-    """As after a snapshot: the mirror was made anew, and the history is told."""
+    """As after a snapshot: the current-state table was made anew, and the history is told."""
     beside.write(beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
     beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 96, "B"), insert(4, 96, "d")])))
     batch = read_staged_batch(beside.stage(changes([insert(9, 96)])))
@@ -108,10 +108,10 @@ def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(beside
     table = SideTable(
         NAME, beside.target.history, f"sluice/shop/{batch.ledger_id}/history/{NAME}", {}, fence=BY_HAND
     ).open()
-    mirror = DeltaTable(NAME, beside.target.path, batch.app_id(staged), {})
+    current_state = DeltaTable(NAME, beside.target.path, batch.app_id(staged), {})
     given = History(table=table, folder=beside.folder)
     place = (96, TIME_US + 96)
-    assert given.take(mirror, mirror.refresh().version, ["id"], place, "{}")
+    assert given.take(current_state, current_state.refresh().version, ["id"], place, "{}")
     assert beside.history() == [
         (1, "a", 16, None, True),
         (2, "b", 16, 96, False),
@@ -120,7 +120,7 @@ def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(beside
         (4, "d", 96, None, True),
     ]
     again = dataclasses.replace(given, table=table.open())
-    assert not again.take(mirror, mirror.snapshot.version, ["id"], place, "{}")
+    assert not again.take(current_state, current_state.snapshot.version, ["id"], place, "{}")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Restored(Shop):
         said = {
             "soft": "deletes: soft",
             "logged": "history: true, change_log: true",
-            "alone": "mirror: false, history: true, change_log: true",
+            "alone": "current_state: false, history: true, change_log: true",
         }
         excluded = f"column_exclude: {base}.narrow:w" if "narrow" in tables else ""
         self.say(excluded, **{name: options for name, options in said.items() if name in tables})

@@ -20,7 +20,7 @@ NAME = "shop.orders"
 @pytest.fixture
 def alone(lake: Lake) -> tuple[Reading, dict[str, Any]]:
     path = lake.path(NAME)
-    wanted = {"mirror": False, "change_log": f"{path}__log", "history": f"{path}__history"}
+    wanted = {"current_state": False, "change_log": f"{path}__log", "history": f"{path}__history"}
     return Reading(lake, NAME, ORDERS, Holding(lake.folder / "held")), wanted
 
 

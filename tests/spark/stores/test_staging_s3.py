@@ -182,7 +182,7 @@ def test_s3_fault_a_run_whose_store_refuses_it_says_so_without_credentials(
 def test_s3_rows_that_were_read_and_changes_that_were_held_are_lent_to_spark(
     lake: Lake, s3_store: S3Server, prefix: str
 ) -> None:
-    lending = Lending(url=f"{prefix}/_sluice_lent/shop", storage_options=s3_store.options)
+    lending = Lending(url=f"{prefix}/_sluice_uploaded/shop", storage_options=s3_store.options)
     remote = lake.spark.remote
     lake.spark = SparkSettings(remote=remote, sessions_file=lake.spark.sessions_file, lending=lending)
     holds = Holding(

@@ -71,15 +71,19 @@ def test_rows_of_large_numbers_are_found_wherever_deltalake_wrote_them(tmp_path:
         staged = shop.stage(Changes(SCHEMA, images, log=images))
         shop.merge(staged)
         shop.write(staged)
-    mirror, log, history = shop.target.path, shop.target.change_log, shop.target.history
+    current_state, log, history = shop.target.path, shop.target.change_log, shop.target.history
     exact = f"arrow_cast('{PRICE}', 'Decimal128(17, 2)')"
     for key, there in zip(KEYS, (1, 0, 1), strict=True):
         same = f"id = arrow_cast('{key}', 'Decimal128(20, 0)')"
-        assert found(mirror, same) == there, key
+        assert found(current_state, same) == there, key
         assert found(history, f"{same} AND is_current") == there
         assert found(log, f"after['id'] = arrow_cast('{key}', 'Decimal128(20, 0)')") >= 1
-    assert (found(mirror, f"price = {exact}"), found(history, f"price = {exact}")) == (2, 4)
-    for path, columns in ((mirror, ("id", "price")), (history, ("id", "price")), (log, ("after.id", "before.id"))):
+    assert (found(current_state, f"price = {exact}"), found(history, f"price = {exact}")) == (2, 4)
+    for path, columns in (
+        (current_state, ("id", "price")),
+        (history, ("id", "price")),
+        (log, ("after.id", "before.id")),
+    ):
         bounds = pa.table(deltalake.DeltaTable(path).get_add_actions(flatten=True))
         told = [
             bounds[f"min.{name}"].null_count == bounds.num_rows
@@ -87,7 +91,7 @@ def test_rows_of_large_numbers_are_found_wherever_deltalake_wrote_them(tmp_path:
             if f"min.{name}" in bounds.column_names
         ]
         assert all(told), path
-    assert pa.table(deltalake.DeltaTable(mirror).get_add_actions(flatten=True))["min.n"].to_pylist() == [0]
+    assert pa.table(deltalake.DeltaTable(current_state).get_add_actions(flatten=True))["min.n"].to_pylist() == [0]
 
 
 def test_fidelity_columns_that_a_float_holds_keep_their_bounds() -> None:
