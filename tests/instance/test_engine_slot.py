@@ -95,7 +95,7 @@ def test_a_slow_source_holds_up_no_other_destination(monkeypatch: pytest.MonkeyP
     open_gate.set()
     made = {"slow": Gated(gate), "quick": Gated(open_gate)}
     monkeypatch.setattr(launcher, "_make", made.__getitem__)
-    monkeypatch.setattr(launcher, "_places", {})
+    monkeypatch.setattr(launcher, "_slots", {})
     monkeypatch.setattr(launcher, "START_WAIT_SECONDS", 5.0)
     slow = threading.Thread(target=lambda: launcher.get_or_start("slow"))
     slow.start()

@@ -243,7 +243,7 @@ def test_admin_the_launcher_starts_none_that_was_stopped_and_leaves_one_that_was
     conf.put("shop", GOOD)
     monkeypatch.setenv("SLUICE_CONF", str(conf.directory))
     monkeypatch.setenv(VARIABLE, "")
-    for name in ("_places", "_made", "_left"):
+    for name in ("_slots", "_made", "_left"):
         monkeypatch.setattr(launcher, name, {})
     directory = choose(read_conf_files(conf.directory), None, main_may_change=True).config.destination_dir("shop")
     order = orders.stay_stopped(directory, "ada@host")
