@@ -21,10 +21,8 @@ from sluice.spark_jobs.table_owner import Owner, TableRecords
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-WRITES, HELD = (
-    "current_state-writes",
-    "current_state-held",
-)  # The kinds of commits without rows. Each has its own app id.
+# The kinds of commits without rows. Each has its own app id.
+WRITES, HELD = "current-state-writes", "current-state-held"
 PROPERTY = "sluice.mirrorWrites"
 
 

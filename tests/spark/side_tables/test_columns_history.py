@@ -145,9 +145,8 @@ def test_a_table_that_got_a_name_has_versions_from_there_and_the_old_name_none_h
     rows = changes([insert(1, 16, "a"), insert(2, 32, "b")])
     beside.write(beside.stage(rows))
     other = Beside(beside.folder, beside.deliveries, name="shop.past")
-    other.merge(
-        other.stage(changes([*rows.images, delete(9, 64)]))
-    )  # the current-state table under the new name is the old one's
+    # the current-state table under the new name is the old one's
+    other.merge(other.stage(changes([*rows.images, delete(9, 64)])))
     renamed(beside, [("shop.orders", "shop.past")])
     assert beside.history() == [(1, "a", 16, 64, False), (2, "b", 32, 64, False)]
     assert other.history() == [(1, "a", 64, None, True), (2, "b", 64, None, True)]
