@@ -195,19 +195,10 @@ def test_a_rename_of_a_temporary_table_stops_the_captured_table_of_that_name_fid
     server: DatabaseServer = request.getfixturevalue(name)
     pipeline = begun(server, tmp_path)
     temporary = ("CREATE TEMPORARY TABLE others (x int)", "RENAME TABLE others TO session_own")
-    run(
-        server,
-        *temporary,
-        "INSERT INTO others VALUES (1, 'a')",
-        "INSERT INTO loaded VALUES (2, 'b')",
-        database=DATABASE,
-    )
-    staged = pipeline.staged()
-    assert stops(staged) == {"others": "DDL_REFUSED"}
-    assert [
-        row["id"]
-        for row in images(StagingResult(path=staged.path, manifest=staged.manifest, stopped=()), "loaded").to_pylist()
-    ] == [2]
+    run(server, *temporary, "INSERT INTO loaded VALUES (2, 'b')", database=DATABASE)
+    stages = list(pipeline.batches())
+    assert stops(stages[0]) == {"others": "DDL_REFUSED"}
+    assert "loaded" in {table.table for each in stages for table in each.manifest.tables}, "other tables continue"
 
 
 @pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
