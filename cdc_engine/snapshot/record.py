@@ -21,6 +21,7 @@ from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position, order_key
 from sluice.cdc_engine.position import file_number as number_of
+from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
@@ -294,29 +295,19 @@ def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
     return record.began_at is not None and cursor.epoch == record.began_at.epoch
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SnapshotProgress:
-    """The progress of a snapshot. `percent` and `seconds_left` are estimates from the server's estimate of rows; None if unknown."""
+def progress_record(made: ReadProgress) -> dict[str, Any]:
+    """Returns what a program is told about the progress of a snapshot."""
+    return {
+        "rows": made.done,
+        "rows_expected": made.expected,
+        "rows_per_second": round(made.per_second, 1),
+        "percent": None if made.percent is None else round(made.percent, 1),
+        "seconds_left": None if made.seconds_left is None else round(made.seconds_left, 1),
+    }
 
-    rows: int
-    rows_expected: int
-    rows_per_second: float
-    percent: float | None
-    seconds_left: float | None
 
-
-def progress(record: SnapshotRecord, now: float) -> SnapshotProgress:
-    """Returns the progress of the reading."""
-    until = record.read_at or now
-    seconds = max(until - record.reading_at, 1e-3) if record.reading_at else 0.0
-    rate = record.rows / seconds if seconds else 0.0
-    if record.state in {SnapshotState.READ, SnapshotState.PUBLISHED}:
-        return SnapshotProgress(
-            rows=record.rows, rows_expected=record.rows, rows_per_second=rate, percent=100.0, seconds_left=0.0
-        )
-    expected = max(record.rows_expected, record.rows)
-    percent = min(99.0, 100.0 * record.rows / expected) if expected and record.reading_at else None
-    left = (expected - record.rows) / rate if rate and percent is not None else None
-    return SnapshotProgress(
-        rows=record.rows, rows_expected=expected, rows_per_second=rate, percent=percent, seconds_left=left
-    )
+def progress(record: SnapshotRecord, now: float) -> ReadProgress:
+    """Returns the progress of the reading, in rows. What is expected is the server's estimate."""
+    seconds = max((record.read_at or now) - record.reading_at, 1e-3) if record.reading_at else 0.0
+    complete = record.state in {SnapshotState.READ, SnapshotState.PUBLISHED}
+    return measured(record.rows, record.rows_expected, seconds, complete=complete)

@@ -15,31 +15,31 @@ from rich.text import Text
 from sluice.cdc_engine.acts import snapshot as acts
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ActRefusedError
-from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
+from sluice.cdc_engine.progress import ROWS, duration
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress, progress_record
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.states import EngineState, SnapshotState
 from sluice.cdc_engine.status_file import engine_status
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from sluice.console.acts.schema import directory_of
-from sluice.console.acts.snapshot_bars import SnapshotBars, duration
+from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
 
 
-def chosen(config: SluiceConfig, destination: str, tables: str) -> list[str]:
-    """Returns the tables named, comma-separated, or all captured ones if none is named. Raises ActRefusedError for other tables."""
+def chosen(config: SluiceConfig, destination: str, tables: Sequence[str]) -> list[str]:
+    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for other tables."""
     known = acts.captured(directory_of(config, destination) / TABLES_FILE)
-    named = [name.strip() for name in tables.split(",") if name.strip()]
-    unknown = sorted(set(named) - set(known))
+    unknown = sorted(set(tables) - set(known))
     if unknown:
         raise ActRefusedError(
             f"{destination} does not capture {', '.join(unknown)}; it captures {', '.join(known) or 'nothing yet'}"
         )
     if not known:
         raise ActRefusedError(f"{destination} does not know its tables yet: `sluice up` starts it, then try again")
-    return named or list(known)
+    return list(tables or known)
 
 
 def is_lost(config: SluiceConfig, destination: str) -> bool:
@@ -47,7 +47,7 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
     return engine_status(directory_of(config, destination)).get("state") == EngineState.POSITION_LOST
 
 
-def require_all(destination: str, tables: str, where: str) -> None:
+def require_all(destination: str, tables: Sequence[str], where: str) -> None:
     """Raises ActRefusedError if a request for a destination whose position is lost names tables or a condition."""
     if tables or where:
         raise ActRefusedError(
@@ -78,17 +78,13 @@ class ShownSnapshot:
 
     def to_json(self, now: float) -> dict[str, Any]:
         """Returns a record. Times are seconds since 1970, 0 if not reached yet."""
-        made, record = progress(self.record, now), self.record
+        record = self.record
         return {
             "destination": self.destination,
             "table": record.name,
             "state": record.state,
             "paused": record.paused,
-            "rows": made.rows,
-            "rows_expected": made.rows_expected,
-            "rows_per_second": round(made.rows_per_second, 1),
-            "percent": None if made.percent is None else round(made.percent, 1),
-            "seconds_left": None if made.seconds_left is None else round(made.seconds_left, 1),
+            **progress_record(progress(record, now)),
             "chunks": record.chunks,
             "size_bytes": record.size_bytes,
             "restarts": record.restarts,
@@ -137,24 +133,29 @@ def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
             each.destination,
             record.name,
             Text(state, COLORS.get(record.state, "")),
-            f"{made.rows}",
-            f"{made.rows_expected or ''}",
+            f"{made.done}",
+            f"{made.expected or ''}",
             "" if made.percent is None else f"{made.percent:.0f} %",
-            f"{made.rows_per_second:.0f}" if record.reading_at else "",
+            f"{made.per_second:.0f}" if record.reading_at else "",
             "" if made.seconds_left is None or not record.is_open else duration(made.seconds_left),
             each.says,
         )
     return table
 
 
+def described(record: SnapshotRecord, waits: str = "") -> str:
+    """Returns the description of a snapshot's bar. `waits`: what the snapshot waits for."""
+    return f"{record.name} {record.state}{': ' + waits if waits else ''}"
+
+
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
     """Shows a bar per table until no snapshot is open; returns 1 if one failed. Ctrl-C ends the display, not the snapshot."""
-    with SnapshotBars(screen) as bars:
+    with ProgressBars(screen, ROWS) as bars:
         while True:
             states = []
             for each in snapshots(config, destination):
                 states.append(each.record.state)
-                bars.show(each.record, each.waits)
+                bars.show(each.record.name, progress(each.record, time.time()), described(each.record, each.waits))
             if not any(state.is_open and state != SnapshotState.FAILED for state in states):
                 return 1 if SnapshotState.FAILED in states else 0
             pause(LOOK_SECONDS)

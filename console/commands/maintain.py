@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sluice.console.commands.options import config_now, errors, screen
+from sluice.console.commands.options import config_now, errors, named, screen
 
 
 def maintain(  # noqa: PLR0917  one argument an option
@@ -40,7 +40,7 @@ def maintain(  # noqa: PLR0917  one argument an option
     require_destination(config, destination)
     request = MaintainRequest(
         destination=destination,
-        tables=tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip())),
+        tables=named(tables),
         optimize=optimize or not vacuum,
         force=optimize,
         vacuum=vacuum,

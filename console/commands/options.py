@@ -20,6 +20,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a progr
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Name each thing that is otherwise only counted.")]
 
 
+def named(tables: str) -> tuple[str, ...]:
+    """Returns the names of an option with names separated by commas."""
+    return tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
+
+
 def config_now(directory: Path | None = None) -> SluiceConfig:
     """Returns conf/ as the engines of this host use it. An invalid file counts with its previous content, and causes a line on stderr.
     Raises ConfigurationError.

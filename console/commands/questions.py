@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, errors, screen
+from sluice.console.commands.options import JsonOption, config_now, errors, named, screen
 
 
 def sql(
@@ -65,8 +65,7 @@ def equal(  # noqa: PLR0917  one argument an option
     from sluice.console.lake.equal import compare, extent_of, render  # noqa: PLC0415
 
     extent = extent_of(sample, full=full, since_last=since_last, settle_seconds=settle_seconds)
-    names = [name.strip() for name in tables.split(",") if name.strip()]
-    results = list(compare(config_now(), destination, names, extent, None if as_json else _progress))
+    results = list(compare(config_now(), destination, named(tables), extent, None if as_json else _progress))
     screen.print_json(json.dumps([each.to_json() for each in results])) if as_json else screen.print(render(results))
     raise typer.Exit(0 if all(each.equal for each in results) else 1)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.console.commands.options import config_now, errors, screen
+from sluice.console.commands.options import config_now, errors, named, screen
 
 
 def backfill(  # noqa: PLR0917  one argument an option
@@ -47,9 +47,9 @@ def backfill(  # noqa: PLR0917  one argument an option
         raise typer.BadParameter("name --from TIME, or --run ID without --to.")
     config = config_now()
     wanted = (
-        act.backfill_asked_by_run(config, destination, run, tables)
+        act.backfill_asked_by_run(config, destination, run, named(tables))
         if run
-        else act.backfill_asked(from_word, to_word, tables)
+        else act.backfill_asked(from_word, to_word, named(tables))
     )
     if only_plan:
         made = act.backfill_plan(config, destination, wanted)
@@ -82,8 +82,8 @@ def repair(  # noqa: PLR0917  one argument an option
     from sluice.orchestration.run.rows.repair import Repaired  # noqa: PLC0415
     from sluice.orchestration.run.rows.request import RepairRequest  # noqa: PLC0415
 
-    names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
-    config, request = config_now(), RepairRequest(destination=destination, tables=names, settle_seconds=settle_seconds)
+    config, names = config_now(), named(tables)
+    request = RepairRequest(destination=destination, tables=names, settle_seconds=settle_seconds)
     planned = act.repair_plan(config, request)
     ready = [each for each in planned if not each.refused]
     if only_plan or not ready:
@@ -96,14 +96,10 @@ def repair(  # noqa: PLR0917  one argument an option
         question = f"read {keys} keys of {len(ready)} tables again from the source?"
         if not yes and not typer.confirm(question, err=as_json):
             raise typer.Exit(1)
-        done = act.repair(config, request, planned, _say)
+        done = act.repair(config, request, planned, errors)
         all_right, lines = done.all_right, [act.repair_outcome(done)]
     _show(done.to_json() if as_json else lines)
     raise typer.Exit(0 if all_right else 1)
-
-
-def _say(sentence: str) -> None:
-    errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show(made: dict[str, Any] | list[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, screen
+from sluice.console.commands.options import JsonOption, config_now, named, screen
 
 snapshot_app = typer.Typer(
     name="snapshot", help="Read the existing rows of tables into the lake.", no_args_is_help=True
@@ -31,14 +31,16 @@ def start(
 
     config = config_now()
     if snapshot.is_lost(config, destination):
-        snapshot.require_all(destination, tables, where)
+        snapshot.require_all(destination, named(tables), where)
         acts.start_where_lost(snapshot.folder(config, destination))
         screen.print(
             f"{destination}: the engine begins where the source is now, and the rows of all its tables are read",
             markup=False,
         )
         raise typer.Exit(snapshot.follow(config, destination, screen) if follow else 0)
-    records = acts.start(snapshot.folder(config, destination), snapshot.chosen(config, destination, tables), where)
+    records = acts.start(
+        snapshot.folder(config, destination), snapshot.chosen(config, destination, named(tables)), where
+    )
     for record in records:
         screen.print(f"{record.name}: the next run reads its rows; changes are buffered until then", markup=False)
     if follow:

@@ -15,10 +15,12 @@ from typing import Any
 from rich.console import Console
 
 from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.progress import ROWS, duration, figures
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
-from sluice.console.acts.snapshot_bars import SnapshotBars, duration, figures
+from sluice.console.acts.snapshot import described
+from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 0.25
 WAIT_SECONDS_MAX = 600.0  # After this time the view of all tables, with the engine's state, is more useful.
@@ -63,8 +65,13 @@ class RowsBefore:
         self.__exit__()
 
     def _watch(self) -> None:
-        with SnapshotBars(self._screen) if self._screen.is_terminal else contextlib.nullcontext() as bars:
-            record = self._follow(bars.show if bars else self._lines())
+        with ProgressBars(self._screen, ROWS) if self._screen.is_terminal else contextlib.nullcontext() as bars:
+
+            def show(record: SnapshotRecord) -> None:
+                if bars is not None:
+                    bars.show(record.name, progress(record, time.time()), described(record))
+
+            record = self._follow(show if bars else self._lines())
         if record is not None:
             self._say(_end(record, self._where))
 
@@ -85,7 +92,7 @@ class RowsBefore:
             nonlocal said
             if record.is_open and record.reading_at and time.monotonic() - said >= SAY_SECONDS:
                 said = time.monotonic()
-                self._say(f"  {record.name} is {record.state}: {figures(record)}")
+                self._say(f"  {record.name} is {record.state}: {figures(progress(record, time.time()), ROWS)}")
 
         return line
 

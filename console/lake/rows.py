@@ -4,21 +4,24 @@ are in `cdc_engine.instance.rows` and `orchestration.run.rows`.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.rows.plan import Plan, make_plan
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
+from sluice.cdc_engine.progress import BINLOG, ReadProgress
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from sluice.cdc_engine.time_text import time_us
 from sluice.console.lake.history import captured_table, history_of
 from sluice.console.lake.operation import ports_of_command, results
+from sluice.console.lake.progress_bars import ProgressBars
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
@@ -30,26 +33,26 @@ from sluice.spark_jobs.tables.commit_record import CommittedInterval
 MIB = 1 << 20
 
 
-def backfill_asked(from_word: str, to_word: str, tables: str) -> RequestedInterval:
+def backfill_asked(from_word: str, to_word: str, tables: tuple[str, ...]) -> RequestedInterval:
     """Returns the requested backfill. Raises ConfigurationError for an invalid time."""
     now_us = time.time_ns() // 1000
-    names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
     return RequestedInterval(
-        from_us=time_us(from_word, now_us), to_us=time_us(to_word, now_us) if to_word else None, tables=names
+        from_us=time_us(from_word, now_us), to_us=time_us(to_word, now_us) if to_word else None, tables=tables
     )
 
 
-def backfill_asked_by_run(config: SluiceConfig, destination: str, run: str, tables: str) -> RequestedInterval:
+def backfill_asked_by_run(
+    config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...]
+) -> RequestedInterval:
     """Returns the interval that a Dagster run merged, from the logs of the tables. Raises ConfigurationError, SetupError."""
     require_destination(config, destination)
-    named = backfill_asked("-1s", "", tables).tables
-    names = named or tuple(each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE))
+    names = tables or tuple(each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE))
     histories = dict[str, list[CommittedInterval]]()
     for name in names:
         try:
             histories[name] = history_of(captured_table(config, name, destination))
         except SetupError:  # nothing was merged into the table yet
-            if named:
+            if tables:
                 raise
     return interval_of_run(histories, run)
 
@@ -110,21 +113,23 @@ def backfill(config: SluiceConfig, destination: str, wanted: RequestedInterval, 
     request = BackfillRequest(
         destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables, into=into
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-    with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
-        reading = bar.add_task("reading", total=None)
+    with _bars(to) as progress, ports_of_command() as ports:
+        listener = RowsListener(say=_sayer(to), progress=progress)
+        return run_backfill(RowsRun(ports=ports, config=config, destination=destination, listener=listener), request)
 
-        def progress(read: int, size: int) -> None:
-            bar.update(reading, completed=read, total=size)
 
-        def say(sentence: str) -> None:
-            bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+def _sayer(to: Console) -> Callable[[str], None]:
+    return functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
 
-        with ports_of_command() as ports:
-            listener = RowsListener(say=say, progress=progress)
-            return run_backfill(
-                RowsRun(ports=ports, config=config, destination=destination, listener=listener), request
-            )
+
+@contextlib.contextmanager
+def _bars(to: Console) -> Iterator[Callable[[ReadProgress], None]]:
+    """Yields a function that shows progress on a terminal, and nothing elsewhere."""
+    if not to.is_terminal:
+        yield lambda _: None
+        return
+    with ProgressBars(to, BINLOG, transient=True) as bars:
+        yield functools.partial(bars.show, "reading")
 
 
 def backfill_outcome(done: Done) -> Table:
@@ -151,12 +156,10 @@ def repair_rows(planned: Sequence[TableRepair]) -> Table:
     return shown
 
 
-def repair(
-    config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], say: Callable[[str], None]
-) -> Repaired:
-    """Runs the repair. Raises SluiceError, or SetupError if a table could not be merged."""
-    with ports_of_command() as ports:
-        listener = RowsListener(say=say)
+def repair(config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], to: Console) -> Repaired:
+    """Runs the repair and prints its progress on `to`. Raises SluiceError, or SetupError if a table could not be merged."""
+    with _bars(to) as progress, ports_of_command() as ports:
+        listener = RowsListener(say=_sayer(to), progress=progress)
         run = RowsRun(ports=ports, config=config, destination=request.destination, listener=listener)
         return run_repair(run, request, planned)
 

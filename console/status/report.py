@@ -22,7 +22,7 @@ from sluice.cdc_engine.destination_files import LakeTables, lease_holder, ledger
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.instance.health import NO_TICK
 from sluice.cdc_engine.keeping import orders
-from sluice.cdc_engine.snapshot.record import progress
+from sluice.cdc_engine.snapshot.record import progress, progress_record
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, ended, engine_way_out, way_out
 from sluice.cdc_engine.status_file import engine_status
@@ -188,7 +188,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
             "reason": each.reason,
             "lake_is_older": each.lake_is_older if each.name in in_lake else "",
             "still_seconds": still.get(each.name, 0.0),
-            **dataclasses.asdict(progress(each, now)),
+            **progress_record(progress(each, now)),
         }
         for each in found
     ]

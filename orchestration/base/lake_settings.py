@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.options import resolved, without_secrets
-from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.base.ports import MergeFailedError, SparkAwayError
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
@@ -123,6 +124,19 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 def told(config: SluiceConfig, error: object) -> str:
     """Returns an error of the lake in one line. It removes the secrets of `storage_options`, which a store's error may repeat."""
     return without_secrets(str(error), config.storage_options)
+
+
+@contextlib.contextmanager
+def lake_errors(config: SluiceConfig) -> Iterator[None]:
+    """Translates errors of the lake into SparkAwayError, if no Spark answers, or MergeFailedError: a sentence without secrets."""
+    from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415  not needed by definitions
+
+    try:
+        yield
+    except SparkUnavailableError as error:
+        raise SparkAwayError(told(config, error)) from error
+    except SparkJobError as error:
+        raise MergeFailedError(told(config, error)) from error
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:

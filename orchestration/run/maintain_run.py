@@ -60,7 +60,7 @@ class Looked:
         }
 
 
-def run_maintenance(  # noqa: PLR0917  as `run_backfill`
+def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
     ports: Ports,
     config: SluiceConfig,
     request: MaintainRequest,

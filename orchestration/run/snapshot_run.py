@@ -17,14 +17,13 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.lake_settings import told
+from sluice.orchestration.base.lake_settings import lake_errors
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
-from sluice.orchestration.base.side_tables import WrittenSides
-from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
-from sluice.orchestration.checks.stopped import FlowingTables
+from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.merge_run import failure, only_writer
+from sluice.orchestration.run.table_events import TableEvents
 
 OBSERVED_SECONDS = 10.0  # The interval between two observations of one table's progress.
 # A table with this many rows takes about OBSERVED_SECONDS. Without a key it is read in one chunk.
@@ -88,8 +87,7 @@ class _SnapshotListener:
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
-        self._flowing, self._sources = FlowingTables(config, destination), SourceColumns(config, destination)
-        self._sides = WrittenSides(config, destination)
+        self._events = TableEvents(context, config, destination)
         self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
@@ -115,15 +113,9 @@ class _SnapshotListener:
 
     def amend_rest(self) -> None:
         """Adds to the newest consistent snapshot the tables that wait for it. Raises MergeFailedError, SluiceError."""
-        from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  not needed by definitions
-
-        if not self._cuts.waiting:
-            return
-        try:
-            with self.run_lock():
+        if self._cuts.waiting:
+            with lake_errors(self._config), self.run_lock():
                 self._cuts.write(self._fence)
-        except SparkJobError as error:
-            raise MergeFailedError(told(self._config, error)) from error
 
     def _amend_amid_reading(self) -> None:
         """Adds the waiting tables while a table is read for long: if the run were killed meanwhile, they would be missing until the next
@@ -144,34 +136,21 @@ class _SnapshotListener:
         materialization.
         """
         failpoints.reach(failpoints.AFTER_CHUNK)
-        key, now = delta_key(self._destination, record.name), time.time()
+        now = time.time()
         if (outcome := self._outcomes.pop(record.name, None)) is not None:
-            columns = self._sources.metadata(record.name, outcome.columns)
-            size = size_metadata(outcome.table_rows, outcome.table_bytes)
-            self._context.log_event(
-                dg.AssetMaterialization(key, metadata={**_published(record, outcome), **size, **columns})
-            )
-            self._tell_sides(record, outcome)
-            for result in self._flowing.passed(record.name):
-                self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
+            self._events.written(record.name, outcome, _published(record, outcome))
+            details = {
+                "source_rows": dg.MetadataValue.int(record.rows),
+                "start_position": dg.MetadataValue.text(str(record.began_at)),
+            }
+            self._events.sides_written(record.name, outcome, details)
+            self._events.passed(record.name)
         elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
             if record.name in self._observed or record.rows_expected >= LONG_READ_ROWS:
                 self._amend_amid_reading()
             self._observed[record.name] = now
+            key = delta_key(self._destination, record.name)
             self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
-
-    def _tell_sides(self, record: SnapshotRecord, outcome: PublishOutcome) -> None:
-        """Reports the change log and the history, which the publication has written too. An error is logged: the table is published."""
-        details = {
-            "source_rows": dg.MetadataValue.int(record.rows),
-            "start_position": dg.MetadataValue.text(str(record.began_at)),
-        }
-        try:
-            for event in self._sides.events(record.name, outcome.columns, details):
-                self._context.log_event(event)
-        except Exception as error:  # The error may be of any kind; it concerns what Dagster shows.
-            why = f"{type(error).__name__}: {error}"
-            self._context.log.warning("%s: Dagster cannot show its change log and history: %s", record.name, why)
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
@@ -183,10 +162,10 @@ def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[
         else {"snapshot_ends_about": dg.MetadataValue.timestamp(now + made.seconds_left)}
     )
     return {
-        "snapshot_rows": dg.MetadataValue.int(made.rows),
-        "snapshot_rows_expected": dg.MetadataValue.int(made.rows_expected),
+        "snapshot_rows": dg.MetadataValue.int(made.done),
+        "snapshot_rows_expected": dg.MetadataValue.int(made.expected),
         "snapshot_percent": dg.MetadataValue.float(made.percent or 0.0),
-        "snapshot_rows_per_second": dg.MetadataValue.float(made.rows_per_second),
+        "snapshot_rows_per_second": dg.MetadataValue.float(made.per_second),
         "snapshot_seconds_left": dg.MetadataValue.float(made.seconds_left or 0.0),
         "snapshot_state": dg.MetadataValue.text(str(record.state)),
         **ends,

@@ -454,7 +454,7 @@ def test_the_progress_of_a_snapshot_says_no_more_than_is_known(world: World) -> 
         state(world), state=SnapshotState.READING, reading_at=100.0, rows=50, rows_expected=200
     )
     made = progress(record, 110.0)
-    assert (made.percent, made.rows_per_second, made.seconds_left) == (25.0, 5.0, 30.0)
+    assert (made.percent, made.per_second, made.seconds_left) == (25.0, 5.0, 30.0)
     assert progress(dataclasses.replace(record, rows=300), 110.0).percent == 99.0
     assert progress(state(world), 110.0).percent is None
 

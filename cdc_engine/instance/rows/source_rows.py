@@ -9,17 +9,16 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from pathlib import Path
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ActRefusedError, TableChangedError
-from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.instance.tables.table_snapshots import SourceTables
 from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.chunks import Chunk
 from sluice.cdc_engine.snapshot.record import SourceEnd, has_come_past
-from sluice.cdc_engine.snapshot.work import SnapshotDependencies, TableReader, wait_until_shown
+from sluice.cdc_engine.snapshot.work import TableReader, wait_until_shown
 
 POLL_SECONDS = 0.2
 
@@ -44,28 +43,23 @@ class SourceRows:
 
     def __init__(self, config: SluiceConfig, destination: str, pause: Callable[[float], object] = time.sleep) -> None:
         self._directory, self._pause = config.destination_dir(destination), pause
-        callbacks = SnapshotCallbacks(
-            run_lock=nullcontext, publish=lambda _record, _table: -1, say=lambda _: None, progress=lambda _: None
-        )
-        self._dependencies: SnapshotDependencies = snapshot_dependencies(config, destination, callbacks)
+        self._tables = SourceTables(config, destination)
 
     def read(self, name: str, conditions: Iterable[str], low: Position, folder: Path) -> RowsRead:
         """Reads the rows of "database.table" that meet one of the conditions, in SQL. Raises ActRefusedError if they cannot be
         identified, or the errors of reading.
         """
-        table = self._dependencies.table(name)
+        table = self._tables.table(name)
         if table is None:
             raise ActRefusedError(f"{name} is not captured: include it in conf/, or leave it out of the repair")
         nullable = {column.name: column.nullable for column in table.columns}
-        columns = tuple(
-            (column, kind.lower(), nullable[column]) for column, kind in self._dependencies.spark_columns(table)
-        )
+        columns = tuple((column, kind.lower(), nullable[column]) for column, kind in self._tables.spark_columns(table))
         spelled = {column.lower(): column for column, _, _ in columns}
         files: list[Path] = []
         rows, began_us, high = 0, time.time_ns() // 1000, None
         for number, condition in enumerate(conditions, start=1):
             files.append(folder / f"{number:06d}.parquet")
-            with contextlib.closing(self._dependencies.reader(table, condition)) as reader:
+            with contextlib.closing(self._tables.reader(table, condition)) as reader:
                 if number == 1:
                     wait_until_shown(reader, low, self._pause)
                 else:

@@ -24,6 +24,7 @@ from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.records.location import as_location
 from sluice.cdc_engine.staging.staging import StagingResult
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
@@ -85,14 +86,14 @@ class BackfillReading:
         folder: Path,
         *,
         now_us: int,
-        progress: Callable[[int, int], None] = lambda _read, _all: None,
+        progress: Callable[[ReadProgress], None] = lambda _: None,
         find: Find = locate_interval,
         advice: rules.RefusalAdvice = rules.BACKFILL_ADVICE,
     ) -> None:
         """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
         rules.check_request(request, now_us)
         self._config, self._directory, self._request, self.folder = config, directory, request, folder
-        self._progress, self._advice = progress, advice
+        self._progress, self._advice, self._began = progress, advice, time.monotonic()
         self._ledger = read_ledger(directory)
         self.interval = find(config, self._ledger, request)
         self._schemas = schemas_of(config, history_kept(directory).look(), self.interval)
@@ -143,7 +144,7 @@ class BackfillReading:
 
     def _report(self, read_bytes: int) -> None:
         _, size_bytes = rules.files_between(self.interval.files.logs, self.interval.begin, self.interval.read_to)
-        self._progress(min(read_bytes, size_bytes), size_bytes)
+        self._progress(measured(min(read_bytes, size_bytes), size_bytes, time.monotonic() - self._began))
 
     def _refuse_another(self, ledger: Ledger) -> Position:
         """Returns the cursor of a ledger. Raises ActRefusedError if the destination's ledger or server changed since the reading began."""

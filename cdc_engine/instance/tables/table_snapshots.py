@@ -61,7 +61,7 @@ class SnapshotCallbacks:
 
 def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: SnapshotCallbacks) -> SnapshotDependencies:
     """Returns the dependencies of `work.run_all`. Opens no connection yet."""
-    tables = _Tables(config, destination)
+    tables = SourceTables(config, destination)
     given = config.destinations[destination].snapshots
     return SnapshotDependencies(
         records=SnapshotRecords(config.destination_dir(destination)),
@@ -83,7 +83,7 @@ class SnapshotDecisions:
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._records = SnapshotRecords(config.destination_dir(destination))
-        self._tables = _Tables(config, destination)
+        self._tables = SourceTables(config, destination)
 
     def open(self) -> list[SnapshotRecord]:
         """Returns the snapshots that a run can advance, now or later. Raises MetaError."""
@@ -117,8 +117,10 @@ def _decision(
         return StepDecision(SnapshotStep.READ)
 
 
-class _Tables:
-    """The captured tables of a destination, in the form in which their changes are staged."""
+class SourceTables:
+    """The captured tables of a destination, in the form in which their changes are staged, and readers of their rows. Opens no connection
+    itself.
+    """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config: DestinationConfig = config.destinations[destination]

@@ -15,8 +15,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError, PositionLostError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import time_text
-from sluice.orchestration.base.lake_settings import storage_options, target, told
-from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.base.lake_settings import lake_errors, storage_options, target
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import DestinationConfig
@@ -95,7 +94,6 @@ def run_into(
     then.
     """
     from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
-    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
 
     path, directory = place_of(config, request), config.destination_dir(request.destination)
     chosen: list[CommittedInterval] = []
@@ -103,14 +101,13 @@ def run_into(
     def find(given: DestinationConfig, ledger: Any, wanted: RequestedInterval) -> BinlogInterval:
         return _from_a_version(config, request, (given, ledger, wanted), chosen)
 
-    try:
-        now_us = time.time_ns() // 1000
+    with lake_errors(config):
         reading = BackfillReading(
             config.destinations[request.destination],
             directory,
             interval_of(request),
             folder,
-            now_us=now_us,
+            now_us=time.time_ns() // 1000,
             progress=listener.progress,
             find=find,
         )
@@ -120,8 +117,6 @@ def run_into(
             f"read from {reading.interval.begin} to {reading.read_to}, after version {base.version} of {request.tables[0]}"
         )
         return reading, _build(config, request, reading, base, (path, folder))
-    except SparkJobError as error:
-        raise MergeFailedError(told(config, error)) from error
 
 
 def _from_a_version(

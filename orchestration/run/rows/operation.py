@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.lake_settings import spark_settings, storage_options, told
-from sluice.orchestration.base.ports import MergeFailedError, SparkAwayError
+from sluice.orchestration.base.lake_settings import lake_errors, spark_settings, storage_options, told
+from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
 from sluice.orchestration.run.spark_merge import KeptRecords, settings_unread, targets_of
@@ -134,10 +134,8 @@ def _merge(
         raise MergeFailedError(told(run.config, _not_merged(operation.marks.kind, merged, failed)))
     for name, error in failed.items():
         operation.refused[name] = told(run.config, error.reason)
-    try:
+    with lake_errors(run.config):
         snapshots.write(refusal)
-    except SparkJobError as error:
-        raise MergeFailedError(told(run.config, error)) from error
     return merged
 
 
@@ -175,7 +173,7 @@ def _merge_tables(
     Raises SluiceError or MergeFailedError, with a sentence, if the cause is not one table.
     """
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415
-    from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
     from sluice.spark_jobs.rows.merge import MergedRows, merge_rows  # noqa: PLC0415
@@ -192,14 +190,11 @@ def _merge_tables(
     )
     tables = {name: MergedRows(target=each, read=rows[name]) for name, each in targets.items()}
     spark = spark_settings(config, run.destination)
-    try:
-        merge_rows(interval, tables, spark, context, on_table_done=done, on_left=left)
-    except SparkUnavailableError as error:
-        raise SparkAwayError(told(config, error)) from error
-    except MergeError as error:
-        failed |= {each.table: each for each in error.errors}
-    except SparkJobError as error:
-        raise MergeFailedError(told(config, error)) from error
+    with lake_errors(config):
+        try:
+            merge_rows(interval, tables, spark, context, on_table_done=done, on_left=left)
+        except MergeError as error:
+            failed |= {each.table: each for each in error.errors}
     return failed
 
 

@@ -201,6 +201,7 @@ class _Repair:
             RequestedInterval(from_us=0, tables=tuple(self._scopes), all_or_none=False),
             folder,
             now_us=time.time_ns() // 1000,
+            progress=run.listener.progress,
             find=from_the_lake,
             advice=REPAIR_ADVICE,
         )

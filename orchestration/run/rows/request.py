@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sluice.batch_manifest.table_report import TableReport
+from sluice.cdc_engine.progress import ReadProgress
 from sluice.cdc_engine.time_text import time_text
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ class RepairRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsListener:
-    """The callbacks of an operation on rows. `done`: called when a table has its commit. `progress`: gets the bytes of the binlog that
-    were read, and in total. `checked`: called when a table was compared again.
+    """The callbacks of an operation on rows. `done`: called when a table has its commit. `progress`: gets how
+    much of the binlog is read, in bytes. `checked`: called when a table was compared again.
     """
 
     say: Callable[[str], None]
     done: Callable[[TableReport], None] = lambda _: None
-    progress: Callable[[int, int], None] = lambda _read, _all: None
+    progress: Callable[[ReadProgress], None] = lambda _: None
     checked: Callable[[TableResult], None] = lambda _: None
 
     def merged(self, report: TableReport) -> None:

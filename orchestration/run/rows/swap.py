@@ -12,7 +12,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.orchestration.base.lake_settings import storage_options, target, told
+from sluice.orchestration.base.lake_settings import lake_errors, storage_options, target
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.merge_run import only_writer
 from sluice.orchestration.run.spark_merge import KeptRecords
@@ -67,7 +67,6 @@ def run_swap(
     safe to repeat.
     """
     from sluice.spark_jobs.backfill.swap import swap  # noqa: PLC0415
-    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
     with only_writer(ports, config, request.destination, say) as refusal:
@@ -76,15 +75,12 @@ def run_swap(
         if plan.refused:
             raise MergeFailedError(f"{request.table}: {plan.refused}")
         records = KeptRecords(LakeTables(config.destination_dir(request.destination)))
-        try:
+        with lake_errors(config):
             return swap(table, owner, rebuilt, records, Fence(refusal), run=run)
-        except SparkJobError as error:
-            raise MergeFailedError(told(config, error)) from error
 
 
 def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner, PastTable]:
     from sluice.spark_jobs.backfill.swap import read_rebuilt  # noqa: PLC0415
-    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
     from sluice.spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
     from sluice.spark_jobs.table_owner import Owner  # noqa: PLC0415
     from sluice.spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
@@ -96,11 +92,9 @@ def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner
         request.table, target(config, request.destination, request.table).path, app_id_of(owner), options
     )
     database, _, name = request.rebuilt.partition(".")
-    try:
+    with lake_errors(config):
         table.refresh()
         return table, owner, read_rebuilt(config.table_path(request.destination, database, name), options)
-    except SparkJobError as error:
-        raise MergeFailedError(told(config, error)) from error
 
 
 def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: Owner, rebuilt: PastTable) -> SwapPlan:

@@ -9,20 +9,22 @@ from pathlib import Path
 from rich.console import Console
 
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, wanted
+from sluice.cdc_engine.progress import BINLOG, ROWS, figures, measured
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.console.acts.snapshot_bars import SnapshotBars, figures
+from sluice.console.acts.snapshot import described
 from sluice.console.demo.rows_before import RowsBefore
+from sluice.console.lake.progress_bars import ProgressBars
 from tests.waiting import wait_for
 
-NAME, ROWS = "shop.visits", 2_000_000
+NAME, COUNT = "shop.visits", 2_000_000
 PLACE = Position(epoch=1, file="binlog.000001", offset=4)
 
 
 def reading(records: SnapshotRecords, rows: int) -> SnapshotRecord:
     """So many rows were read in ten seconds."""
     begun = wanted(NAME, PLACE, 0.0).began(
-        PLACE, version="v", key=("id",), columns=(), rows_expected=ROWS, now=time.time() - 10
+        PLACE, version="v", key=("id",), columns=(), rows_expected=COUNT, now=time.time() - 10
     )
     record = begun.with_chunks(3, rows, 4711)
     records.begin(wanted(NAME, PLACE, 0.0))
@@ -32,8 +34,9 @@ def reading(records: SnapshotRecords, rows: int) -> SnapshotRecord:
 def test_a_snapshot_is_a_bar_with_rows_percent_rate_and_time_left(tmp_path: Path) -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=160)
     record = reading(SnapshotRecords(tmp_path), 500_000)
-    with SnapshotBars(screen) as bars:
-        bars.show(record, "the stream has to come further")
+    with ProgressBars(screen, ROWS) as bars:
+        made = progress(record, time.time())
+        bars.show(record.name, made, described(record, "the stream has to come further"))
         screen.print("a line above")
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     for words in (
@@ -50,7 +53,7 @@ def test_a_snapshot_is_a_bar_with_rows_percent_rate_and_time_left(tmp_path: Path
 def test_the_demo_says_how_a_snapshot_ended_though_it_was_over_before_the_first_picture(tmp_path: Path) -> None:
     screen, records = Console(file=io.StringIO(), force_terminal=False, width=300), SnapshotRecords(tmp_path)
     with RowsBefore(records, NAME, screen, "Its page: http://here") as before:
-        record = reading(records, ROWS)
+        record = reading(records, COUNT)
         wait_for("a line is said", lambda: "is READING: 2,000,000" in screen.file.getvalue(), 30)  # type: ignore[attr-defined]
         read = record.finished(SourceEnd(file="binlog.000001", offset=9), record.reading_at + 8)
         records.update(NAME, lambda _: read.published(5, read.read_at + 1))
@@ -74,4 +77,9 @@ def test_the_demo_says_why_a_snapshot_failed(tmp_path: Path) -> None:
     with RowsBefore(records, NAME, screen, "") as before:
         before.wait(lambda: None)
     assert "shop.visits is FAILED: no such column" in screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "7 of some 2,000,000 rows" in figures(record)
+    assert "7 of some 2,000,000 rows" in figures(progress(record, time.time()), ROWS)
+
+
+def test_the_binlog_that_a_backfill_reads_is_counted_in_mib() -> None:
+    assert figures(measured(3 << 20, 12 << 20, 3.0), BINLOG) == "3 of some 12 MiB, 25 %, 1 MiB/s, 9 s left"
+    assert figures(measured(3 << 20, 12 << 20, 3.0, complete=True), BINLOG) == "3 MiB, 100 %, 1 MiB/s"

@@ -1,0 +1,57 @@
+"""Computes and describes the progress of reading for an operation on rows: rows of a snapshot, or bytes of the binlog. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unit:
+    """What is counted: its name, and how many make one of it in a text."""
+
+    name: str
+    size: int = 1
+
+
+ROWS, BINLOG = Unit(name="rows"), Unit(name="MiB", size=1 << 20)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadProgress:
+    """How much is read. `expected`: in total, as far as that is known; 0 if not. `percent`, `seconds_left`: estimates, None if unknown."""
+
+    done: int
+    expected: int
+    per_second: float
+    percent: float | None
+    seconds_left: float | None
+
+
+def measured(done: int, expected: int, seconds: float, *, complete: bool = False) -> ReadProgress:
+    """Returns the progress after so many seconds of reading; 0 seconds if it has not begun. `complete`: everything is read."""
+    rate = done / max(seconds, 1e-3) if seconds else 0.0
+    if complete:
+        return ReadProgress(done=done, expected=done, per_second=rate, percent=100.0, seconds_left=0.0)
+    expected = max(expected, done)
+    percent = min(99.0, 100.0 * done / expected) if expected and seconds else None
+    left = (expected - done) / rate if rate and percent is not None else None
+    return ReadProgress(done=done, expected=expected, per_second=rate, percent=percent, seconds_left=left)
+
+
+def figures(made: ReadProgress, unit: Unit) -> str:
+    """Returns the progress in words."""
+    of = f" of some {made.expected / unit.size:,.0f}" if made.percent is not None and made.percent < 100 else ""
+    parts = [f"{made.done / unit.size:,.0f}{of} {unit.name}", f"{made.per_second / unit.size:,.0f} {unit.name}/s"]
+    if made.percent is not None:
+        parts.insert(1, f"{made.percent:.0f} %")
+    if made.seconds_left:
+        parts.append(f"{duration(made.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in words."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,49 @@
+"""Shows the reading for operations on rows as bars on a terminal: how much, percent, rate, time left. Snapshots, backfills, repairs and the
+demo use it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.text import Text
+
+from sluice.cdc_engine.progress import ReadProgress, Unit, figures
+
+
+class ProgressBars:
+    """Shows one bar per name between `__enter__` and `__exit__`. Other output appears above the bars. `transient`: they are removed at the
+    end.
+    """
+
+    def __init__(self, screen: Console, unit: Unit, *, transient: bool = False) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(24), _Figures())
+        self._shown = Progress(*columns, console=screen, refresh_per_second=4, transient=transient)
+        self._unit = unit
+        self._bars: dict[str, TaskID] = {}
+
+    def __enter__(self) -> ProgressBars:
+        self._shown.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._shown.stop()
+
+    def show(self, name: str, made: ReadProgress, description: str = "") -> None:
+        """Updates the bar of a name. `description`: what it shows; default: the name. Its figures appear once reading has begun."""
+        if name not in self._bars:
+            self._bars[name] = self._shown.add_task(name, total=None)
+        self._shown.update(
+            self._bars[name],
+            completed=made.done,
+            total=made.expected or None,
+            description=description or name,
+            told=figures(made, self._unit) if made.percent is not None or made.done else "",
+        )
+
+
+class _Figures(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(str(task.fields.get("told", "")), "cyan")

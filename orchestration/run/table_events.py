@@ -1,0 +1,68 @@
+"""Reports tables that a run has written outside the stream to Dagster. Runs of snapshots, backfills and repairs use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import dagster as dg
+
+from sluice.orchestration.base.side_tables import HISTORY, LOG, WrittenSides
+from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from sluice.orchestration.checks.stopped import FlowingTables
+
+if TYPE_CHECKING:
+    from sluice.cdc_engine.config import SluiceConfig
+
+
+class WrittenTable(Protocol):
+    """What a commit left of a table: columns (name, type), and its size as far as its log contains it."""
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def table_rows(self) -> int | None: ...
+    @property
+    def table_bytes(self) -> int | None: ...
+
+
+class TableEvents:
+    """The events of one run about tables of a destination."""
+
+    def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str) -> None:
+        self._context, self._destination = context, destination
+        self._flowing, self._sources = FlowingTables(config, destination), SourceColumns(config, destination)
+        self._sides = WrittenSides(config, destination)
+
+    def written(
+        self,
+        name: str,
+        table: WrittenTable,
+        metadata: Mapping[str, dg.MetadataValue[Any]],
+        description: str | None = None,
+    ) -> None:
+        """Reports that a "database.table" has its commit."""
+        size = size_metadata(table.table_rows, table.table_bytes)
+        whole = {**metadata, **size, **self._sources.metadata(name, table.columns)}
+        key = delta_key(self._destination, name)
+        self._context.log_event(dg.AssetMaterialization(key, description=description, metadata=whole))
+
+    def sides_written(
+        self,
+        name: str,
+        table: WrittenTable,
+        metadata: Mapping[str, dg.MetadataValue[Any]],
+        kinds: Sequence[str] = (LOG, HISTORY),
+    ) -> None:
+        """Reports the change log and the history of a table that this has written too. An error is logged: the table itself is right."""
+        try:
+            for event in self._sides.events(name, table.columns, metadata, kinds):
+                self._context.log_event(event)
+        except Exception as error:  # The error may be of any kind; it concerns what Dagster shows.
+            why = f"{type(error).__name__}: {error}"
+            self._context.log.warning("%s: Dagster cannot show its change log and history: %s", name, why)
+
+    def passed(self, name: str) -> None:
+        """Reports the checks that a table passes because it has its commit."""
+        for result in self._flowing.passed(name):
+            self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
