@@ -18,7 +18,7 @@ from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.instance.engine.kept_state import history_kept
 from sluice.cdc_engine.instance.rows import rules
-from sluice.cdc_engine.instance.rows.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
+from sluice.cdc_engine.instance.rows.interval import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
 from sluice.cdc_engine.instance.rows.reading import IntervalReader
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.meta.ledger import Ledger

@@ -19,7 +19,7 @@ from sluice.orchestration.base.lake_settings import lake_errors, storage_options
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import DestinationConfig
-    from sluice.cdc_engine.instance.rows.plan import BinlogInterval
+    from sluice.cdc_engine.instance.rows.interval import BinlogInterval
     from sluice.cdc_engine.instance.rows.rules import RequestedInterval
     from sluice.cdc_engine.instance.rows.work import BackfillReading
     from sluice.orchestration.run.rows.request import BackfillRequest, RowsListener
@@ -123,7 +123,7 @@ def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the requested interval, but beginning at the end position of the base version."""
-    from sluice.cdc_engine.instance.rows.plan import is_followed, locate_interval  # noqa: PLC0415
+    from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
     interval, ledger, directory = locate_interval(*arguments), arguments[1], config.destination_dir(request.destination)

@@ -190,7 +190,7 @@ class _Repair:
 
     def read(self, folder: Path) -> BackfillReading | None:
         """Reads the rows of the keys that differ, then the stream's changes since the lake's position."""
-        from sluice.cdc_engine.instance.rows.plan import from_the_lake  # noqa: PLC0415
+        from sluice.cdc_engine.instance.rows.interval import from_the_lake  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.rules import REPAIR_ADVICE, RequestedInterval  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415
 

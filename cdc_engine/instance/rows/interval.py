@@ -1,0 +1,146 @@
+"""Chooses the interval of the binlog that an operation on rows reads, the schemas that decode it, and its tables, with
+the facts that `rules` needs. `plan` and `work` use it.
+
+A backfill reads from a time up to the source's end. A repair reads from the lake's position up to there."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.rows import rules
+from sluice.cdc_engine.instance.rows.reading import binlog_files
+from sluice.cdc_engine.instance.rows.rules import RequestedInterval, TableFacts
+from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas
+from sluice.cdc_engine.instance.tables.value_policies import keys_of
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.time_search import choice_at
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.staging.staging import StagingResult
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BinlogInterval:
+    """The interval in the source's binlog: after `begin`, up to and including `end`. `read_to`: the binlog's end. `files`: the source's
+    binlog files.
+    """
+
+    begin: Position
+    end: Position
+    read_to: Position
+    cursor: Position
+    files: BinlogFiles
+
+
+def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
+    """Finds the interval in the source's binlog. Raises what `make_plan` raises."""
+    files = binlog_files(config)
+    facts = files.facts
+    cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
+    begin = choice_at(files, request.from_us)
+    read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
+    end = read_to if request.to_us is None else choice_at(files, request.to_us)
+    places = [_position(each, cursor.epoch, facts.server_uuid) for each in (begin, end, read_to)]
+    return BinlogInterval(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, files=files)
+
+
+def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
+    """Returns the interval that starts at the ledger's cursor: the lake has everything before it, and the server shows it. Raises
+    ActRefusedError, SourceConnectionError.
+    """
+    files = binlog_files(config)
+    facts = files.facts
+    cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
+    end = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
+    place = _position(end, cursor.epoch, facts.server_uuid)
+    return BinlogInterval(begin=cursor, end=place, read_to=place, cursor=cursor, files=files)
+
+
+def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
+    return Position(
+        epoch=epoch, file=choice.file, offset=choice.offset, gtid_set=choice.executed, server_uuid=server_uuid
+    )
+
+
+def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
+    """Returns whether the lake has all changes of "database.table" up to the cursor: it is not stopped, and no snapshot of it is open."""
+    record = SnapshotRecords(directory).get(name)
+    return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
+
+
+def schemas_of(config: DestinationConfig, records: Sequence[HistoryRecord], place: BinlogInterval) -> IntervalSchemas:
+    """Returns the schemas that decode the interval's rows."""
+    captured = TableFilter(config.include, config.exclude).keeps
+    return IntervalSchemas(records, place.cursor, place.begin, captured)
+
+
+def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
+    """Returns the requested tables, including stopped ones. Raises ConfigurationError for one that is not captured."""
+    stopped = {each.name for each in ledger.stopped_tables}
+    return rules.chosen(request, sorted(stopped | schemas.versions().keys()))
+
+
+def facts_of(
+    names: Sequence[str],
+    config: DestinationConfig,
+    directory: Path,
+    schemas: IntervalSchemas,
+    staged: Sequence[StagingResult],
+) -> tuple[TableFacts, ...]:
+    """Returns the facts for `rules.refusal`. Intervals must have been staged before. Raises MetaError."""
+    ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
+    snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
+    stops = {each.name: str(each.state) for each in ledger.stopped_tables}
+    unread = {each.name: each.reason for batch in staged for each in batch.stopped}
+    partial = {each.name for batch in staged for each in batch.manifest.tables if any(s.partial for s in each.changes)}
+    bad = frozenset[str]().union(*(_with_bad_values(batch) for batch in staged))
+
+    def facts(name: str) -> TableFacts:
+        return TableFacts(
+            name=name,
+            key=keys.get(name) or (versions[name].key if name in versions else ()),
+            known=name in versions,
+            stop=stops.get(name, ""),
+            snapshot=snapshots.get(name, ""),
+            follows=schemas.rows_follow(*name.split(".", 1)),
+            statements=tuple(schemas.statements.get(name, ())),
+            unread=unread.get(name, ""),
+            partial=name in partial,
+            quarantined=name in bad,
+            current_state=config.table(*name.split(".", 1)).current_state,
+        )
+
+    return tuple(_facts_or_error(facts, name) for name in names)
+
+
+def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts:
+    """Returns the facts of a table. If an error prevents that, returns facts with the error, so that only this table is refused."""
+    try:
+        return facts(name)
+    except SluiceError:
+        raise
+    except Exception as error:  # The error may be of any kind; the other tables continue.
+        logger.exception("the schema and settings of %s could not be read, so the backfill leaves it out", name)
+        return TableFacts(name=name, raised=f"{type(error).__name__}: {error}")
+
+
+def _with_bad_values(staged: StagingResult) -> frozenset[str]:
+    quarantine = staged.manifest.quarantine
+    if quarantine is None:
+        return frozenset()
+    rows = pq.read_table(staged.path / quarantine.file, columns=["database", "table"]).to_pylist()
+    return frozenset(f"{row['database']}.{row['table']}" for row in rows)
