@@ -47,6 +47,7 @@ from sluice.orchestration.base.translation import Side, shown_spec
 from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
 from sluice.orchestration.run.drain_run import DrainRun, Unreported, claim_of, drain
 from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer, take
+from sluice.orchestration.run.snapshot_run import request_snapshots
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
@@ -124,7 +125,11 @@ def delta_assets(
             FlowingTables(config, destination),
         )
         if not op.op_config:
-            resnapshot(op, config, destination, sorted(table_of[key] for key in selected))
+            # Somebody pressed "Materialize".
+            try:
+                request_snapshots(op, config, destination, sorted(table_of[key] for key in selected))
+            except SluiceError as error:
+                raise failure(error) from None
             return
         for merged in _merged(op, config, destination, ports):
             event = _event(op, destination, merged, sources)
@@ -149,28 +154,6 @@ def delta_assets(
                     _tell(op, result, drains=drains)
 
     return merge
-
-
-def resnapshot(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str]) -> None:
-    """Requests re-snapshots of tables, like `sluice snapshot start`, because somebody pressed "Materialize". Raises Failure with a
-    sentence.
-
-    The destination's snapshot job reads and publishes the rows, and reports the materialization.
-    """
-    from sluice.cdc_engine.acts.snapshot import start  # noqa: PLC0415  not needed by merges
-
-    try:
-        asked = start(config.destination_dir(destination), names)
-    except SluiceError as error:
-        raise failure(error) from None
-    for record in asked:
-        context.log.info(
-            "%s: a re-snapshot is requested (%s): a run reads its rows while the stream continues and publishes them in one "
-            "commit; `sluice snapshot status` shows the progress",
-            *(record.name, record.state),
-        )
-        told = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
-        context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=told))
 
 
 def _described(comments: Comments, table: TableVersion, sentence: str) -> str:

@@ -16,12 +16,25 @@ from sluice.cdc_engine.meta.resume_requests import ResumeKind, request, request_
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
-from sluice.cdc_engine.table_meta.history.tables_file import read_tables
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
 
 def captured(tables_file: Path) -> tuple[str, ...]:
     """Returns the "database.table" names that the engine captures, sorted. Raises MetaError."""
     return tuple(sorted(table.name for table in read_tables(tables_file)))
+
+
+def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
+    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for other tables, MetaError."""
+    known = captured(directory / TABLES_FILE)
+    unknown = sorted(set(tables) - set(known))
+    if unknown:
+        raise ActRefusedError(
+            f"{directory.name} does not capture {', '.join(unknown)}; it captures {', '.join(known) or 'nothing yet'}"
+        )
+    if not known:
+        raise ActRefusedError(f"{directory.name} does not know its tables yet: `sluice up` starts it, then try again")
+    return list(tables or known)
 
 
 def start_where_lost(directory: Path) -> None:

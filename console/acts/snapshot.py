@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cdc_engine.acts import snapshot as acts
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.progress import ROWS, duration
@@ -21,25 +19,11 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.states import EngineState, SnapshotState
 from sluice.cdc_engine.status_file import engine_status
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from sluice.console.acts.schema import directory_of
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 1.0
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
-
-
-def chosen(config: SluiceConfig, destination: str, tables: Sequence[str]) -> list[str]:
-    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for other tables."""
-    known = acts.captured(directory_of(config, destination) / TABLES_FILE)
-    unknown = sorted(set(tables) - set(known))
-    if unknown:
-        raise ActRefusedError(
-            f"{destination} does not capture {', '.join(unknown)}; it captures {', '.join(known) or 'nothing yet'}"
-        )
-    if not known:
-        raise ActRefusedError(f"{destination} does not know its tables yet: `sluice up` starts it, then try again")
-    return list(tables or known)
 
 
 def is_lost(config: SluiceConfig, destination: str) -> bool:
@@ -159,8 +143,3 @@ def follow(config: SluiceConfig, destination: str, screen: Console, pause: Calla
             if not any(state.is_open and state != SnapshotState.FAILED for state in states):
                 return 1 if SnapshotState.FAILED in states else 0
             pause(LOOK_SECONDS)
-
-
-def folder(config: SluiceConfig, destination: str) -> Path:
-    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not contain it."""
-    return directory_of(config, destination)

@@ -28,19 +28,19 @@ def start(
     """Snapshot tables while the stream continues. A table that stopped is re-snapshotted and continues."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts import snapshot  # noqa: PLC0415
+    from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
     config = config_now()
     if snapshot.is_lost(config, destination):
         snapshot.require_all(destination, named(tables), where)
-        acts.start_where_lost(snapshot.folder(config, destination))
+        acts.start_where_lost(directory_of(config, destination))
         screen.print(
             f"{destination}: the engine begins where the source is now, and the rows of all its tables are read",
             markup=False,
         )
         raise typer.Exit(snapshot.follow(config, destination, screen) if follow else 0)
-    records = acts.start(
-        snapshot.folder(config, destination), snapshot.chosen(config, destination, named(tables)), where
-    )
+    directory = directory_of(config, destination)
+    records = acts.start(directory, acts.chosen(directory, named(tables)), where)
     for record in records:
         screen.print(f"{record.name}: the next run reads its rows; changes are buffered until then", markup=False)
     if follow:
@@ -73,9 +73,9 @@ def status(
 def pause(destination: str, table: Name) -> None:
     """Pause a snapshot: read no more chunks. Changes of the table stay buffered."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from sluice.console.acts import snapshot  # noqa: PLC0415
+    from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
-    record = acts.pause(snapshot.folder(config_now(), destination), table)
+    record = acts.pause(directory_of(config_now(), destination), table)
     screen.print(f"{table}: paused after {record.rows} rows; `sluice snapshot resume` continues it", markup=False)
 
 
@@ -83,9 +83,9 @@ def pause(destination: str, table: Name) -> None:
 def resume(destination: str, table: Name) -> None:
     """Continue a paused snapshot, or start a failed one again."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from sluice.console.acts import snapshot  # noqa: PLC0415
+    from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
-    record = acts.go_on(snapshot.folder(config_now(), destination), table)
+    record = acts.go_on(directory_of(config_now(), destination), table)
     screen.print(f"{table}: continues after {record.rows} rows", markup=False)
 
 
@@ -93,7 +93,7 @@ def resume(destination: str, table: Name) -> None:
 def cancel(destination: str, table: Name) -> None:
     """Cancel a snapshot. The table stops at its previous position; `sluice schema resume` continues it from there."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from sluice.console.acts import snapshot  # noqa: PLC0415
+    from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
-    acts.cancel(snapshot.folder(config_now(), destination), table)
+    acts.cancel(directory_of(config_now(), destination), table)
     screen.print(f"{table}: the running engine ends its snapshot before the next batch", markup=False)

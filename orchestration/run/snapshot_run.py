@@ -6,7 +6,7 @@ It runs in parallel with merges. It holds the run lock only briefly, when a snap
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -80,6 +80,26 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
         snapshot()
 
     return job
+
+
+def request_snapshots(
+    context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str], where: str = ""
+) -> None:
+    """Requests snapshots of tables, or of all captured ones if none is named, like `sluice snapshot start`. Raises SluiceError.
+
+    The destination's snapshot job reads and publishes the rows, and reports the materialization.
+    """
+    from sluice.cdc_engine.acts.snapshot import chosen, start  # noqa: PLC0415  not needed by merges
+
+    directory = config.destination_dir(destination)
+    for record in start(directory, chosen(directory, names), where):
+        context.log.info(
+            "%s: a snapshot is requested (%s): a run reads its rows while the stream continues and publishes them in one "
+            "commit; `sluice snapshot status` shows the progress",
+            *(record.name, record.state),
+        )
+        told = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
+        context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=told))
 
 
 class _SnapshotListener:

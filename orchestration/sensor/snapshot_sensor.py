@@ -28,13 +28,6 @@ RUNS_LOOKED_AT = 10
 NAMED_MAX = 5  # The number of tables that a tick's reason names.
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 LOST_SECONDS = 60.0  # A run takes the lock as soon as it has imported what it needs.
-UNDER_WAY = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
@@ -72,7 +65,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
                 return dg.SkipReason("no snapshot is under way")
             newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
             _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
-            if any(each.dagster_run.status in UNDER_WAY for each in newest):
+            if not all(each.dagster_run.is_finished for each in newest):
                 return dg.SkipReason(f"a run is reading {first_of([each.name for each in open_now], ', ')}")
             if waits := why_none_is_due(look().now()):
                 return dg.SkipReason(waits)

@@ -1,4 +1,4 @@
-"""Defines the job of operations on rows, whose config names the operation: a backfill or a repair. Only people start it.
+"""Defines the job of operations on rows, whose config names the operation: a backfill, a repair or a snapshot. Only people start it.
 
 Each destination also has a job of backfills whose partitions are hours, for Dagster's backfill page: that page cannot ask for a config."""
 
@@ -24,7 +24,8 @@ from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_back
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
 from sluice.orchestration.run.rows.report import listener_of
-from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest
+from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, SnapshotRequest
+from sluice.orchestration.run.snapshot_run import request_snapshots
 
 JOB = "operate_on_rows"
 STEP = "rows"  # It differs from the job's name, because Dagster would not distinguish the two.
@@ -35,6 +36,7 @@ WAIT_SECONDS = 6 * 3600.0  # The longest wait for another operation on the desti
 FROM_TIME = "-1h"
 TABLES = '"database.table" each; all that are captured if empty'
 REPORTED_AS = {BackfillRequest: "changes of a past interval applied again", RepairRequest: "repaired"}
+Request = BackfillRequest | RepairRequest | SnapshotRequest
 Told = dict[str, dg.MetadataValue[Any]]
 
 
@@ -43,6 +45,7 @@ class OperationKind(enum.Enum):
 
     backfill = "backfill"
     repair = "repair"
+    snapshot = "snapshot"
 
 
 class RowsConfig(dg.Config):
@@ -52,7 +55,7 @@ class RowsConfig(dg.Config):
         default=OperationKind.backfill,
         description=(
             "backfill: applies the changes between from_time and to_time again. repair: compares the tables with the source, and reads "
-            "the rows that differ again."
+            "the rows that differ again. snapshot: requests that the snapshot job reads all rows again and replaces the tables."
         ),
     )
     destination: str = ""  # `with_destination` accepts only names from conf/
@@ -75,10 +78,21 @@ class RowsConfig(dg.Config):
             "changed."
         ),
     )
+    where: str = Field(
+        default="", description="For a snapshot: an SQL condition for the rows; the tables then have no other rows."
+    )
     settle_seconds: float = Field(
         default=RepairRequest.settle_seconds,
         description="For a repair: how long to wait until the merges have reached the source.",
     )
+
+
+# The fields that only some operations have.
+FIELDS = {
+    OperationKind.backfill: {"only_plan", "from_time", "to_time", "into"},
+    OperationKind.repair: {"only_plan", "settle_seconds"},
+    OperationKind.snapshot: {"where"},
+}
 
 
 class OfPartition(dg.Config):
@@ -87,23 +101,28 @@ class OfPartition(dg.Config):
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
 
 
-def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> BackfillRequest | RepairRequest:
-    """Returns the request in a run's config. Raises ConfigurationError for an unknown destination, an invalid time, or a field of the other
+def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
+    """Returns the request in a run's config. Raises ConfigurationError for an unknown destination, an invalid time, or a field of another
     operation.
     """
-    name, tables = one_destination(given.destination, config.destinations), tuple(given.tables)
-    if given.operation is OperationKind.repair:
-        others = [field for field in ("from_time", "to_time", "into") if getattr(given, field)]
-        if others:
-            raise ConfigurationError(
-                f"a repair has no {', '.join(others)}: leave that out, or set `operation: backfill`"
+    destination, tables = one_destination(given.destination, config.destinations), tuple(given.tables)
+    default = RowsConfig()
+    others = set().union(*FIELDS.values()) - FIELDS[given.operation]
+    if unfit := [each for each in sorted(others) if getattr(given, each) != getattr(default, each)]:
+        raise ConfigurationError(
+            f"a {given.operation.value} has no {', '.join(unfit)}: leave that out, or choose another operation"
+        )
+    match given.operation:
+        case OperationKind.repair:
+            return RepairRequest(destination=destination, tables=tables, settle_seconds=given.settle_seconds)
+        case OperationKind.snapshot:
+            return SnapshotRequest(destination=destination, tables=tables, where=given.where)
+        case OperationKind.backfill:
+            to_us = time_us(given.to_time, now_us) if given.to_time else None
+            from_us = time_us(given.from_time or FROM_TIME, now_us)
+            return BackfillRequest(
+                destination=destination, from_us=from_us, to_us=to_us, tables=tables, into=given.into
             )
-        return RepairRequest(destination=name, tables=tables, settle_seconds=given.settle_seconds)
-    if given.settle_seconds != RepairRequest.settle_seconds:
-        raise ConfigurationError("a backfill has no settle_seconds: leave that out, or set `operation: repair`")
-    to_us = time_us(given.to_time, now_us) if given.to_time else None
-    from_us = time_us(given.from_time or FROM_TIME, now_us)
-    return BackfillRequest(destination=name, from_us=from_us, to_us=to_us, tables=tables, into=given.into)
 
 
 def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
@@ -127,7 +146,8 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         description=(
             "Makes rows of the lake right while the stream continues: newer rows stay, deleted rows stay deleted. `operation: backfill` "
             "applies the changes of an interval of the past again, as `sluice backfill` does; `operation: repair` reads the rows that "
-            "differ from the source again, as `sluice repair` does."
+            "differ from the source again, as `sluice repair` does; `operation: snapshot` requests a snapshot, as `sluice snapshot "
+            "start` does."
         ),
     )
     def job() -> None:
@@ -180,7 +200,7 @@ def operated(
     context: dg.OpExecutionContext,
     settings: SluiceConfig,
     ports: Ports,
-    request: BackfillRequest | RepairRequest,
+    request: Request,
     *,
     only_plan: bool = False,
 ) -> Told:
@@ -189,6 +209,9 @@ def operated(
     """
     # This run is a fork of a process that may have started before the source changed.
     config = settings.with_sources_in_use()
+    if isinstance(request, SnapshotRequest):
+        request_snapshots(context, config, request.destination, request.tables, request.where)
+        return {}
     run = RowsRun(
         ports=ports,
         config=config,

@@ -46,6 +46,15 @@ class RepairRequest:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SnapshotRequest:
+    """The requested snapshots: tables of a destination, or all captured ones if empty. `where`: an SQL condition for the rows, or empty."""
+
+    destination: str
+    tables: tuple[str, ...] = ()
+    where: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsListener:
     """The callbacks of an operation on rows. `done`: called when a table has its commit. `progress`: gets how
     much of the binlog is read, in bytes. `checked`: called when a table was compared again.

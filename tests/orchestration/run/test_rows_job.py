@@ -10,15 +10,21 @@ import dagster as dg
 import pytest
 
 from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
 from sluice.orchestration.base.one_destination import one_destination
 from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.base.table_catalog import delta_key
+from sluice.orchestration.base.testing import LEDGER_ID, position
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
 from sluice.orchestration.run.rows import job as rows_job
 from sluice.orchestration.run.rows.backfill import Done
-from sluice.orchestration.run.rows.job import JOB, STEP, OperationKind, RowsConfig, hours, request_of
+from sluice.orchestration.run.rows.job import FIELDS, JOB, STEP, OperationKind, RowsConfig, hours, request_of
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest
+from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
@@ -62,16 +68,7 @@ def test_the_launchpad_says_what_each_field_of_an_operation_means(definitions: d
     (op,) = job.all_node_defs
     asked: Any = op.config_schema
     fields = asked.config_type.fields
-    assert set(fields) == {
-        "operation",
-        "destination",
-        "tables",
-        "only_plan",
-        "from_time",
-        "to_time",
-        "into",
-        "settle_seconds",
-    }
+    assert set(fields) == {"operation", "destination", "tables", *set().union(*FIELDS.values())}
     assert not any(field.is_required for field in fields.values()), "the launchpad opens with a config that is valid"
     assert all(field.description for field in fields.values())
 
@@ -129,11 +126,12 @@ def test_a_backfill_is_of_the_only_destination_or_of_the_one_that_is_named(tmp_p
     ("given", "why"),
     [
         (RowsConfig(operation=OperationKind.repair, from_time="-1h"), "a repair has no from_time"),
-        (RowsConfig(operation=OperationKind.repair, to_time="-1h", into="a.b"), "a repair has no to_time, into"),
-        (RowsConfig(settle_seconds=1.0), "a backfill has no settle_seconds"),
+        (RowsConfig(operation=OperationKind.repair, to_time="-1h", into="a.b"), "a repair has no into, to_time"),
+        (RowsConfig(settle_seconds=1.0, where="a"), "a backfill has no settle_seconds, where"),
+        (RowsConfig(operation=OperationKind.snapshot, only_plan=True), "a snapshot has no only_plan"),
     ],
 )
-def test_a_field_of_the_other_operation_is_refused(tmp_path: Path, given: RowsConfig, why: str) -> None:
+def test_a_field_of_another_operation_is_refused(tmp_path: Path, given: RowsConfig, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         request_of(make_config(tmp_path), given, NOW_US)
 
@@ -143,6 +141,21 @@ def test_the_operation_of_a_config_is_what_the_run_does(tmp_path: Path) -> None:
     assert request_of(make_config(tmp_path), given, NOW_US) == RepairRequest(
         destination="shop", tables=("shop.orders",), settle_seconds=9.0
     )
+
+
+def test_a_snapshot_is_requested_with_its_condition(definitions: dg.Definitions, tmp_path: Path) -> None:
+    directory, job = make_config(tmp_path).destination_dir("shop"), definitions.resolve_job_def(JOB)
+    FileLedger(directory).update(lambda _: Ledger(ledger_id=LEDGER_ID, cursor=position(4)))
+    config = {"operation": "snapshot", "tables": ["shop.orders"], "where": "id < 9"}
+    result = job.execute_in_process(run_config={"ops": {STEP: {"config": config}}})
+    (record,) = SnapshotRecords(directory).all()
+    assert (record.name, record.where, record.state) == ("shop.orders", "id < 9", SnapshotState.WANTED)
+    (observed,) = result.get_asset_observation_events()
+    assert observed.asset_key == delta_key("shop", "shop.orders")
+    config["tables"] = ["shop.other"]
+    refused = job.execute_in_process(run_config={"ops": {STEP: {"config": config}}}, raise_on_error=False)
+    (failed,) = refused.get_step_failure_events()
+    assert "shop does not capture shop.other" in str(failed.event_specific_data)
 
 
 def test_a_plan_of_a_backfill_changes_nothing(
