@@ -46,17 +46,17 @@ def backfill(  # noqa: PLR0917  one argument an option
     if bool(from_word) == bool(run) or (run and to_word):
         raise typer.BadParameter("name --from TIME, or --run ID without --to.")
     config = config_now()
-    wanted = (
-        act.backfill_asked_by_run(config, destination, run, named(tables))
+    request = (
+        act.backfill_by_run(config, destination, run, named(tables), into)
         if run
-        else act.backfill_asked(from_word, to_word, named(tables))
+        else act.backfill_by_times(destination, (from_word, to_word), named(tables), into)
     )
     if only_plan:
-        made = act.backfill_plan(config, destination, wanted)
+        made = act.backfill_plan(config, request)
         shown, refused = made.to_json(), made.problems
         lines = [*act.backfill_sentences(made), act.backfill_rows(made)]
     else:
-        done = act.backfill(config, destination, wanted, errors, into=into)
+        done = act.backfill(config, request, errors)
         shown, refused = done.to_json(), tuple(done.refused)
         lines = [act.backfill_outcome(done)]
     _show(shown if as_json else lines)

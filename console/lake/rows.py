@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.instance.rows.plan import Plan, make_plan
+from sluice.cdc_engine.instance.rows.plan import Plan
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.progress import BINLOG, ReadProgress
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
@@ -24,7 +24,7 @@ from sluice.console.lake.operation import ports_of_command, results
 from sluice.console.lake.progress_bars import ProgressBars
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
-from sluice.orchestration.run.rows.backfill import Done, run_backfill
+from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_backfill
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair, plan_repair, run_repair
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
@@ -33,18 +33,24 @@ from sluice.spark_jobs.tables.commit_record import CommittedInterval
 MIB = 1 << 20
 
 
-def backfill_asked(from_word: str, to_word: str, tables: tuple[str, ...]) -> RequestedInterval:
-    """Returns the requested backfill. Raises ConfigurationError for an invalid time."""
-    now_us = time.time_ns() // 1000
-    return RequestedInterval(
-        from_us=time_us(from_word, now_us), to_us=time_us(to_word, now_us) if to_word else None, tables=tables
+def backfill_by_times(
+    destination: str, times: tuple[str, str], tables: tuple[str, ...], into: str = ""
+) -> BackfillRequest:
+    """Returns the backfill between two times, the second of which may be empty. Raises ConfigurationError for an invalid time."""
+    now_us, (begin, end) = time.time_ns() // 1000, times
+    return BackfillRequest(
+        destination=destination,
+        from_us=time_us(begin, now_us),
+        to_us=time_us(end, now_us) if end else None,
+        tables=tables,
+        into=into,
     )
 
 
-def backfill_asked_by_run(
-    config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...]
-) -> RequestedInterval:
-    """Returns the interval that a Dagster run merged, from the logs of the tables. Raises ConfigurationError, SetupError."""
+def backfill_by_run(
+    config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
+) -> BackfillRequest:
+    """Returns the backfill of what a Dagster run merged, from the logs of the tables. Raises ConfigurationError, SetupError."""
     require_destination(config, destination)
     names = tables or tuple(each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE))
     histories = dict[str, list[CommittedInterval]]()
@@ -54,7 +60,10 @@ def backfill_asked_by_run(
         except SetupError:  # nothing was merged into the table yet
             if tables:
                 raise
-    return interval_of_run(histories, run)
+    found = interval_of_run(histories, run)
+    return BackfillRequest(
+        destination=destination, from_us=found.from_us, to_us=found.to_us, tables=found.tables, into=into
+    )
 
 
 def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> RequestedInterval:
@@ -78,10 +87,10 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
     )
 
 
-def backfill_plan(config: SluiceConfig, destination: str, wanted: RequestedInterval) -> Plan:
-    """Returns the plan. Raises what `make_plan` raises, and ConfigurationError for an unknown destination."""
-    given = require_destination(config, destination)
-    return make_plan(given, config.destination_dir(destination), wanted, time.time_ns() // 1000)
+def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
+    """Returns the plan. Raises what `plan_backfill` raises, and ConfigurationError for an unknown destination."""
+    require_destination(config, request.destination)
+    return plan_backfill(config, request)
 
 
 def backfill_sentences(made: Plan) -> Iterator[str]:
@@ -104,22 +113,20 @@ def backfill_rows(made: Plan) -> Table:
     return shown
 
 
-def backfill(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: Console, *, into: str = "") -> Done:
-    """Runs the backfill and prints its progress on `to`. `into`: builds a past state as a separate table instead.
+def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Done:
+    """Runs the backfill and prints its progress on `to`. Raises SluiceError, or SetupError if a table could not be merged."""
+    require_destination(config, request.destination)
+    with _run(config, request.destination, to) as run:
+        return run_backfill(run, request)
 
-    Raises SluiceError, or SetupError if a table could not be merged.
-    """
-    require_destination(config, destination)
-    request = BackfillRequest(
-        destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables, into=into
-    )
+
+@contextlib.contextmanager
+def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRun]:
+    """Yields this command as the one that carries out an operation. Its sentences, and on a terminal a bar, are printed on `to`."""
+    say = functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
     with _bars(to) as progress, ports_of_command() as ports:
-        listener = RowsListener(say=_sayer(to), progress=progress)
-        return run_backfill(RowsRun(ports=ports, config=config, destination=destination, listener=listener), request)
-
-
-def _sayer(to: Console) -> Callable[[str], None]:
-    return functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
+        listener = RowsListener(say=say, progress=progress)
+        yield RowsRun(ports=ports, config=config, destination=destination, listener=listener)
 
 
 @contextlib.contextmanager
@@ -158,9 +165,7 @@ def repair_rows(planned: Sequence[TableRepair]) -> Table:
 
 def repair(config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], to: Console) -> Repaired:
     """Runs the repair and prints its progress on `to`. Raises SluiceError, or SetupError if a table could not be merged."""
-    with _bars(to) as progress, ports_of_command() as ports:
-        listener = RowsListener(say=_sayer(to), progress=progress)
-        run = RowsRun(ports=ports, config=config, destination=request.destination, listener=listener)
+    with _run(config, request.destination, to) as run:
         return run_repair(run, request, planned)
 
 
