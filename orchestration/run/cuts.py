@@ -151,11 +151,6 @@ def _ids(places: Mapping[str, Place]) -> dict[str, str]:
     return {name: record.table_id for name, (_, record) in places.items()}
 
 
-def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fence: Fence) -> None:
-    """Adds one table to the newest consistent snapshot at once, as `CutAmendments.add` does."""
-    CutAmendments(config, destination).add(table, label, fence.refusal)
-
-
 def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
     """Returns the tables with all shards of a Delta table at its newest version. Each shard's record has the version of its own last
     merge.

@@ -20,6 +20,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.lake_cut import read_cut
 from sluice.orchestration.base.lake_settings import spark_settings
 from sluice.orchestration.base.ports import MergeOrder, Ports
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
@@ -104,6 +105,11 @@ class Pipeline:
     def marked(self) -> dict[int, str]:
         """Returns the same for rows marked as deleted."""
         return self._rows(deltalake.DeltaTable(self.path), "_sluice_deleted")
+
+    def is_in_newest_snapshot(self) -> bool:
+        """Returns whether the newest consistent snapshot of the tables has the table's newest version."""
+        version = read_cut(self.config.lake, "shop").tables[self.name].version
+        return version == deltalake.DeltaTable(self.path).version()
 
     def open_versions(self) -> dict[int, str]:
         """Returns the same for the current versions in the history."""

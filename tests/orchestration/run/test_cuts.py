@@ -10,7 +10,7 @@ import pytest
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.lake_cut import read_cut
 from sluice.lake_cut.cut import cuts_path
-from sluice.orchestration.run.cuts import CutAmendments, amend_cut, keep_cut
+from sluice.orchestration.run.cuts import CutAmendments, keep_cut
 from sluice.spark_jobs.cuts import newest_order_key
 from sluice.spark_jobs.fence import BY_HAND
 from tests.lake_cut.test_cut import batch
@@ -40,7 +40,7 @@ class Shop:
 
     def repair(self, version: int) -> None:
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
-        amend_cut(self._config, "shop", PUBLISHED, 9, BY_HAND)
+        CutAmendments(self._config, "shop").add(PUBLISHED, 9, str)
 
     @property
     def newest(self) -> tuple[int, int, bool]:

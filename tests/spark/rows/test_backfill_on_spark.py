@@ -60,6 +60,7 @@ def test_what_the_lake_lost_comes_back_and_what_was_deleted_stays_deleted_backfi
         done = pipeline.backfill(5, 65)
         assert pipeline.rows() == {1: "", 2: "new", 3: "new", 6: ""}, "0, 7 and 50 lie outside"
         assert counts(done) == [(2, 1, 1)]
+        assert pipeline.is_in_newest_snapshot()
         assert counts(pipeline.backfill(5, 65)) == [(0, 0, 0)], "run twice it changes nothing"
         pipeline.backfill(-5)
         assert pipeline.rows() == right, "and what the stream did not bring yet is not in it"
