@@ -100,6 +100,8 @@ def test_the_python_of_the_guide_runs(conf: Path, monkeypatch: pytest.MonkeyPatc
     names: dict[str, Any] = {}
     exec(compile(text, "guide", "exec"), names)  # noqa: S102  what the page tells people to write
     assert {"raw/orders", "order_report"} <= keys(names["defs"])
+    at_module_scope = [name for name, each in names.items() if isinstance(each, dg.Definitions)]
+    assert at_module_scope == ["defs"], "Dagster refuses a module with two"
 
 
 def test_the_settings_of_the_guide_are_valid(tmp_path: Path) -> None:
