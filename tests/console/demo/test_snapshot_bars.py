@@ -35,7 +35,7 @@ def test_a_snapshot_is_a_bar_with_rows_percent_rate_and_time_left(tmp_path: Path
     screen = Console(file=io.StringIO(), force_terminal=True, width=160)
     record = reading(SnapshotRecords(tmp_path), 500_000)
     with ProgressBars(screen, ROWS) as bars:
-        made = progress(record, time.time())
+        made = progress(record, record.reading_at + 10)
         bars.show(record.name, made, described(record, "the stream has to come further"))
         screen.print("a line above")
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
