@@ -95,7 +95,7 @@ def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
         except CommandFailedError as error:
             raise SetupError(
                 f"{MYSQL_9} comes from Debian's package {MYSQL_9_PACKAGE}, which could not be unpacked: {error}. "
-                "It needs a Debian with apt that reaches its current_state."
+                "It needs a Debian whose apt reaches its mirror."
             ) from error
     loaders = sorted((folder / "usr").rglob("ld-linux-*.so.*"))
     if not loaders:

@@ -1,7 +1,7 @@
 """Downloads pinned jars with the command line of Apache Ivy, whose jar pyspark contains. Called by setup, which holds the lock.
 
 Ivy's own default settings contain the public repository, so no host is named here. SLUICE_IVY_SETTINGS may name an Ivy settings file of a
-current_state, and the usual proxy variables are passed on to Java.
+mirror, and the usual proxy variables are passed on to Java.
 """
 
 import os
@@ -51,7 +51,7 @@ def verify(artifact: Artifact, file: Path) -> None:
         file.unlink()
         raise SetupError(
             f"{file.name} has the checksum {found[:12]}… instead of the pinned {artifact.sha256[:12]}…, so it was deleted; "
-            "run the command again, and if it happens again find out who changes the download (a proxy or a current_state)."
+            "run the command again, and if it happens again find out who changes the download (a proxy or a mirror)."
         )
 
 
@@ -179,5 +179,5 @@ def _no_network(missing: Sequence[Artifact], reason: str) -> SetupError:
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return SetupError(
         f"Could not download {names}{more} ({reason}); check the network, HTTPS_PROXY if you are behind a proxy,"
-        " or name your current_state's Ivy settings in SLUICE_IVY_SETTINGS, then run the command again."
+        " or name your mirror's Ivy settings in SLUICE_IVY_SETTINGS, then run the command again."
     )

@@ -1,6 +1,6 @@
 """Downloads are pinned, verified, shared by concurrent starts, and fail with one sentence that says what to do.
 
-The real Ivy runs against a repository in a folder, named through SLUICE_IVY_SETTINGS as a current_state would be.
+The real Ivy runs against a repository in a folder, named through SLUICE_IVY_SETTINGS as a mirror would be.
 """
 
 import hashlib
