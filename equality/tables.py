@@ -90,7 +90,7 @@ class Tables:
         return {int(chunk): Sum(int(rows), int(hashes)) for chunk, rows, hashes in answer}
 
     def keep_source(self, reader: Any, *, whole: bool) -> None:
-        """Keeps the source's rows for `rows` and `differences`: completely (`whole`), or only their keys and hashes."""
+        """Keeps the source's rows for `rows` and `differing`: completely (`whole`), or only their keys and hashes."""
         self._keep(SOURCE, reader, source_side.canonical_rows(self._plan), "1", "true", whole=whole)
 
     def keep_lake(

@@ -78,7 +78,7 @@ def _record(kept: tuple[str, int] | None) -> TableRecord | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lacking:
-    """What `what_is_missing` compares: the current table (None if it is gone), the table as the last run left it, and its owner."""
+    """Compares a Delta table (None if it is gone) with the state in which the last run of its owner left it."""
 
     lake: DestinationLake
     owner: Owner

@@ -123,7 +123,7 @@ def _who(consumer: Mapping[str, Any]) -> str:
 
 
 def _location(position: Any, members: Any = None) -> str:
-    """Formats a position like `report.position`; for a group, one position per member."""
+    """Formats a position like `report.location`; for a group, one position per member."""
     if isinstance(members, dict) and members:
         return ", ".join(f"{name} {_location(each)}" for name, each in sorted(members.items()))
     if not isinstance(position, dict):

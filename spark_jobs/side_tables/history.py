@@ -68,7 +68,7 @@ class Commit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
-    """One table's history. `lane`: the Spark session for large merges; with None, deltalake merges everything. `folder`: for files
+    """One table's history. `session`: the Spark session for large merges; with None, deltalake merges everything. `folder`: for files
     that Spark reads.
     """
 
@@ -104,7 +104,7 @@ class History:
         anything differed.
 
         `position`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_position`: see
-        `Differs`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
+        `HistoryDifference`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
         """
         at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)

@@ -42,8 +42,8 @@ class DdlEffect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """A statement's position and the state before it. `key`: the order key just before the statement. For messages: `position` (the
-    position), `text` (of the statement), `destination`.
+    """A statement's position and the state before it. `key`: the order key just before the statement. `position`, `text` (the
+    statement's) and `destination` are for messages.
 
     `answers`: the answers to the rules' questions so far.
     """
