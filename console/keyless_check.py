@@ -55,6 +55,6 @@ def ask_keyless(destination: DestinationConfig) -> Keyless:
 
 def _unlocked_sentence(database: str, user: str) -> str:
     return (
-        f"{user} may not lock tables of {database}: snapshots read those without a key without a lock, which may take several attempts "
-        f"while they are written; GRANT LOCK TABLES ON {quoted(database)}.* TO it makes one attempt enough"
+        f"{user} may not lock tables of {database}, so snapshots read its tables without a key in several attempts while others write "
+        f"to them; with GRANT LOCK TABLES ON {quoted(database)}.* TO it one attempt is enough"
     )

@@ -56,7 +56,7 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
         if f"{stop.database}.{stop.table}" == table:
             if position and str(stop.position) != position:
                 raise ActRefusedError(
-                    f"{table} of {directory.name} has stopped again since: not at {position}, but at {stop.position} in {stop.state}: "
+                    f"{table} of {directory.name} has stopped again, at {stop.position} in {stop.state} instead of at {position}: "
                     f"{stop.reason}; decide about this stop"
                 )
             return stop
@@ -95,12 +95,12 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
     record = files.held(stop.database, stop.table, stop.reason)
     if record is None:
         raise ActRefusedError(
-            f"the buffered changes of {table} are no longer on disk; `sluice {OperatorAct.RESUME} {directory.name} {table}` "
-            "buffers them again"
+            f"the record of the pending schema change of {table} is gone; `sluice {OperatorAct.RESUME} {directory.name} {table}` lets the "
+            "engine read the statement and store the record again"
         )
     if position and record.position != position:
         raise ActRefusedError(
-            f"another statement of {table} waits since: not the one at {position}, but `{record.statement}` at {record.position}; look at "
+            f"another statement of {table} waits now: `{record.statement}` at {record.position}, not the one at {position}; look at "
             "its plans and decide about it"
         )
     if plan not in record.choices:

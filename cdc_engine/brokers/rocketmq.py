@@ -176,9 +176,9 @@ class RocketPublisher:
 
     def _no_topic(self, topic: str) -> PublishError:
         return PublishError(
-            f"{self._target} has no topic {self._target.named(topic)}: start the brokers that have it, which the name servers "
-            "forget when they end; or create it there, with as many queues as partitions_num in conf/; or correct topic, "
-            "dynamic_topic and namespace"
+            f"{self._target} has no topic {self._target.named(topic)}: start the brokers that have it, because name servers "
+            "forget the topics of stopped brokers; or create it there, with as many queues as partitions_num in conf/; or correct "
+            "topic, dynamic_topic and namespace"
         )
 
 

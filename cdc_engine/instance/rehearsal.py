@@ -85,7 +85,7 @@ def select_recorded(table: TableVersion, data: bytes) -> int:
     left = io.BytesIO(data)
     result, decoder = ResultReader(left.readinto), ResultDecoder(table)
     if why := decoder.differences(result.sent_columns()):
-        raise ValueError(f"the recorded result is not of the table {table.name} of the recording: {why}")
+        raise ValueError(f"the recorded result does not fit the recorded table {table.name}: {why}")
     return sum(batch.num_rows for batch in result.batches(decoder))
 
 

@@ -166,7 +166,7 @@ class CanalService:
         """
         destination = self._subscribed(client)
         if taken.end is None:
-            raise CanalServiceError("an empty batch has nothing that follows it: get one first")
+            raise CanalServiceError("nothing can be appended to an empty batch: get a batch first")
         if taken.stands_alone:
             return NOTHING
         with destination.taking:

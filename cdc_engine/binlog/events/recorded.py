@@ -80,5 +80,5 @@ class MemoryPrepared:
 
     def _writer(self) -> bytearray:
         if self._open is None:
-            raise BinlogFormatError("an XA transaction that did not begin continues")
+            raise BinlogFormatError("an XA transaction continues whose XA START is missing")
         return self._open

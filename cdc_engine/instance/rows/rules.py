@@ -136,7 +136,7 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
     if cursor.server_uuid not in ("", server_uuid):
         raise ActRefusedError(
             f"{destination} is connected to the server {server_uuid} and its cursor is in the binlog of {cursor.server_uuid}: "
-            "start it again when the stream has reached the new server's binlog"
+            "repeat this when the stream has reached the new server's binlog"
         )
     return cursor
 
