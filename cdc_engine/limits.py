@@ -23,7 +23,7 @@ SHARED_BYTES_MAX = 64 * MEBIBYTE
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # A batch has everything that waits, up to this. Usually the ring is the limit.
 # The row events of a batch: at most those of a full ring, so the ring's reason applies here, too.
 BATCH_EVENTS_MAX = 1_000_000
-COMMITS_DISORDER_SECONDS = 60  # A search by time reads on for so long, because commit times are not in order.
+COMMITS_DISORDER_SECONDS = 60  # A search by time reads this much further, because commit times are not in order.
 # A source that takes longer to answer a heartbeat has failed once. Several failures in a row cause a failover.
 HEARTBEAT_QUERY_SECONDS_MAX = 5
 HEARTBEAT_SECONDS = 15  # On an idle stream the server sends a heartbeat this often (canal.md §2.1).

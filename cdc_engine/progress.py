@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is counted: its name, and how many make one of it in a text."""
+    """A unit in which progress is shown: its name, and how many rows or bytes one unit is."""
 
     name: str
     size: int = 1
@@ -18,7 +18,9 @@ ROWS, BINLOG = Unit(name="rows"), Unit(name="MiB", size=1 << 20)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadProgress:
-    """How much is read. `expected`: in total, as far as that is known; 0 if not. `percent`, `seconds_left`: estimates, None if unknown."""
+    """How much is read. `done`: so far. `expected`: in total, an estimate; 0 if unknown. `percent`, `seconds_left`: estimates, None if
+    unknown.
+    """
 
     done: int
     expected: int

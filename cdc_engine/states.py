@@ -73,7 +73,7 @@ def ended(state: str) -> bool:
     return state in ENDED - {EngineState.LEASE_LOST}
 
 
-# What an operator does about an engine whose error does not say so.
+# What an operator does about an engine if its error message does not say it.
 _ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
     EngineState.SOURCE_CHECK: "after that is corrected: `sluice instance restart {}`",
     EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event leaves it out",
@@ -163,8 +163,8 @@ UNTIL_ASKED = frozenset(
 )
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
-    # A stop keeps its first reason. A resumed table continues; or the source no longer has what it needs; or the lake
-    # has its rows under other rules than conf/ has now.
+    # A stop keeps its first reason. A resumed table continues, unless the source no longer has the binlog that it needs
+    # (RESUME_LOST), or its rows in the lake follow other rules than conf/ has now (RULES_CHANGED).
     **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST, TableState.RULES_CHANGED})),
 }
 

@@ -78,8 +78,8 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. That is not done for chosen tests, or if the run ends at the first failure: the result
-        is then wanted at once.
+        """Whether a few failed tests are run again. A run with options for pytest, which choose tests or end it at the first failure,
+        repeats none: its result is wanted immediately.
         """
         return not self.arguments
 

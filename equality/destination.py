@@ -128,8 +128,8 @@ def _compared(
     schema: TableSchema | None,
     extent: Extent,
 ) -> Differing:
-    """Compares one table. A table that cannot be compared has a result, too. `sides`: the source, and the server whose rows of tables with
-    a key are read. `schema`: the source's current one.
+    """Compares one table. Returns a result also if the table cannot be compared. `sides`: the source, and the server whose rows of tables
+    with a key are read. `schema`: the source's current one.
     """
     began = time.time_ns() // 1000
     try:

@@ -35,7 +35,7 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class CutError(Exception):
-    """There is no such snapshot, or a table differs from it. The message says what to do."""
+    """There is no such consistent snapshot, or a table is not as it says. The message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

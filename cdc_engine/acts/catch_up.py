@@ -37,7 +37,7 @@ STOPPED_SECONDS_MIN = 30.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatchUpEnd:
-    """The position in the source's binlog that the lake must reach: its end, or that of a time or GTID set (without a file).
+    """The position that the lake must reach: the end of the source's binlog, the position of a time, or a GTID set (without a file).
 
     `server_uuid`: the id of the server that reported it; empty if it has none.
     """

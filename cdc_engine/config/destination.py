@@ -261,7 +261,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     @property
     def installation(self) -> str:
-        """Returns the installation's id, which names the reader in the source's list of dumps; empty if only conf/ was read."""
+        """Returns the installation's id, by which the source's list of replicas names this engine; empty if only conf/ was read."""
         return self._installation
 
     def of_installation(self, installation: str) -> DestinationConfig:

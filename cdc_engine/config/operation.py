@@ -60,7 +60,7 @@ class MetricsConfig(BaseModel):
 
 
 class MaintenanceConfig(BaseModel):
-    """When a destination's Delta tables are compacted and vacuumed. `sluice maintain` does both at once."""
+    """When a destination's Delta tables are compacted and vacuumed. `sluice maintain` does both immediately."""
 
     model_config = STRICT
 

@@ -1,10 +1,10 @@
 """Holds the run lock: one writing run per destination. Taken in runs; the sensor and the console read it.
 
-Delta on a local disk does not protect a table against two writers. A run that was given up but still lives is waited for here.
+Delta on a local disk does not protect a table against two writers. So a run waits here for a process of an abandoned run that still exists.
 
 A run that drains holds the drain lock while it is attached, and the run lock only while it merges, so that publications and backfills run
-between two batches. A process that waits for the run lock holds a third lock, and a draining run lets it go first. If the ledger is shared,
-all three are with it, and hold over all hosts."""
+between two batches. A process that waits for the run lock holds a third lock (`run.waiting`), and a draining run then releases the run lock
+for it. If the ledger is shared, the three locks are stored with it and apply to all hosts."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def run_lock_wanted(location: Location) -> bool:
 
 @contextlib.contextmanager
 def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], bool]]:
-    """Takes the drain lock, if it is free, until the block ends. Yields a function that returns whether this run is the one that drains.
+    """Takes the drain lock, if it is free, until the block ends. Yields a function that returns whether this run has the lock.
 
-    If another run has the lock, the function waits for the timeout, and with a shared ledger for a session too: then a run that was killed
-    has lost the lock. Each run must wait so long, because a process knows only what it saw itself. The function returns False if the store
-    does not answer.
+    If another run has it, the function waits for the timeout. With a shared ledger it also waits for the length of a session: after that
+    the lock of a killed run is free. A process knows only the renewals that it saw itself, so each run waits for the whole session. The
+    function returns False if the store does not answer.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)

@@ -41,7 +41,7 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
 
 
 def reader_of(config: DestinationConfig) -> Source | None:
-    """Returns the replica that reads of rows and searches use instead of the source, if conf/ names one."""
+    """Returns the replica from which rows are read, and in which times are searched, instead of the source; None if conf/ names none."""
     return source_at(config, config.reader) if config.reader is not None else None
 
 

@@ -39,7 +39,7 @@ class Engines(Protocol):
         """Returns whether the engine here has ended by itself and another one must follow."""
 
     def take_up(self, destination: str) -> None:
-        """Starts the engine. Raises LeaseLostError if another process has the destination or may take it, else SluiceError."""
+        """Starts the engine. Raises LeaseLostError if another process has the destination or may take it, or another SluiceError."""
 
     def put_away(self, destination: str) -> None:
         """Stops the engine. Its lease is free when this returns."""

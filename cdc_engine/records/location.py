@@ -22,7 +22,7 @@ _lock = threading.Lock()
 
 
 def as_location(location: Location) -> LedgerLocation:
-    """Returns the `LedgerLocation` of a place: itself, that of a `DestinationDir`, or one for a plain directory."""
+    """Converts a location to a `LedgerLocation`: one stays as it is, a `DestinationDir` contains one, and a plain directory gets one."""
     if isinstance(location, LedgerLocation):
         return location
     known = location.location if isinstance(location, DestinationDir) else None

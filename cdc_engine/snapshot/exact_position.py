@@ -34,8 +34,8 @@ UNLOCKED_TRIES = 100  # How often a read without a lock begins before it gives u
 POLL_SECONDS = 0.1
 pause = time.sleep  # A test replaces it.
 
-# Reads the binlog from a position to its end. Returns the end, and whether one of the (database, table) may have changed up to a file and
-# an offset, by a transaction after those of a GTID set.
+# `positions.logged_after`: gets the position from which the binlog is read, the tables (database, name), the end (file, offset) up to which
+# their changes count, and the GTID set whose transactions do not count. Returns the binlog's end, and whether a table may have changed.
 Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None, str], tuple[Position, bool]]
 
 

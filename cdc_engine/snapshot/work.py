@@ -310,11 +310,12 @@ def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
 def _publish(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
     """Publishes under the run lock, so that no change is buffered or merged meanwhile. Returns whether it published."""
     with dependencies.run_lock():
+        # The record and conf/ may have changed while this waited for the lock.
         now = dependencies.records.get(record.name)
         table = dependencies.table(record.name)
         if now is None or table is None or next_step(now, dependencies.look(record.name)).step != SnapshotStep.PUBLISH:
             return False
-        if dependencies.conf_changed():  # The record may have changed while this waited for the lock.
+        if dependencies.conf_changed():
             return False
         try:
             label = dependencies.publish(now, table)

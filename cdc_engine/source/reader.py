@@ -1,7 +1,9 @@
-"""Says by GTIDs what a replica shows that conf/ names as `reader`, and refuses one that cannot be read. Pure; its callers query the server.
+"""Decides by GTIDs which transactions a read on the replica `reader` shows, and refuses a replica that cannot be read. Pure: its callers
+query the server.
 
-A replica adds a GTID to the set here after the storage engine's commit: MySQL to gtid_executed, MariaDB to gtid_slave_pos. So a read that
-begins later shows all transactions of the set. What a replica shows is before the end of the source's binlog at any later time."""
+A replica adds a GTID to its set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine's commit. So a read that
+begins after the set was queried shows all transactions of the set. It shows nothing after the end that the source's binlog has at a later
+time."""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import has_executed
 
 WAIT_SECONDS_MAX = 60.0  # The longest wait for a replica that has not executed what is needed.
-# The query, by whether the server is a MariaDB.
+# Whether the server is a MariaDB → the query.
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
 STATUS = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-FILTERS = "replicate_"  # The columns of this status that name what a replica leaves out begin so.
+FILTERS = "replicate_"  # Prefix of the status columns that contain replication filters.
 NO_FILTERS = frozenset({"replicate_ignore_server_ids"})
 
 
@@ -25,8 +27,8 @@ def one_line(gtid_set: object) -> str:
 
 
 def shows(address: str, executed: str, wanted: str) -> bool:
-    """Returns whether a replica that has executed a GTID set shows all transactions of another one. Raises ConfigurationError if nothing
-    tells it.
+    """Returns whether a replica that has executed the GTID set `executed` shows all transactions of `wanted`. Raises ConfigurationError if
+    one of them is empty, because a server has no GTIDs.
     """
     if not executed or not wanted:
         raise ConfigurationError(
@@ -45,7 +47,7 @@ def behind(address: str, executed: str, wanted: str) -> str:
 
 
 def filters_of(status: Mapping[str, object]) -> list[str]:
-    """Returns the filters of a replica, from one row of its status. It has not all rows then, and its GTIDs do not show it."""
+    """Returns the replication filters in one row of a replica's status. With filters it lacks rows, and its GTIDs do not show that."""
     named = {name.lower(): str(value or "") for name, value in status.items()}
     return [
         f"{name} = {value}"

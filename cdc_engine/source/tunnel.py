@@ -107,7 +107,7 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
-        "UpdateHostKeys": "no",  # ssh would add keys that the bastion offers to the file that checks them.
+        "UpdateHostKeys": "no",  # Otherwise ssh adds host keys that the bastion offers to its known_hosts file.
         "ConnectTimeout": str(limits.CONNECT_TIMEOUT_SECONDS),
         "ServerAliveInterval": str(ALIVE_SECONDS),
         "ServerAliveCountMax": str(ALIVE_COUNT_MAX),

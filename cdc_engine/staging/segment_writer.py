@@ -168,7 +168,9 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the batch as it is written to the file."""
+        """Returns the batch with the columns that the file has in addition: row numbers, and in a partial segment which columns are
+        present.
+        """
         if self._moves is not None:
             batch = self._moves.told(batch if lacks_columns(batch) else with_presence(batch), first_row)
         numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))

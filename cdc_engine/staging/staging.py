@@ -237,8 +237,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether the lake's rows of table `name` are those whose changes affect table `below`: the lake follows all changes of
-        `name`, and has them up to no later position than those of `below`.
+        """Returns whether cascades from table `name` to table `below` can be derived from the lake's rows of `name`: the lake follows all
+        rows and changes of `name`, and is not ahead of `below` with them.
         """
         whole = not self.rules.policy(".".join(name)).rules.condition
         return (

@@ -87,7 +87,7 @@ def _table_json(
 
 
 def render_schema(tables: list[dict[str, Any]]) -> Table:
-    """Returns the tables in a form for a person, one line per table."""
+    """Formats the tables for the terminal, one line per table."""
     shown = Table("table", "state", "key", "columns", "waits for approval")
     for table in tables:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in table["columns"])
@@ -98,7 +98,7 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
 
 
 def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
-    """Returns pending schema changes in a form for a person: the statement, the plans, and the command that decides."""
+    """Formats pending schema changes for the terminal: the statement, the plans, and the command that decides."""
     parts: list[Any] = []
     for name, held in changes.items():
         for change in held:

@@ -106,7 +106,7 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 
 
 def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
-    """Returns the snapshots in a form for a person, one line each."""
+    """Formats the snapshots for the terminal, one line each."""
     if not shown:
         return Text("no snapshot was ever requested; `sluice snapshot start DESTINATION` requests one")
     table = Table("destination", "table", "state", "rows", "of some", "percent", "rows/s", "left", "what it says")

@@ -1,6 +1,6 @@
 """Implements `sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it. Called by `commands.lake`.
 
-The table is gone, restored, replaced, another owner's, or ahead of the ledger. What is missing there does not come again with the stream.
+The table is gone, restored, replaced, another owner's, or ahead of the ledger. The stream does not repeat the rows that are missing there.
 So the snapshot of the table is requested before the table is accepted: a crash between the two leaves a stopped table, or one that is
 re-snapshotted, and never a table that is followed although rows are missing."""
 

@@ -122,7 +122,7 @@ def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Don
 
 @contextlib.contextmanager
 def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRun]:
-    """Yields this command as the one that carries out an operation. Its sentences, and on a terminal a bar, are printed on `to`."""
+    """Yields the `RowsRun` with which this command carries out an operation. Sentences, and on a terminal a bar, are printed on `to`."""
     say = functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
     with _bars(to) as progress, ports_of_command() as ports:
         listener = RowsListener(say=say, progress=progress)

@@ -199,7 +199,7 @@ def _refuse_misread(table: SqlTable) -> None:
 
 
 def render(answer: SqlAnswer) -> Group:
-    """Returns the first rows in a form for a person."""
+    """Formats the first rows for the terminal."""
     shown = Table(*answer.columns)
     for at, row in enumerate(answer.rows()):
         if at == SHOWN_ROWS_MAX:

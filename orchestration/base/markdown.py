@@ -1,10 +1,10 @@
-"""Writes text of a source into Markdown, so that Dagster's pages show it as it is: comments, statements and names."""
+"""Escapes text from a source for Markdown, so that Dagster's pages show comments, statements and names unchanged."""
 
 from __future__ import annotations
 
 import re
 
-# What has a meaning anywhere, at the edge of a word, before an entity's name, and at the beginning of a line.
+# Characters with a meaning in Markdown: anywhere; at the edge of a word; before the name of an entity; at the beginning of a line.
 _MEANING = re.compile(
     r"[\\`*\[\]<>~]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|^[ \t]*(?:[#+=-]|\d+(?=[.)](?:\s|$)))", re.MULTILINE
 )

@@ -1,6 +1,6 @@
 """Adds to an engine what its process decides: when a run that drains must leave, and how long a call may wait. `server` serves it.
 
-The process is the code server, or `sluice engine`. Ticks tell it that they come, so both processes decide by the same rules."""
+The process is the code server, or `sluice engine`. Ticks of both call it, so both decide by the same rules."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def keep_cut(
     config: SluiceConfig, destination: str, run: str, batch: StagedBatch, fence: Fence, *, held: Collection[str] = ()
 ) -> None:
     """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories. `held`:
-    tables whose snapshot is in progress. They keep their recorded versions; their change logs and histories do not.
+    tables whose snapshot is in progress. Their current-state tables keep the recorded versions; their change logs and histories get new
+    ones.
 
     Raises MergeError for tables whose location cannot be found, TableError if Delta refuses.
     """
@@ -54,10 +55,10 @@ def keep_cut(
 def _places(
     config: SluiceConfig, destination: str, records: LakeTables, stopped: Collection[str]
 ) -> tuple[dict[str, dict[str, Place]], dict[str, dict[str, Place]]]:
-    """Returns, for each table, location and version of its current-state table, and those of its change log and history.
+    """Returns two maps by table: path and version of its current-state table, and of its change log and history.
 
-    Raises MergeError for tables whose location cannot be found: the run fails, and they stop if it fails again and again. A table that has
-    stopped is left out.
+    Raises MergeError for tables whose path cannot be found: the run fails, and the tables stop if it keeps failing. Stopped tables are left
+    out.
     """
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415

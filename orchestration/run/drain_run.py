@@ -141,7 +141,7 @@ def _all(work: DrainRun, directory: Path, first: BatchReference, is_alone: Calla
             yield from work.unreported.left(work.say)
         work.unreported.keep(tables)
         continues = _settled(work, engine, reference)
-        yield from tables  # They are reported last, because that takes seconds if they are many.
+        yield from tables  # Tables are reported last, because reporting many of them takes seconds.
         work.unreported.remove()
         if continues:
             threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))

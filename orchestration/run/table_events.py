@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WrittenTable(Protocol):
-    """What a commit left of a table: columns (name, type), and its size as far as its log contains it."""
+    """A table after a commit: its columns (name, type), and its size if its Delta log contains it."""
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]: ...

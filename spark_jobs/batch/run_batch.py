@@ -185,7 +185,7 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        # The error is that of a table lock. Spark's merge finds out, per table, what was done.
+        # A table lock raised the error. The merge by Spark then finds out what was done in each table.
         except TableError as error:
             logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
             return []
@@ -217,7 +217,7 @@ class _BatchWork:
         return table.name not in self._refused and (way == "small" or (way == "auto" and fits))
 
     def _small_jobs(self, tables: Iterable[StagedTable]) -> list[SmallJob]:
-        """Returns the jobs of the tables. A table whose job cannot be made gets an error instead, of any kind."""
+        """Returns the jobs of the tables. A table whose job cannot be made gets the error that this raised, of any kind."""
         jobs = []
         for table in tables:
             try:

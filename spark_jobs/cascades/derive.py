@@ -96,8 +96,8 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns the errors of all tables that foreign keys may change: of those that raised one, and of those that wait for them. If none of
-    them raised it, the error is that of each table.
+    """Returns an error for each table that foreign keys may change. A table that raised the error gets that error; the others get one that
+    says for which tables they wait. If none of these tables raised it, each gets the error itself.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables

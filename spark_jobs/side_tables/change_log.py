@@ -67,8 +67,8 @@ def append_read(
     told: Mapping[str, Any],
     user_metadata: str,
 ) -> bool:
-    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit, for a table without a current-state table. It
-    is done once per app id (`table`).
+    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit, for a table without a current-state table.
+    Returns False and changes nothing if the app id of `table` already has a commit.
 
     `since`: the order key up to which each row has all changes; `position`: as in `append_event`.
     """

@@ -50,8 +50,9 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """A write outside the stream. `folder`: for files that Spark reads. `position`: order key and commit time (µs) of the current-state
-    table. `record`: that of the commits. `fence`: the run's.
+    """Updates a history together with a write to its current-state table that is not part of the stream. `folder`: for files that Spark
+    reads. `position`: order key and commit time (µs) of the current-state table. `record`: what the commits store about the write. `fence`:
+    the run's.
     """
 
     session: LakeSession | None

@@ -233,7 +233,7 @@ class _Found:
 
 
 def key_codes(columns: Sequence[Any]) -> Numbers:
-    """Returns a number for each distinct combination of values; NULL counts as a value."""
+    """Numbers the rows: rows with equal values in all columns get the same number. NULL counts as a value."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         encoded = pa.chunked_array(_chunks(column)).combine_chunks().dictionary_encode("encode")

@@ -154,7 +154,7 @@ def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Inte
 
 @kernel
 def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
-    """Returns (first, length) of the first of the longest runs of zero groups; the length is 0 if there is none."""
+    """Returns (index, length) of the longest run of zero groups, the first one if several are as long; length 0 if there is none."""
     first, longest, length = np.int64(0), np.int64(0), np.int64(0)
     for group in range(GROUPS):
         zero = octets[line, 2 * group] == 0 and octets[line, 2 * group + 1] == 0

@@ -16,9 +16,9 @@ from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
 CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
-# State of an open container: its offset, the first valid offset of content, the number of its values and of those visited, the width of
-# its offsets, bytes of a key entry (0: an array); then kind and offset of the next value, and offset and size of its key. The last two
-# are for the caller.
+# State of an open container: its offset, the first valid offset of content, the number of its values, the number of values
+# visited so far, the width of its offsets, bytes of a key entry (0: an array); then kind and offset of the next value, and offset and size
+# of its key. The caller uses NODE and LAST.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, PLACE, KEY_PLACE, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
 # For each kind: the offset width from which on an entry contains the value itself instead of its offset.

@@ -22,8 +22,9 @@ BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 OPEN_HERE = -1  # This replaces the index of a transaction that is still open at the block's end.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# What is kept between two ranges: whether something of a transaction was shown (WITH_BEGIN, WITHOUT_BEGIN) and its end was not; when an
-# empty transaction was last shown, in µs; how many were omitted since; the same of beginnings and ends, if these are omitted.
+# What is kept between two ranges: whether a part of a transaction was shown (WITH_BEGIN, WITHOUT_BEGIN) but not its end; when an empty
+# transaction was last shown, in µs; how many empty ones were omitted since; the same two values for beginnings and ends, if these are
+# omitted.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]

@@ -49,9 +49,7 @@ class GtidMarks:
     pieces: Pieces
 
     def indices(self, transactions: Int64s) -> Int64s:
-        """Returns the index among the marks of each of these transactions, which must have one. Returns -1 for all if there are no
-        marks.
-        """
+        """Returns each transaction's index in the marks; every transaction must have a mark. Returns -1 for all if there are no marks."""
         if not len(self.transactions):
             return np.full(len(transactions), -1, np.int64)
         return np.searchsorted(self.transactions, transactions).astype(np.int64)

@@ -38,7 +38,7 @@ class EventFacts:
     transactions: Int64s
 
     def split(self, events: Int32s, kinds: Int8s) -> EventFacts:
-        """Returns the facts of entries: those of their events, with their own kinds."""
+        """Returns the facts of entries. Each entry has the facts of its event, except for the kind (`kinds`)."""
         every = {field.name: getattr(self, field.name)[events] for field in dataclasses.fields(self)}
         return EventFacts(**{**every, "kinds": kinds})
 

@@ -158,8 +158,8 @@ def _transactions(part: EntryPart) -> Int64s:
 
 
 def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-    """Yields the entries of SQL texts by the table that they name, which is that of the statement's first row event. MariaDB's name no
-    table, as in Canal.
+    """Yields the entries of SQL texts, grouped by the table that they name: the table of the statement's first row event. Entries for
+    MariaDB name no table, as in Canal.
     """
     block, buffer = part.block, part.block.buffer
     offsets = block.query_offset[part.indices[indices]]

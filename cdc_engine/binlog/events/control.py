@@ -63,8 +63,8 @@ _SIZES = {
 }
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # The code of a variable → how many bytes follow its text.
 _MANY_DATABASES = 254  # The server writes this count if more databases changed than it lists.
-# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends. These are the flags of the phase, and
-# the number of bytes that follow those of an end.
+# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends. These are the flags of the phase, and the number
+# of bytes that follow the flags of an end.
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
 # MariaDB writes explicit_defaults_for_timestamp into the flags since these versions, and since 10.10

@@ -1,11 +1,11 @@
 """Kernels that convert values of the binary protocol to their form in row images. Called by `result_types`.
 
-So one decoder, that of row images, defines every value: what a snapshot reads equals what the stream brings, for every
-type and every policy of a table (zero dates, text, undecodable values). Integers, floats, bits and strings have the
-same form in both; here are the others.
+So the decoder of row images decodes both: a value that a snapshot reads equals the value from the stream, for every type and every policy
+of a table (zero dates, text, undecodable values). Integers, floats, bits and strings have the same form in both protocols. This module
+converts the other types.
 
-A date or time stamp is sent as year (2), month, day, hour, minute, second (1 each), microseconds (4), without trailing
-zeros; a time as sign (1), days (4), hour, minute, second, microseconds (4); a decimal as its digits.
+The server sends, with the bytes of each field: a date or timestamp as year (2), month, day, hour, minute, second (1 each), microseconds
+(4), without trailing zeros; a time as sign (1), days (4), hour, minute, second, microseconds (4); a decimal as its digits.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 

@@ -74,8 +74,8 @@ class ResultType:
 
 
 def result_type(column: Column, declared_charset: str, zero_dates: str = "null") -> ResultType:
-    """Returns the result type of a column whose charset is the real one; `declared_charset` is the source's. Raises
-    TypeUnsupportedError.
+    """Returns the result type of a column. `column` has the charset in which its values are stored, `declared_charset` is the one that the
+    source declares. Raises TypeUnsupportedError.
     """
     found = type_of(column, zero_dates)
     if _PRINTED.match(column.mysql_type):

@@ -197,7 +197,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
             return 0, 0
         if field == NUMBER_FIELD:
             number = (value >> 1) * (1 - (value & 1))  # The lowest bit is the sign; the server sends no 0.
-        # The second time, if there is one, is that on the original server.
+        # The event may have a second time: the commit time on the original server, which then counts.
         if field in (TIME_FIELD, ORIGINAL_TIME_FIELD):
             time_us = value
         seen |= 1 << field

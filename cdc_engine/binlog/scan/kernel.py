@@ -376,7 +376,7 @@ def _take_rows(  # noqa: PLR0917
 
 @nb.njit(inline="always")
 def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatus:
-    """Records the SQL text of the statement whose table maps follow. MySQL's text follows one byte."""
+    """Records the SQL text of the statement whose table maps follow. In MySQL's event one byte precedes the text."""
     if state[EVENT] + HEADER_BYTES + (event_type == ROWS_QUERY) > body_end:
         return ScanStatus.BAD_BODY
     state[IGNORED] += 1

@@ -197,7 +197,7 @@ def _free_slots(count: int) -> Int64s:
 
 
 def slot_of(table_id: int, slot_count: int) -> int:
-    """Returns the slot at which the search for a table id begins. Ids count up, so they spread evenly. The kernel contains it too."""
+    """Returns the slot at which the search for a table id begins. Ids count up, so they spread evenly. The kernel has the same formula."""
     return table_id & (slot_count - 1)
 
 

@@ -78,8 +78,8 @@ class Unpacker:
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
-        """Provides `count` free bytes in the arena or in a new one. What is not in a block yet is then in this arena, or was put into a
-        block.
+        """Provides `count` free bytes, in the current arena or in a new one. Bytes of another arena that are in no block yet are yielded as
+        a block first.
         """
         self._begin = self._end
         if len(self._arena) - self._end < count:

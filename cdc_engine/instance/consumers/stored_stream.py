@@ -43,7 +43,7 @@ class StoredStreams:
         return self._otherwise(reader, position)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
-        """Returns whether the files have everything after a position. `there`: the last transaction end that they have up to it.
+        """Returns whether the files have everything after a position. `there`: the last transaction end in the files at or before it.
 
         A stream that was requested by GTID set excludes what was already there, so offsets alone are not sufficient. The files do not
         have all transactions without rows: a position may be after some of these.

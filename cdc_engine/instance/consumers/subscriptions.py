@@ -118,7 +118,9 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
 
     @abc.abstractmethod
     def _moved(self, record: RecordT, client_filter: str, acked: PositionT | None) -> RecordT:
-        """Returns the record with this filter, and with the cursor for what is acked, if the consumer was served."""
+        """Returns the record with a new filter. `acked`: the position up to which the consumer has acked, which becomes its cursor; None if
+        it was not served.
+        """
 
     @abc.abstractmethod
     def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:

@@ -442,7 +442,7 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Stops all reading, staging and writing for the destination, because another process may hold it by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # This comes before anything slow: what is sent now, another engine sends too.
+        self._stop_serving()  # Before anything slow, because another engine may send the same changes already.
         self._service.stop(self.name)
         with self._steering:
             if self._parts is not None:

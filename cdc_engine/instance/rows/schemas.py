@@ -134,9 +134,13 @@ def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[
 
 
 def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:
-    """Returns a statement that may write any table through triggers, views and functions as one that does, if the source can log many in
-    that format (MIXED): the triggers and views that it had in the interval may be gone. The SELECT of a created table may read a view
-    that calls a function. Tables of the server's own databases have no triggers; RDS writes a heartbeat there.
+    """Marks a statement that may write other tables through triggers, views or functions: the result counts as one that may write all
+    tables. Returns other statements unchanged, and all statements if the history has no triggers and views there (`objects` is None),
+    because the source is not MIXED.
+
+    The triggers and views that the source has now prove nothing: a trigger or view that existed in the interval may have been dropped. The
+    SELECT of a created table may read a view that calls a function. Tables of the server's own databases have no triggers; RDS writes a
+    heartbeat there.
     """
     if objects is None:
         return statement

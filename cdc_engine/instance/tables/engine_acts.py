@@ -110,7 +110,7 @@ class EngineActs:
 
         def resnapshot(schema: TableSchema, position: Position) -> None:
             with steering.still:
-                parts.parser.stop()  # A parser that reads owns the history.
+                parts.parser.stop()  # Only the parser may change the history while it reads.
             # The stored events lack the table's rows; after a crash no engine may continue from them.
             forget_events(self._directory)
             taken.append(schema)

@@ -156,7 +156,7 @@ class SourceTables:
         return self._captured(name, self._versions.get())
 
     def _captured(self, name: str, versions: Mapping[str, TableVersion]) -> TableVersion | None:
-        """Returns a table whose version has conf/'s settings. It is the same object while the list of tables is the same."""
+        """Returns a table's version with the settings of conf/ applied. Returns the same object until the list of tables changes."""
         found = versions.get(name)
         if found is None:
             return None

@@ -39,7 +39,7 @@ class _Changes(NoHistory):
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Notes every statement: it is not read what it changes."""
+        """Notes every statement, because it may change any table."""
         self.note(position.order_key)
         return super().apply(statement, default_database, position, session)
 
@@ -64,8 +64,8 @@ def logged_after(
     executed: str = "",
 ) -> tuple[Position, bool]:
     """Returns the binlog's end, with everything that was executed up to there, and whether one of the tables may have changed up
-    to `until`, a file and an offset. A statement counts as a change. `executed`: transactions of this GTID set do not count, as far as
-    the binlog has no other ones before them. Raises SourceConnectionError, or the errors of the scan.
+    to `until`, a file and an offset. A statement counts as a change. `executed`: a GTID set; transactions do not count as long as this
+    set has them and all that precede them in the binlog. Raises SourceConnectionError, or the errors of the scan.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
     start = _executed_up_to(source, begin, executed) if executed else begin
@@ -77,7 +77,7 @@ def logged_after(
 
 
 def _executed_up_to(source: Source, begin: Position, executed: str) -> Position:
-    """Returns the end of the last transaction up to which a GTID set has everything in the binlog."""
+    """Returns the end of the longest run of transactions, from `begin` on, that are all in a GTID set."""
     changes, end = _Changes((), None), begin
     with contextlib.closing(_blocks(source, begin, changes, UnwantedRows())) as blocks:
         for block in blocks:

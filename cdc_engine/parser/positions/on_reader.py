@@ -1,7 +1,7 @@
 """Finds the position of a time in the binlog of a replica (`reader` in conf/), as a GTID set for the source. Called by `finding`.
 
-A replica logs the commit times of the source, but its files begin by its own clock. So the file before is searched too where a file begins
-with that time or a later one."""
+A replica logs the commit times of the source, but a file's first event has the time of the replica's own clock. So if the position found
+is the beginning of a file, the file before it is searched too."""
 
 from __future__ import annotations
 

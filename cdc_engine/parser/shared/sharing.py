@@ -71,7 +71,9 @@ class SharedStreams:
             last.stream.close()
 
     def line(self, sharing: Sharing, position: Position) -> SharedPosition | None:
-        """Returns a line after a position if the shared stream has it. If no stream runs and other parsers wait, it starts one there."""
+        """Returns a line (the parser's own position in the shared window) after a position, if the shared stream has it. Starts a stream
+        there if none runs and other parsers wait.
+        """
         with self._lock:
             shared = self._shared.get(sharing.key)
             if shared is None or time.monotonic() < shared.quiet_until:

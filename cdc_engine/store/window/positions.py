@@ -128,7 +128,7 @@ def open_after(each: WindowBlock) -> Key | None:
 
 
 def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
-    """Returns a name for the transaction that follows `ended`, by its first content from there on in the block; None if nothing follows."""
+    """Identifies the transaction that follows `ended` by its first content in the block; None if nothing follows."""
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open

@@ -16,7 +16,7 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 _BITS = re.compile(r"(?:[bB]'|0b)([01]*)'?")
 _HEXADECIMAL = re.compile(r"(?:[xX]'|0[xX])([0-9a-fA-F]*)'?")
 _MOMENTS = {"DATE", "TIME", "TIMESTAMP"}
-# A spelling, and the part of the statement's start time that it means.
+# Spelling of a time function → the part of the statement's start time that it returns.
 CLOCKS = {
     **dict.fromkeys(("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"), "now"),
     **dict.fromkeys(("CURRENT_DATE", "CURDATE"), "date"),
@@ -32,7 +32,7 @@ class DefaultNotation(enum.Enum):
     NUMBER = "a number"  # `value` is the number as written, with its sign.
     BYTES = "bytes"  # x'4142', 0x4142 or b'101'; `value` is in hexadecimal.
     MOMENT = "a moment"  # DATE'…', TIME'…' or TIMESTAMP'…'; `said` is the keyword before the text.
-    CLOCK = "the time"  # `value` is as in CLOCKS; `digits` are those of the second, -1 if not declared.
+    CLOCK = "the time"  # `value` is as in CLOCKS; `digits`: of the fraction of a second, -1 if not declared.
     EXPRESSION = "an expression"  # An expression has no value here.
 
 

@@ -61,7 +61,7 @@ VARIANCE VAR_POP VAR_SAMP VECTOR_DIM VECTOR_TO_STRING VEC_DISTANCE VEC_DISTANCE_
 VEC_FROMTEXT VEC_TOTEXT VERSION WAIT_FOR_EXECUTED_GTID_SET WEEK WEEKDAY WEEKOFYEAR WEIGHT_STRING WSREP_LAST_SEEN_GTID
 WSREP_LAST_WRITTEN_GTID WSREP_SYNC_WAIT_UPTO_GTID YEAR YEARWEEK
 """
-# Those of these functions that only one of the two servers has. On the other server such a name is a stored function. One named `nextval`
+# Functions that only one of the two servers has. On the other server a call of that name calls a stored function. One named `nextval`
 # usually writes a table.
 _OF_MARIADB_ONLY = """
 ADD_MONTHS BINLOG_GTID_POS CHR COLUMN_ADD COLUMN_CHECK COLUMN_CREATE COLUMN_DELETE COLUMN_EXISTS COLUMN_GET COLUMN_JSON

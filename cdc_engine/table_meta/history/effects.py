@@ -379,7 +379,7 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect on a table whose new name the lake cannot give its rows.
+    """Returns the effect of a rename if the lake cannot move the table's rows to the new name.
 
     The change is reported for a name that had stopped too: consumers continue with its rows, and may have to show those of `origin` by
     other rules.

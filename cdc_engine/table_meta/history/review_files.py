@@ -66,8 +66,8 @@ class ReviewFiles:
         return next((each for each in found if each.reason == reason), None)
 
     def approve(self, held: PendingRecord, plan: str, *, replaces: bool = True) -> str:
-        """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, another plan
-        stays. Raises MetaError if the record cannot be read.
+        """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, it keeps another
+        plan that is already approved. Raises MetaError if the record cannot be read.
         """
         name = _name(held.database, held.table, held.order_key, APPROVED)
         record = {

@@ -13,7 +13,7 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.java import Java
 from sluice.console.toolchain.spark.home import spark_home
 
-KEPT_MAX = 3  # Each takes 0.2 GB; there is one per Java and pyspark.
+KEPT_MAX = 3  # Each archive takes 0.2 GB; there is one per version of Java and pyspark.
 
 
 def class_archive(cache: Cache, java: Java) -> Path:

@@ -17,7 +17,7 @@ from sluice.console.toolchain.python_packages import pyspark_home
 
 # The parts that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")
-# Each environment compiles its own bytecode, whose times would give each checkout a directory, and an archive of classes, of its own.
+# Left out: each environment compiles its own bytecode. Its file times would give each checkout a separate directory and class archive.
 BYTECODE = "__pycache__"
 # A directory from which nothing was started for this long is removed when another is created. A running Spark reads its
 # own.

@@ -1,9 +1,10 @@
-"""Forks the Python workers of the local Spark server, with what their tasks import already imported. Spark starts it (`server`).
+"""Forks the Python workers of the local Spark server from a process that has imported the packages of their tasks. Spark starts it
+(`server`).
 
     python -m sluice.console.toolchain.spark.python_daemon pyspark.worker
 
-Otherwise it is pyspark's own daemon. Spark ends a worker that was idle for a minute, and the next batch of small tables gets a new one: it
-would import these packages first, which takes half a second of processor time."""
+In all else this is pyspark's own daemon. Spark ends a worker that was idle for a minute, and starts a new one for the next batch of small
+tables. Without the early imports each new worker needs half a second of processor time for them."""
 
 import deltalake  # noqa: F401
 import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  pyarrow imports it with its first conversion

@@ -29,7 +29,7 @@ def listener_of(
     def done(report: TableReport) -> None:
         metadata = _of_table(report)
         events.written(report.name, report, metadata, description)
-        # The history is compared with the table after it was written. A change log has the stream's changes alone.
+        # Such an operation updates the history from the table. It does not write the change log, which has the stream's changes only.
         events.sides_written(report.name, report, metadata, (HISTORY,))
         events.passed(report.name)
 

@@ -76,8 +76,8 @@ class Run:
 
 
 class GroupProgress:
-    """How far a batch has come: pieces of members in the order of the decisions. Call `position` once, at the end, because executed sets
-    take time.
+    """Follows each member's position while a batch takes pieces of the members. Call `position` once, at the end, because it computes
+    executed sets, which takes time.
     """
 
     def __init__(self, begin: GroupStreamPosition) -> None:

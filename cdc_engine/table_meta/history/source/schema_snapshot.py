@@ -67,7 +67,7 @@ _COLUMNS = (
     "column_default FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
-# For system-versioned tables: the columns with the times of their rows.
+# For MariaDB with system-versioned tables: EXTRA also says which columns are ROW START and ROW END.
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
@@ -263,7 +263,7 @@ class _Notation(enum.Enum):
     """How information_schema shows a DEFAULT."""
 
     EXPRESSION = "MariaDB"  # as in DDL
-    TEXT = "MySQL 5.7"  # It shows the text of a constant.
+    TEXT = "MySQL 5.7"  # A constant without quotes.
     HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but it shows a binary string as 0x616263, up to its first zero byte.
 
 
