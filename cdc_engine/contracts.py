@@ -437,13 +437,13 @@ class ZooKeeperServers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLocation:
-    """Where a destination's ledger, leases and run records are: with its files, or in a place that several hosts can reach.
+    """Where a destination's ledger, leases and run records are: with its files, or in a store that several hosts can reach.
 
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
     SQLAlchemy's, for `sql`, and `password`: the location of its password. `zookeeper`: the ZooKeeper servers. `session_seconds`: a holder
     that is silent for this long loses what it holds. `address`: "host:port" at which other hosts find this one. `source`: (host, port)
     of the source, for Canal's cursor. `staging`: prefix of an object store for staged batches; empty: they are in `directory`.
-    `storage_options`: (name, value) of that store, as in conf/, with the places of secrets instead of secrets.
+    `storage_options`: (name, value) of that store, as in conf/, with the locations of secrets instead of secrets.
     """
 
     destination: str

@@ -212,7 +212,9 @@ def _tell(
 def _tell_sides(
     context: dg.OpExecutionContext, sides: Sequence[SideAsset], merged: MergedTable, *, drains: bool
 ) -> None:
-    """Reports the change log and the history of a merged table, which its run has written too. Held changes are in neither."""
+    """Reports the change log and the history of a merged table, which its run has written too. Reports nothing for a table whose changes
+    are buffered.
+    """
     if not sides or merged.outcome.held:
         return
     try:

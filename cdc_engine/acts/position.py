@@ -115,7 +115,7 @@ def choose(
         raise PositionLostError(
             "the source does not list its binlog files; enable log_bin there and grant REPLICATION CLIENT, then try again"
         )
-    # The server finds the position of a GTID set itself; no change after the set is before the oldest file.
+    # The server finds the position of a GTID set itself; every change after the set is in the oldest file or a later one.
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 

@@ -1,4 +1,4 @@
-"""Groups the places of values in a buffer into one argument for kernels."""
+"""Groups start and size of values in a buffer into one argument for kernels."""
 
 from __future__ import annotations
 

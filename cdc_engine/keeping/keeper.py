@@ -152,7 +152,7 @@ def follow(
     stopping: threading.Event,
     seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Polls conf/ until `stopping` is set, and calls the others with the configuration in use."""
+    """Polls conf/ until `stopping` is set, and calls each of `lookers` with the configuration in use."""
     logged = ""
     while not stopping.wait(seconds):
         try:

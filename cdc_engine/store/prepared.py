@@ -185,7 +185,7 @@ class PreparedFiles:
 
     def _writer(self) -> Recording:
         if self._recording is None:
-            raise BinlogFormatError("an XA transaction whose beginning was not read continues")
+            raise BinlogFormatError("an XA transaction continues whose XA START was not read")
         return self._recording
 
     def _close(self) -> None:

@@ -136,7 +136,7 @@ def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
             parsed[name] = yaml.safe_load(text) or {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            # no word of the text: the place of the error may be that of a secret
+            # Quotes nothing of the file, because a secret may be where the error is.
             unreadable[name] = f"it is not YAML{f': line {mark.line + 1}' if mark else ''}"
     return parsed, unreadable
 

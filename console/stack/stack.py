@@ -114,7 +114,7 @@ class Stack:
 
     @property
     def shown_at(self) -> str:
-        """Returns the place where the stack's work is shown, for messages."""
+        """Returns where the stack's work is shown, for messages."""
         return (
             f"Dagster's UI: {self.url}" if self._options.dagster else "Dagster is not started: yours calls the engines"
         )

@@ -122,7 +122,8 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
 
 def _all(work: DrainRun, directory: Path, first: BatchReference, is_alone: Callable[[], bool]) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # It is called once the first batch is merged: a run that finds no engine ends well, so it must have merged its batch.
+    # Called once the first batch is merged: a run that finds no engine ends with success, so it must have merged its
+    # batch before.
     engine = functools.cache(lambda: work.ports.feed(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:

@@ -156,7 +156,7 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
     first = segments[0]
     if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
         raise TableError(
-            name, "its columns changed while it was read, or its images lack some; start the backfill again"
+            name, "its columns changed while it was read, or its row images lack columns; start the backfill again"
         )
     return pq.read_schema(first.file)
 

@@ -122,7 +122,7 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
-    """Does the same for a table without a current-state table, and returns a report. Raises the same errors as `write_side_tables`."""
+    """Calls `write_side_tables` for a table without a current-state table, and returns a report. Raises the same errors."""
     began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
     before = share.table(path, kind).version
     write_side_tables(session, share)

@@ -50,7 +50,8 @@ class AffectedRows:
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
         """Returns rows that were read, and images. For a table with a key, the last image of a key replaces its row; for a table without a
-        key, they are all images after the reading. Places of images are multiples of `step`. `order_keys`: those of the events.
+        key, they are all images after the reading. The sequence numbers of images are multiples of `step`. `order_keys`: those of the
+        events.
         """
         given, keyed = self._given, bool(self.key)
         read = [record for record, _ in self._records(given.chunks, self._points)]
@@ -133,7 +134,7 @@ class AffectedRows:
         return list(last.values())
 
     def _positions(self, order_keys: set[int], step: int) -> _Places:
-        """Returns the places of all images in the transactions of the events."""
+        """Returns the sequence numbers of all images in the transactions of the events."""
         wanted = pa.array(sorted(order_keys), pa.int64())
         found = [
             pq.read_table(
@@ -148,14 +149,14 @@ class AffectedRows:
 
 
 class _Places:
-    """The places of images in their transactions: 1, 2, … times `step`, by their row numbers."""
+    """The sequence numbers of images within their transactions: 1, 2, … times `step`, in the order of their row numbers."""
 
     def __init__(self, keys: Numbers, rows: Numbers, step: int) -> None:
         order = np.lexsort((rows, keys))
         self._keys, self._rows, self._step = keys[order], rows[order], step
 
     def of(self, ours: dict[str, Any]) -> ChangeOrder:
-        """Returns the place of an image. It is exact if the image's transaction contains an event."""
+        """Returns the order of an image. Its sequence number is exact if the image's transaction contains an event."""
         key, row = ours[ORDER_KEY], ours[ROW]
         begin, end = np.searchsorted(self._keys, [key, key + 1])
         at = int(np.searchsorted(self._rows[begin:end], row))

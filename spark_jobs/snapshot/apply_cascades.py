@@ -127,7 +127,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
 
 
 def _placed(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
-    """Yields the events with places between those of the images. Events of one parent row keep the same place."""
+    """Yields the events with sequence numbers between those of the images. Events of one parent row keep the same number."""
     first: dict[ChangeOrder, int] = {}
     for number, (images, event) in enumerate(events):
         index = images * step + 1 + first.setdefault(event.at, number)

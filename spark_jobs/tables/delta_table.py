@@ -387,8 +387,8 @@ def _refuse_clashes(name: str, wanted: tuple[LakeColumn, ...]) -> None:
             raise TableError(
                 name,
                 (
-                    f"the column name {column.name} occurs twice, with Sluice's own columns and without regard "
-                    "to letter case; exclude the column (`column_exclude`)"
+                    f"the column name {column.name} occurs twice in the table and Sluice's own columns, if upper and lower case "
+                    "are ignored; exclude the column (`column_exclude`)"
                 ),
             )
 

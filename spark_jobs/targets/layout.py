@@ -56,7 +56,7 @@ def clause(
         if column.lower() not in known:
             raise TableError(
                 name,
-                f"conf/ lays it out by {column}, which is not a column of it; correct partition_by or cluster_by there",
+                f"partition_by or cluster_by in conf/ names {column}, which is not a column of it; correct the setting",
             )
     if layout.partition_by and CLUSTERING in features:
         raise TableError(name, CLUSTERED)

@@ -25,7 +25,7 @@ from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
-LOCKS_PROPERTY = "sluice.shardLocks"  # The place where writers of the table take its lock.
+LOCKS_PROPERTY = "sluice.shardLocks"  # Where writers of the table take its lock.
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 # Each kind of alteration, and its plans that do not change other shards.
 FOLLOWED = {

@@ -143,7 +143,7 @@ def depending(spec: dg.AssetSpec, _: TranslatedTable) -> dg.AssetSpec:
 @pytest.mark.parametrize(
     ("translation", "sentence"),
     [
-        (by_group, "shop/shop/items from the asset's other attributes and none/shop/items without them"),
+        (by_group, "shop/shop/items for all attributes of the asset and none/shop/items for the key alone"),
         (failing, "asset of shop.items of shop fails: LookupError: nothing for items"),
         (depending, "adds dependencies"),
     ],

@@ -1,11 +1,10 @@
 """Lists the entries of a range of a block, in order: beginnings and ends of transactions, and the row events that a
 filter keeps; a consumer may leave out kinds of them.
 
-With `queries`, each statement's SQL text precedes its first kept row event, if that is the statement's first.
+With `queries`, a statement's SQL text precedes its row events, if its first row event is kept.
 
 Called by the consumers' streams. A transaction without kept events is omitted, except one every few seconds of the
-source's clock, so that a client sees the stream move (canal.md §3.3). A transaction of which something was shown is
-always ended.
+source's clock, so that a client sees the stream move (canal.md §3.3). If a part of a transaction was shown, its end is shown too.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ Expression: TypeAlias = ComparisonNode | OneOf | Like | IsNull | Not | Joined
 
 
 def parse(text: str) -> Expression:
-    """Parses a condition. Raises ConfigurationError with the place of the mistake."""
+    """Parses a condition. Raises ConfigurationError, which shows where the mistake is."""
     return _ExpressionReader(text).whole()
 
 

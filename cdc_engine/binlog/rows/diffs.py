@@ -46,7 +46,9 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
     rows, starts, sizes = (np.ascontiguousarray(differences[field]) for field in (ROW, BEFORE_START, BEFORE_SIZE))
     absent = np.flatnonzero(starts < 0)
     if len(absent):
-        raise ValueRefusedError(int(rows[absent[0]]), "has differences from a JSON document, and is NULL before")
+        raise ValueRefusedError(
+            int(rows[absent[0]]), "is logged as differences from a JSON document, but the before image has NULL"
+        )
     logged = Values(values.buffer, values.starts[rows], values.sizes[rows])
     before, changes = LocatedValues(starts, sizes), LocatedValues(logged.starts, logged.sizes)
     nodes, stack = np.empty((NODES_MIN, NODE_FIELDS), np.int64), np.empty(STACK_SHAPE, np.int64)

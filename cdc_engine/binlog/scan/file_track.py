@@ -31,7 +31,7 @@ class FileTrack:
         """Handles a FORMAT_DESCRIPTION. Returns whether the stream is at the beginning of a new file."""
         if self.created and created and created != self.created:
             raise self._refuse(
-                f"{self.file} was created at {created}, and the file of that name that was read, at {self.created} (seconds since 1970)"
+                f"{self.file} was created at {created}, and the one that was read before at {self.created} (seconds since 1970)"
             )
         self._described, self.created = True, created or self.created
         new, self._handed_out = self.file != self._handed_out, self.file

@@ -70,7 +70,7 @@ class XaTransactions:
         """Handles XA_PREPARE, which ends the recording. With ONE PHASE it commits the transaction at once."""
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
         if not self.recording:
-            raise BinlogFormatError(f"the XA transaction {name} is prepared without a beginning")
+            raise BinlogFormatError(f"the XA transaction {name} is prepared, and its XA START is missing")
         if one_phase:
             yield from self._replay(self._prepared.recorded())
         else:

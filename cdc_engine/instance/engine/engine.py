@@ -468,7 +468,7 @@ class Engine:
         # Only the parser stopped; it restarts at another position.
         begins_anew = reported == EngineState.STOPPED and not self._stopping.is_set()
         if begins_anew or not engine_follows(self._state, reported):
-            return  # It is less informative that the parser then stops.
+            return  # The state so far says more than that the parser stopped.
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:
             log.error("engine_stopped", destination=self.name, state=reported, reason=reason)

@@ -89,8 +89,8 @@ class SourceRows:
                 return
             if time.monotonic() >= deadline:
                 raise ActRefusedError(
-                    f"the lake has all up to {cursor} after {seconds:.0f} s, and the rows were read up to "
-                    f"{high.file}:{high.offset}: `sluice status` shows what delays it; start the repair again then"
+                    f"after {seconds:.0f} s the lake has all up to {cursor}, and not up to {high.file}:{high.offset}, where the rows were "
+                    "read: `sluice status` shows what delays it; start the repair again when the lake has caught up"
                 )
             self._pause(POLL_SECONDS)
 

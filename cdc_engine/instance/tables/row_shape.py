@@ -72,8 +72,8 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# Each (setting, before, after) changes no row in the lake. Under `stop` or `error` a table has no value that was
-# refused, and a lake that followed foreign keys has their effects up to now.
+# Changes (setting, before, after) after which all rows in the lake are still right: under `stop` or `error` a table
+# has no refused value, and a lake that followed foreign keys has their effects so far.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )

@@ -48,7 +48,7 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
         return None  # The file was begun since then, or `is_gone` reports it.
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
-    # A server that promises nothing has no time at which it purges. Only what was observed is known.
+    # A server that promises no retention may purge at any time. Only what was observed is known.
     kept_seconds = min(retention_seconds(facts) or math.inf, observed_seconds)
     by_age = created + kept_seconds if created and math.isfinite(kept_seconds) else None
     by_size = _by_size(file, after, created, facts, now)

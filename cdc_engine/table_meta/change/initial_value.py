@@ -63,7 +63,9 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
         raise InitialValueUnknownError("it is a generated column")
     if column.default is None or _is_passed_over(column, column.default, session):
         if column.type.base in _BY_SERVER and not column.says_null and not session.explicit_timestamps:
-            raise InitialValueUnknownError("a TIMESTAMP without NULL and DEFAULT has them from the server's settings")
+            raise InitialValueUnknownError(
+                "the NULL and DEFAULT of a TIMESTAMP that declares neither depend on the server's settings"
+            )
         return None if column.nullable else _zero(column.type)
     return _default(column, column.default, session)
 

@@ -35,7 +35,10 @@ def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
         try:
             _rehearse(toolchain, Path(folder), written)
         except (ServerError, subprocess.SubprocessError, OSError) as error:
-            screen.print(f"Spark's classes were not archived ({error}); it starts more slowly without.", style="yellow")
+            screen.print(
+                f"Spark's classes were not archived ({error}); Spark starts more slowly without the archive.",
+                style="yellow",
+            )
             return False
         if written.exists():
             written.replace(archive)
