@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.instance.status import EngineStatus
     from sluice.cdc_engine.operation.operator import Operator
 
-TAKE_UP_SECONDS = 15.0  # The first change arrives and its batch is staged within this time; ticks handle later ones.
+TAKE_UP_SECONDS = 15.0  # How long a started engine waits for its first batch, to stage it before a tick requests it.
 LEFT_SECONDS = 30.0  # How long a destination is left to other hosts after an operator released it.
 # How long a tick waits for a start before it reports STARTING. A start that compiles nothing is done by then.
 START_WAIT_SECONDS = 0.8

@@ -28,7 +28,7 @@ class WithConsumers(Protocol):
 
 
 def shown_lag(lag_seconds: float | None) -> str:
-    """Returns a lag in the form of a table's cell, empty if it is unknown."""
+    """Formats a lag for a cell of the table; empty if it is unknown."""
     return "" if lag_seconds is None else f"{lag_seconds} s"
 
 

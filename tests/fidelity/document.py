@@ -101,7 +101,7 @@ InnoDB changes child rows without row events (all MariaDB, MySQL before 9.6). Wi
 |---|---|
 | ON DELETE and ON UPDATE CASCADE and SET NULL, over all levels, of composite keys, of keys within a primary key, of self-references, of tables without a key; REPLACE and foreign_key_checks=0 | random statements on all four servers, and through Spark from MySQL 8.0 and MariaDB 11.4: `tests/fidelity/tables/test_cascade.py` |
 | the same with images that leave columns out (MINIMAL, NOBLOB, FULL_NODUP) | the same test, for keys that are the parent's primary key |
-| keys of every type that may be one, and of any string | a child in the lake for each, `test_cascade.py` |
+| keys of every type that a key may have, and of any string | a child in the lake for each, `test_cascade.py` |
 | a run that is interrupted: before and after the derived rows are stored, with children merged and not their parents, and the reverse | `test_cascade.py`; if the staged files are lost then, tables below such a child stop (CASCADE_UNSEEN) |
 | XA, savepoints, triggers and procedures, statements of several tables, temporary tables of the parent's name, CREATE TABLE … SELECT, system-versioned tables, circles, keys that are generated, may be NULL or are not unique | `tests/fidelity/tables/test_cascade_corners.py` |
 | a child that is renamed | `tests/fidelity/tables/test_ddl_renamed_tables.py` |

@@ -101,7 +101,7 @@ class _JsonbReader:
         values_at = keys_at + count * (width + 2) * keyed
         content = values_at + count * (1 + width) - at
         if content > size or at + size > len(self.data):
-            raise JsonFormatError("an object or array in it is larger than itself")
+            raise JsonFormatError("an object or array in it is larger than the size that it states")
         keys: list[str] = []
         values: list[Any] = []
         for index in range(count):

@@ -10,7 +10,7 @@ ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMB
 MESSAGES = {
     CUT_OFF: "it is truncated",
     IN_EACH_OTHER: "its parts overlap",
-    LARGER: "an object or array in it is larger than itself",
+    LARGER: "an object or array in it is larger than the size that it states",
     BACKWARDS: "an offset in it points backwards",
     ENDLESS: "a length in it has no end",
     LITERAL: "it has an unknown literal",

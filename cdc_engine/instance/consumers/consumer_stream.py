@@ -172,7 +172,7 @@ class Selection:
             if rules != before or self._other_columns(change.schema, name, origin):
                 raise ConsumerStoppedError(
                     f"the table {name} was {origin} before, and conf/ filters or masks the rows of the two "
-                    "otherwise, or leaves out other columns: set the same `rows`, `masks` and columns for "
+                    "differently, or leaves out other columns: set the same `rows`, `masks` and columns for "
                     "both, or subscribe with a filter that leaves it out"
                 )
 

@@ -63,9 +63,10 @@ def _learn_nothing(_given_up: Callable[[], bool]) -> None:
 class ParserCallbacks:
     """The callbacks of a parser. `on_state`: gets each state with its reason.
 
-    `on_start`: with the start of the stream before its first block: a caller without a cursor must keep that position, or a restart before
-    the first ack would begin at a later "latest". `on_idle`: each time the stream has caught up and is silent. `learn`: before a stream is
-    read, if it can be read; completes the history up to its start, and calls its argument to learn whether to give up.
+    `on_start`: gets the start of the stream before its first block. A caller without a cursor must keep that position, because after a
+    restart before the first ack the latest position is a later one. `on_idle`: called each time the stream has caught up and is silent.
+    `learn`: called before a stream is read. It completes the history up to the start of the stream; its argument is a function that returns
+    whether to give up.
     """
 
     on_state: Callable[[str, str], None] = lambda _state, _reason: None

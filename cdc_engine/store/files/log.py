@@ -294,7 +294,7 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """Returns the newest segments that follow each other without a gap, each with the size that the next one states."""
+    """Returns the newest segments that follow each other without a gap. The size of each is the one that the next segment records."""
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):
         path = path_of(directory, number)

@@ -56,7 +56,7 @@ def plan_backfill(config: SluiceConfig, request: BackfillRequest) -> Plan:
 
 
 def run_backfill(run: RowsRun, request: BackfillRequest) -> Done:
-    """Reads the changes and merges them, or builds the requested table of them. Raises as `operate`."""
+    """Reads the changes and merges them, or builds the requested table from them. Raises as `operate`."""
     from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
     run.listener.say(str(request))

@@ -142,7 +142,7 @@ def test_text_longer_than_its_documents_finds_room() -> None:
 def test_a_damaged_document_is_refused_by_its_row() -> None:
     whole = document({"a": 1})
     for damaged, words in (
-        (whole[:-3], "larger than itself"),
+        (whole[:-3], "larger than the size that it states"),
         (b"\x0c\x02\xff\xfe", "not UTF-8"),
         (b"\x63", "unknown type"),
     ):
