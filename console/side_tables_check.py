@@ -24,7 +24,7 @@ def side_tables_sentence(config: SluiceConfig) -> str:
 
 
 def _alone(config: SluiceConfig, destination: str, table: str) -> str:
-    return "" if config.destinations[destination].tables[table].current_state else " (no current_state)"
+    return "" if config.destinations[destination].tables[table].current_state else " (no current-state table)"
 
 
 def side_table_problems(config: SluiceConfig) -> list[str]:

@@ -108,7 +108,7 @@ def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path
     settings = config.destinations["shop"]
     assert [settings.table("sales", name).tells_rows for name in ("a", "b", "c")] == [True, False, True]
     assert [settings.cascade_policy("sales", name) for name in ("a", "c")] == ["stop", "apply"]
-    assert "sales.b of shop (no current_state)" in side_tables_sentence(config)
+    assert "sales.b of shop (no current-state table)" in side_tables_sentence(config)
 
 
 @pytest.mark.parametrize(
