@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cdc_engine.contracts import StatementSession
 from sluice.cdc_engine.table_meta.change.stored_objects import StoredObject, StoredObjects
 from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER, VIEW
 from sluice.cdc_engine.table_meta.history.history import TableHistory
@@ -166,6 +167,60 @@ def test_objects_that_are_not_all_known_stop_every_table_fidelity(tmp_path: Path
     assert not made.knows_objects(at(1))
     assert stopped(made.apply("INSERT INTO mysql.rds_heartbeat2 VALUES (1)", "shop", at(2))) == set()
     assert changed_by(made, INSERT) == ALL
+
+
+UNKNOWN = (("shop", "early"), ("shop", "skip_early"), ("elsewhere", "early"))
+
+
+@pytest.mark.parametrize(
+    ("before", "statement", "tables"),
+    [
+        ((), "SELECT f(1)", {*ALL, "early"}),
+        ((), "INSERT INTO items VALUES (f(1))", {*ALL, "early"}),
+        ((), "INSERT INTO early VALUES (1)", {"early"}),
+        (("CREATE VIEW elsewhere.v AS SELECT id FROM early",), "DELETE FROM elsewhere.v", {"early"}),
+        # of which tables it is a child is unknown
+        ((), INSERT, {"items", "early"}),
+        ((), "INSERT INTO elsewhere.temporary_one VALUES (1)", set()),
+        ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),
+        # once its schema is known, it is a table like all others
+        (("CREATE TABLE IF NOT EXISTS early (id int)",), INSERT, {"items"}),
+        (("CREATE TABLE IF NOT EXISTS early (id int)",), "SELECT f(1)", {*ALL, "early"}),
+    ],
+)
+def test_a_table_of_unknown_schema_stops_too_fidelity(
+    tmp_path: Path, before: tuple[str, ...], statement: str, tables: set[str]
+) -> None:
+    """The stream begins in the past, and statements that come later there changed or created the table."""
+    made = TableHistory(tmp_path / "schema.jsonl", lambda base, name: base in CAPTURED and not name.startswith("skip_"))
+    made.seed(SchemaSnapshot(FACTS, (), TABLES, stored_objects=StoredObjects(), unknown_tables=UNKNOWN), at(1))
+    made.compact([at(1)])
+    again = TableHistory(tmp_path / "schema.jsonl", lambda base, name: base in CAPTURED and "skip_" not in name)
+    for number, each in enumerate(before):
+        again.apply(each, "shop", at(2 + number))
+    assert stopped(again.apply(statement, "shop", at(90))) == tables
+
+
+def test_a_table_of_unknown_schema_stops_without_triggers_and_views_too_fidelity(tmp_path: Path) -> None:
+    made = TableHistory(tmp_path / "schema.jsonl", lambda base, _: base in CAPTURED)
+    made.seed(SchemaSnapshot(FACTS, (), TABLES, unknown_tables=UNKNOWN), at(1))
+    changes = made.apply("SELECT f(1)", "shop", at(2))
+    assert stopped(changes) >= {"early", "skip_early"}
+    assert made.apply("SELECT f(1)", "shop", at(3)) == ()
+
+
+def test_a_truncate_that_may_mean_a_temporary_table_stops_a_table_of_unknown_schema_fidelity(tmp_path: Path) -> None:
+    made = TableHistory(tmp_path / "schema.jsonl", lambda base, _: base in CAPTURED)
+    made.seed(SchemaSnapshot(FACTS, (), TABLES, stored_objects=StoredObjects(), unknown_tables=UNKNOWN), at(1))
+    session = StatementSession(thread_specific=True)
+    assert stopped(made.apply("TRUNCATE TABLE early", "shop", at(2), session)) == {"early"}
+    assert made.apply("TRUNCATE TABLE temporary_one", "shop", at(3), session) == ()
+
+
+def test_a_table_that_is_created_later_is_not_one_of_unknown_schema_fidelity(history: TableHistory) -> None:
+    """The same statement has the same effect after the stream has gone back."""
+    history.apply("CREATE TABLE late (id int)", "shop", at(5))
+    assert stopped(history.apply("SELECT f(1)", "shop", at(3))) == ALL
 
 
 def test_a_history_that_follows_none_gets_them_later_fidelity(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ unknown columns there: its present schema must not be used for its earlier rows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.charsets.statement_text import Literals
@@ -45,6 +45,7 @@ class TouchedTables:
     def __init__(self, snapshot: SchemaSnapshot) -> None:
         self._snapshot = snapshot
         self.names: set[TableKey] = set()
+        self._created: set[TableKey] = set()  # Those that did not exist before the interval.
         self._objects_changed = False
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002
@@ -61,6 +62,8 @@ class TouchedTables:
             statement, self._snapshot.server.flavour, session.sql_mode, Literals(session.client, session.connection)
         )
         lower_case = self._snapshot.server.lower_case_names
+        created = {name.key(default_database, lower_case=lower_case) for name in _created(read)}
+        self._created |= created - self.names
         self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
         self.names |= self._meant(read)
         self._objects_changed = self._objects_changed or self._changes_objects(read, default_database)
@@ -77,10 +80,13 @@ class TouchedTables:
 
     def left(self) -> SchemaSnapshot:
         """Returns the snapshot without the changed tables. Their schemas become known from a statement that creates them, from their table
-        maps, or from an operator.
+        maps, or from an operator. Those that may have existed before the interval stay known by name.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
-        return dataclasses.replace(self._snapshot, tables=tables, stored_objects=self.left_objects())
+        unknown = tuple(sorted(self.names - self._created))
+        return dataclasses.replace(
+            self._snapshot, tables=tables, stored_objects=self.left_objects(), unknown_tables=unknown
+        )
 
     def left_objects(self) -> StoredObjects | None:
         """Returns the triggers and views of the snapshot. They are incomplete if a statement changed any, because dropped ones are
@@ -131,6 +137,23 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
     if database := dropped_database(read):
         return f"all tables of {database}"
     return "tables whose names could not be read" if isinstance(read, Unread) and not read.names else ""
+
+
+def _created(statement: Statement) -> Iterator[TableName]:
+    """Yields the names of which no table existed before the statement."""
+    match statement:
+        case CreateTable(if_not_exists=False, replaces=False):
+            yield statement.name
+        case AlterTable():
+            if statement.renames_to is not None:
+                yield statement.renames_to
+            yield from (name for name, what in statement.others if what == "CONVERT PARTITION")
+        case RenameTables():
+            earlier = set[TableName]()
+            for old, new in statement.pairs:
+                earlier.add(old)
+                if new not in earlier:
+                    yield new
 
 
 def _named(statement: Statement) -> tuple[TableName, ...]:

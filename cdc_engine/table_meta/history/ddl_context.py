@@ -78,8 +78,12 @@ class DdlContext:
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """Returns all tables with a schema at this position, captured or not, stopped or not."""
-        return [name for name in self.known.table_names() if self.schema(name) is not None]
+        """Returns all tables that exist or may exist at this position, captured or not, stopped or not. The schemas of some are unknown."""
+        return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
+
+    def unknown_tables(self) -> list[TableKey]:
+        """Returns the tables that may exist at this position and whose schemas are unknown, except stopped ones."""
+        return self.known.unknown_tables(self.key)
 
 
 def shortened(text: str) -> str:

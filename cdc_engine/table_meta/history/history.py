@@ -24,8 +24,7 @@ from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.errors import MetaError, NotATableError, SluiceError, TableStoppedError
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.states import TableState
-from sluice.cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE, SCHEMA_UNKNOWN
+from sluice.cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
 from sluice.cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.change.stored_objects import ObjectKey, StoredObject, StoredObjects, object_changes
@@ -56,6 +55,7 @@ from sluice.cdc_engine.table_meta.history.kept.repository import (
     Repository,
     SchemaRepository,
 )
+from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_records, stopped_record, table_record
 from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
@@ -98,7 +98,7 @@ class TableHistory:
         """Stores a snapshot as the state from `position` on. Later statements of the stream change it."""
         self.rewind(position)
         objects = _seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
-        self._store([*_snapshot_records(snapshot, position), *objects])
+        self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
         """Returns whether triggers and views are followed at `position`, as MIXED format needs it. A statement stops every table if not all
@@ -136,7 +136,7 @@ class TableHistory:
             raise stopped from error
         if learnt is not None:
             self._go_back_to(position)
-            self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
+            self._store([table_record(RecordKind.TABLE_MAP, position, learnt)])
         return version
 
     def _resolved(self, table_map: TableMap, position: Position) -> tuple[TableVersion, TableSchema | None]:
@@ -246,7 +246,7 @@ class TableHistory:
     def resnapshot(self, schema: TableSchema, position: Position) -> None:
         """Gives a stopped table this schema from `position` on, at which the stream starts again."""
         self.rewind(position)
-        self._store([_table_record(RecordKind.SNAPSHOT, position, schema)])
+        self._store([table_record(RecordKind.SNAPSHOT, position, schema)])
 
     def compact(self, places: Collection[Position], records_min: int = 1) -> int:
         """Removes records that no given position needs in order to continue. Returns how many it removed.
@@ -358,17 +358,6 @@ def _recorded(
     return effects, records, tuple(_changes(effects, position))
 
 
-def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> HistoryRecord:
-    return HistoryRecord(
-        kind=kind, position=position, database=schema.database, table=schema.table, content=schema.to_json()
-    )
-
-
-def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped) -> HistoryRecord:
-    content = stopped.to_json()
-    return HistoryRecord(kind=RecordKind.STOPPED, position=position, database=name[0], table=name[1], content=content)
-
-
 def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
     """Yields the versions of schemas. A table for which Sluice has a defect is left out: its next table map stops it by name."""
     for schema in schemas:
@@ -378,27 +367,6 @@ def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
             logger.exception(
                 "the columns of a table cannot be decoded", extra={"table": f"{schema.database}.{schema.table}"}
             )
-
-
-def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[HistoryRecord]:
-    yield HistoryRecord(kind=RecordKind.SERVER, position=position, content=dataclasses.asdict(snapshot.server))
-    for database, charset in snapshot.databases:
-        yield HistoryRecord(
-            kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset}
-        )
-    elsewhere = {(database, table): reason for database, table, reason in snapshot.elsewhere}
-    for schema in snapshot.tables:
-        name = (schema.database, schema.table)
-        try:
-            if reason := elsewhere.get(name):
-                yield _stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
-            else:
-                yield _table_record(RecordKind.SNAPSHOT, position, schema)
-        except Exception as error:  # A defect of Sluice stops the table in which it occurs.
-            why = f"its columns cannot be followed: {defect_text(error)}"
-            yield _stopped_record(position, name, Stopped(state=SCHEMA_UNKNOWN, reason=why))
-    for database, table, reason in snapshot.unreadable:
-        yield _stopped_record(position, (database, table), Stopped(state=TableState.TYPE_UNSUPPORTED, reason=reason))
 
 
 def _database_records(
@@ -472,11 +440,11 @@ def _charset_record(database: str, charset: str, position: Position) -> HistoryR
 def _effect_records(effects: tuple[DdlEffect, ...], position: Position) -> Iterator[HistoryRecord]:
     for effect in effects:
         if isinstance(effect.state, Stopped):
-            yield _stopped_record(position, effect.name, effect.state)
+            yield stopped_record(position, effect.name, effect.state)
         elif isinstance(effect.state, DroppedTable):
-            yield _table_record(RecordKind.DROPPED, position, effect.state.schema)
+            yield table_record(RecordKind.DROPPED, position, effect.state.schema)
         elif effect.state is not None:
-            yield _table_record(RecordKind.DDL, position, effect.state)
+            yield table_record(RecordKind.DDL, position, effect.state)
 
 
 def _changes(effects: tuple[DdlEffect, ...], position: Position) -> Iterator[TableChange]:

@@ -54,13 +54,14 @@ def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey
     stop = CannotFollowError(
         TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and re-snapshot the table"
     )
-    return {name: stop for name in map(context.full_name, names) if context.schema(name) is not None}
+    there = context.tables()
+    return {name: stop for name in map(context.full_name, names) if name in there}
 
 
 def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> dict[TableKey, CannotFollowError]:
     """Returns the tables that stop because of a row change in statement format."""
-    schemas = [schema for name in context.tables() if (schema := context.schema(name)) is not None]
     there, objects = context.tables(), context.known.stored_objects(context.key)
+    schemas = [schema for name in there if (schema := context.schema(name)) is not None]
     if statement.calls:
         return everything(there, _CALLS)
     names = list(map(context.full_name, statement.names))
@@ -82,7 +83,7 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
             if table not in found and table in there:
                 why = f"{_UNKNOWN}, and {through} may have written to this table; {_WAY_OUT}"
                 found[table] = CannotFollowError(TableState.STATEMENT_FORMAT, why)
-    return _below(found, schemas, context.captured) | found
+    return _unseen(found, context) | _below(found, schemas, context.captured) | found
 
 
 def _named(
@@ -119,6 +120,17 @@ def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotF
     """Returns the stops of all tables, for a statement that may have written to any of them."""
     stop = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {why}; {_WAY_OUT}")
     return dict.fromkeys(tables, stop)
+
+
+def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey, CannotFollowError]:
+    """Returns the tables whose foreign keys are unknown, so that their rows may change when rows of the given tables change."""
+    if not parents:
+        return {}
+    why = (
+        f"its columns and foreign keys are unknown there, so its rows may have changed with those of {'.'.join(min(parents))}, of which "
+        f"{_UNKNOWN}; set binlog_format=ROW in every session, and re-snapshot the table"
+    )
+    return dict.fromkeys(context.unknown_tables(), CannotFollowError(TableState.CASCADE_UNSEEN, why))
 
 
 def _below(

@@ -113,6 +113,32 @@ def test_a_start_in_the_past_before_a_trigger_was_dropped_stops_every_table(
         assert stops(engine, 2) == dict.fromkeys(("numbers", "log"), "STATEMENT_FORMAT")
 
 
+@pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
+def test_a_start_in_the_past_stops_tables_whose_schemas_are_not_known_there(
+    metadata: str, fresh_mysql80: ServerFactory, tmp_path: Path
+) -> None:
+    """A function wrote to `early`, which later statements name. They gave it a schema, and the difference stayed silent."""
+    options = {"binlog_format": "MIXED", "binlog_row_metadata": metadata, "log_bin_trust_function_creators": "1"}
+    captured = Captured(tmp_path, fresh_mysql80(options))
+    database = captured.database
+    early = f"CREATE TABLE IF NOT EXISTS {database}.early (n INT PRIMARY KEY)"
+    captured.run(
+        early,
+        f"CREATE FUNCTION {database}.writes() RETURNS INT DETERMINISTIC "
+        f"BEGIN INSERT INTO {database}.early VALUES (1); RETURN 1; END",
+        "FLUSH BINARY LOGS",
+    )
+    with captured.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        file = cursor.fetchone()[0]
+    captured.run(f"SELECT {database}.writes()", early, f"CREATE TABLE {database}.late (n INT PRIMARY KEY)")
+    captured.describe("snapshot: never", f"start: {{file: {file}, offset: 4}}")
+    with running(captured) as engine:
+        captured.run(AS_ROWS, f"INSERT INTO {database}.early VALUES (2)", f"INSERT INTO {database}.late VALUES (3)")
+        assert captured.take(engine, 1) == [3], "nothing of a stopped table is handed out"
+        assert stops(engine, 2) == dict.fromkeys(("numbers", "early"), "STATEMENT_FORMAT")
+
+
 def test_a_source_that_becomes_mixed_needs_the_grants_and_a_new_start(
     fresh_mysql80: ServerFactory, tmp_path: Path
 ) -> None:

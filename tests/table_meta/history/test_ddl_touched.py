@@ -54,6 +54,29 @@ def test_ddl_tables_that_a_statement_may_change(statement: str, names: set[tuple
     assert left == {ORDERS, ITEMS, OTHER} - names
 
 
+@pytest.mark.parametrize(
+    ("statements", "unknown"),
+    [
+        (("ALTER TABLE orders ADD COLUMN note TEXT",), {ORDERS}),
+        (("CREATE TABLE orders (a INT)", "ALTER TABLE orders ADD COLUMN note TEXT"), set()),
+        (("CREATE TABLE IF NOT EXISTS orders (a INT)",), {ORDERS}),
+        (("CREATE OR REPLACE TABLE orders (a INT)",), {ORDERS}),
+        (("DROP TABLE orders", "CREATE TABLE orders (a INT)"), {ORDERS}),
+        (("ALTER TABLE orders RENAME TO archive", "ALTER TABLE archive ADD COLUMN note TEXT"), {ORDERS}),
+        (("RENAME TABLE orders TO spare, items TO orders, spare TO items",), {ORDERS, ITEMS}),
+        (("FROB depot ITEMS",), {ITEMS, OTHER}),
+        (("TRUNCATE TABLE orders",), set()),
+    ],
+)
+def test_ddl_tables_that_may_have_been_there_before_stay_known_by_name(
+    statements: tuple[str, ...], unknown: set[tuple[str, str]]
+) -> None:
+    found = touched(statements[0])
+    for number, statement in enumerate(statements[1:], start=1):
+        found.apply(statement, "shop", Position(epoch=1, file="binlog.000001", offset=4 + number))
+    assert set(found.left().unknown_tables) == unknown
+
+
 def test_ddl_names_are_folded_where_the_server_folds_them() -> None:
     folding = DdlServerFacts(flavour=MYSQL, charset="utf8mb4", lower_case_names=True)
     assert touched("ALTER TABLE Orders DROP COLUMN a", folding).names == {ORDERS}

@@ -17,7 +17,14 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 # The kind of object (empty for a table or a database), database, table.
 RecordSubject = tuple[str, str, str]
 FROM_ITS_PLACE_ON = frozenset(
-    {RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT, RecordKind.OBJECTS, RecordKind.OBJECT}
+    {
+        RecordKind.SERVER,
+        RecordKind.DATABASE,
+        RecordKind.SNAPSHOT,
+        RecordKind.UNKNOWN,
+        RecordKind.OBJECTS,
+        RecordKind.OBJECT,
+    }
 )
 
 

@@ -17,7 +17,7 @@ class KnownSchemas:
     def __init__(self) -> None:
         self._server: Timeline[DdlServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
-        self._tables: dict[TableKey, Timeline[TableSchema | Stopped | DroppedTable]] = {}
+        self._tables: dict[TableKey, Timeline[KnownTable]] = {}
         self._objects: dict[
             ObjectKey, Timeline[tuple[StoredObject, ...]]
         ] = {}  # One object, or none after it is dropped.
@@ -46,6 +46,10 @@ class KnownSchemas:
     def table_names(self) -> list[TableKey]:
         """Returns every table that has or had a record, sorted."""
         return sorted(self._tables)
+
+    def unknown_tables(self, key: int) -> list[TableKey]:
+        """Returns the tables that exist at the position, or may exist there, with unknown schemas."""
+        return [name for name, each in self._tables.items() if each.begins_by(key) and each.at(key) is None]
 
     def database_names(self) -> list[str]:
         """Returns every database that has or had a record, sorted."""
@@ -105,8 +109,10 @@ def comments_of(state: KnownTable) -> dict[str, str]:
     return schema.comments if schema is not None else {}
 
 
-def table_state(record: HistoryRecord) -> TableSchema | Stopped | DroppedTable:
+def table_state(record: HistoryRecord) -> KnownTable:
     """Returns the state of a record's table. Raises KeyError or TypeError on a record of another structure."""
+    if record.kind is RecordKind.UNKNOWN:
+        return None
     if record.kind is RecordKind.STOPPED:
         return Stopped.from_json(record.database, record.table, record.content)
     schema = TableSchema.from_json(record.database, record.table, record.content)

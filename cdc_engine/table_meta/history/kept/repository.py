@@ -29,6 +29,7 @@ class RecordKind(enum.Enum):
     SERVER = "server"  # Flavour and default charset; it is stored with the snapshot.
     DATABASE = "database"  # The default charset of a database.
     SNAPSHOT = "snapshot"  # The schema of a table as read from information_schema.
+    UNKNOWN = "unknown"  # The table may exist here, but its schema is unknown.
     DDL = "ddl"  # The schema of a table after a statement.
     TABLE_MAP = "table_map"  # The schema of a table from a table map with full metadata.
     STOPPED = "stopped"  # The table cannot be followed from here on.

@@ -30,6 +30,10 @@ class Timeline(Generic[Value]):
         index = bisect.bisect_right(self._keys, key)
         return self._values[index - 1] if index else None
 
+    def begins_by(self, key: int) -> bool:
+        """Returns whether there is an entry whose key is not above `key`."""
+        return bool(self._keys) and self._keys[0] <= key
+
     def drop_after(self, key: int) -> bool:
         """Removes all entries above `key`. Returns whether there were any."""
         index = bisect.bisect_right(self._keys, key)

@@ -95,7 +95,8 @@ class SchemaSnapshot:
     cannot be read.
 
     `elsewhere`: (database, table, reason) of tables whose rows differ from their row events because of their engine or of a table over
-    them. `stored_objects`: the triggers and views; None if they were not read.
+    them. `stored_objects`: the triggers and views; None if they were not read. `unknown_tables`: (database, table) of tables that exist
+    where the stream begins, or may exist there, with unknown columns.
     """
 
     server: DdlServerFacts
@@ -104,6 +105,7 @@ class SchemaSnapshot:
     unreadable: tuple[tuple[str, str, str], ...] = ()
     elsewhere: tuple[tuple[str, str, str], ...] = ()
     stored_objects: StoredObjects | None = None
+    unknown_tables: tuple[tuple[str, str], ...] = ()
 
 
 def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> SchemaSnapshot:
