@@ -14,7 +14,7 @@ import structlog
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.table_meta.history.resolutions import Resolutions
-from sluice.cdc_engine.table_meta.history.source.live_schema import is_view, schema_now
+from sluice.cdc_engine.table_meta.history.source.live_schema import is_no_table, schema_now
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
@@ -47,9 +47,9 @@ def schema_at(source: Source, database: str, table: str, location: str) -> Table
     return found if isinstance(found, TableSchema) else None
 
 
-def is_view_now(source: Source, database: str, table: str) -> bool:
-    """Returns whether the server has a view of that name. Raises SourceConnectionError."""
-    return bool(_asked(source, lambda session: is_view(session, database, table)))
+def is_no_table_now(source: Source, database: str, table: str) -> bool:
+    """Returns whether the server has a view or a sequence of that name. Raises SourceConnectionError."""
+    return bool(_asked(source, lambda session: is_no_table(session, database, table)))
 
 
 def _asked(source: Source, question: Callable[[Any], Any]) -> Any:

@@ -16,7 +16,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lock
-from sluice.cdc_engine.instance.answers import is_view_now, schema_at
+from sluice.cdc_engine.instance.answers import is_no_table_now, schema_at
 from sluice.cdc_engine.instance.hand_out import HandOut
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.instance.stored import only_copy
@@ -121,7 +121,7 @@ class EngineActs:
             records=SnapshotRecords(self._directory),
             schema=functools.partial(schema_of_stopped, parts),
             resnapshot=resnapshot,
-            is_view=lambda stop: is_view_now(parts.source, stop.database, stop.table),
+            is_no_table=lambda stop: is_no_table_now(parts.source, stop.database, stop.table),
             run_lock=lambda: open_lock(self._directory, RUN_LOCK),
         )
         try:

@@ -19,7 +19,7 @@ from sluice.cdc_engine.meta.manager import MetaManager, Transition
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
+from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE, TableState
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
@@ -33,15 +33,15 @@ log = structlog.get_logger()
 class ResnapshotDependencies:
     """The dependencies of a re-snapshot. `schema`: returns a stopped table's schema where the stream continues, None if it is unknown.
 
-    `resnapshot`: continues the schema history with a schema from a position on. `is_view`: returns whether the source has a view of that
-    name.
+    `resnapshot`: continues the schema history with a schema from a position on. `is_no_table`: returns whether the source has a view or a
+    sequence of that name.
     """
 
     meta: MetaManager
     records: SnapshotRecords
     schema: Callable[[StoppedTable, Position], TableSchema | None]
     resnapshot: Callable[[TableSchema, Position], None]
-    is_view: Callable[[StoppedTable], bool] = lambda _stop: False
+    is_no_table: Callable[[StoppedTable], bool] = lambda _stop: False
 
 
 class Resnapshots:
@@ -54,16 +54,20 @@ class Resnapshots:
         self._tried: dict[str, tuple[int, float]] = {}  # Table → number of attempts, and when it is due again.
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
-        """Returns the stopped tables that only a re-snapshot can repair, if conf/ allows it and their pause is over."""
+        """Returns the stopped tables whose pause is over: those that only a re-snapshot can repair, if conf/ allows it, and those that may
+        be no tables.
+        """
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
 
     def _is_wanted(self, stop: StoppedTable) -> bool:
-        return stop.state in HEALED_BY_ROWS and self._config.resnapshots(stop.database, stop.table)
+        """Returns whether a re-snapshot repairs the table, or the name may be one of a renamed view or sequence, which needs none."""
+        allowed = self._config.resnapshots(stop.database, stop.table)
+        return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the tables from the cursor on. A table whose schema is unknown stays stopped and is tried again. No batch may be in
-        flight.
+        """Re-snapshots the tables from the cursor on, and resumes what is no table. A table whose schema is unknown stays stopped and is
+        tried again. No batch may be in flight.
 
         Raises SourceConnectionError if the source must be asked and does not answer.
         """
@@ -78,12 +82,13 @@ class Resnapshots:
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
             if dependencies.meta.ledger.stopped(stop.database, stop.table) is None:
                 continue
-            schema = dependencies.schema(stop, cursor)
+            allowed = self._config.resnapshots(stop.database, stop.table)
+            schema = dependencies.schema(stop, cursor) if allowed else None
             if schema is not None:
                 resnapshot(stop, schema, cursor, dependencies)
                 log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
-            # A view has no rows. A table that later gets its name stops at its first row.
-            elif dependencies.is_view(stop):
+            # A view has no rows, nor has a sequence. A table that later gets its name stops at its first row.
+            elif dependencies.is_no_table(stop):
                 dependencies.meta.update(_resumes(stop))
 
 

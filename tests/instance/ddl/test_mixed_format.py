@@ -139,6 +139,40 @@ def test_a_start_in_the_past_stops_tables_whose_schemas_are_not_known_there(
         assert stops(engine, 2) == dict.fromkeys(("numbers", "early"), "STATEMENT_FORMAT")
 
 
+NO_TABLES = {
+    "view": ("CREATE VIEW {}.old AS SELECT 1 AS n", "DROP VIEW {}.new"),
+    "sequence": ("CREATE SEQUENCE {}.old", "DROP TABLE {}.new"),
+}
+
+
+@pytest.mark.parametrize("settings", [(), ("snapshot: never",)], ids=["snapshot", "never"])
+@pytest.mark.parametrize(
+    ("version", "what"), [("mysql-8.0.31", "view"), ("mariadb-11.4.5", "view"), ("mariadb-11.4.5", "sequence")]
+)
+def test_a_renamed_view_of_a_row_source_does_not_stay_a_stopped_table(
+    version: str, what: str, settings: tuple[str, ...], fresh_server: ServerFactory, tmp_path: Path
+) -> None:
+    """An account without SHOW VIEW cannot know that it is a view, so its new name stops as a table does. A sequence is no table either."""
+    captured = Captured(tmp_path, fresh_server(version))
+    database = captured.database
+    create, drop = (statement.format(database) for statement in NO_TABLES[what])
+    captured.run("CREATE USER plain", f"GRANT {GRANTS} ON *.* TO plain", create)
+    captured.describe(*settings, source=f"{{user: plain, port: {captured.server.port}}}")
+
+    def stopped_tables(engine: Engine) -> tuple[str, ...]:
+        engine.hand_out(0.2)
+        return tuple(each.table for each in engine.status().stopped_tables)
+
+    with running(captured) as engine:
+        captured.run(
+            f"RENAME TABLE {database}.old TO {database}.new", f"INSERT INTO {database}.numbers VALUES (1, 'a')"
+        )
+        assert captured.take(engine, 1) == [1]
+        wait_for("nothing is stopped", lambda: not stopped_tables(engine))
+        captured.run(drop, f"CREATE TABLE {database}.new (n INT PRIMARY KEY)", f"INSERT INTO {database}.new VALUES (2)")
+        wait_for("a table of that name stops", lambda: stopped_tables(engine) == ("new",))
+
+
 def test_a_source_that_becomes_mixed_needs_the_grants_and_a_new_start(
     fresh_mysql80: ServerFactory, tmp_path: Path
 ) -> None:

@@ -39,11 +39,12 @@ def schema_now(session: Connection[Any], database: str, table: str, position: st
     return after.tables[0]
 
 
-def is_view(session: Connection[Any], database: str, table: str) -> bool:
-    """Returns whether the server has a view of that name now. Raises pymysql.MySQLError if the server refuses."""
+def is_no_table(session: Connection[Any], database: str, table: str) -> bool:
+    """Returns whether the server has a view or a sequence of that name now. Raises pymysql.MySQLError if the server refuses."""
     with session.cursor(Cursor) as cursor:
         cursor.execute(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s AND table_type = 'VIEW'",
+            "SELECT 1 FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = %s AND table_type IN ('VIEW', 'SEQUENCE')",
             (database, table),
         )
         return bool(cursor.fetchall())
