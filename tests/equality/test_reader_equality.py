@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
 from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.rows import source_rows
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.work import TableReader, wait_until_shown
 from sluice.cdc_engine.source import reader
 from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -19,6 +22,10 @@ from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.reader_side import ReaderSide
 from sluice.equality.source_side import SourceSide
 from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.orchestration.base.testing import FakePorts
+from sluice.orchestration.run.rows import repair
+from sluice.orchestration.run.rows.operation import RowsRun
+from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
 from tests.fix_servers import ServerFactory
 from tests.instance.failover.fix_pair import DATABASE, Pair, run
 from tests.waiting import wait_for
@@ -104,6 +111,44 @@ def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch
     monkeypatch.setattr(reader_side, "pause", waited)
     assert compared(pair).verdict is Verdict.EQUAL
     assert waits
+
+
+def test_a_repair_reads_the_replica_once_it_shows_what_the_lake_has(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys that differ and their rows are both the replica's; positions are the source's."""
+    pair.describe(f"reader: {{user: root, port: {pair.second.port}}}")
+    pair.write(pair.first)
+    pair.wait_until_replicated(pair.second)
+    merged(pair, left_out=1)
+    # only the replica has this row, so it shows which of the two is read
+    run(pair.second, "SET sql_log_bin = 0", f"INSERT INTO {DATABASE}.numbers VALUES (-1)")
+    request = RepairRequest(destination="shop", tables=(f"{DATABASE}.numbers",), settle_seconds=5)
+    (planned,) = repair.plan_repair(pair.config, request)
+    assert planned.scope is not None
+    assert len(planned.scope.keys) == 2
+
+    run(pair.second, "STOP SLAVE SQL_THREAD")
+    pair.write(pair.first)
+    pair.settle()
+    behind: list[bool] = []
+
+    def waited(reader: TableReader, low: Position, pause: Callable[[float], object]) -> None:
+        behind.append(not reader.shows(low))
+        run(pair.second, "START SLAVE SQL_THREAD")
+        wait_until_shown(reader, low, pause)
+
+    monkeypatch.setattr(source_rows, "wait_until_shown", waited)
+    listener = RowsListener(say=lambda _: None)
+    rows_run = RowsRun(ports=FakePorts(tmp_path).ports(), config=pair.config, destination="shop", listener=listener)
+    reading = repair._Repair(rows_run, request, {planned.name: planned.scope})
+    found = reading.read(tmp_path / "repair")
+    assert behind == [True], "the replica lacked changes that the lake had"
+    assert found is not None
+    rows = reading.rows(found)[planned.name]
+    assert rows is not None
+    assert sorted(pq.read_table(list(rows.files))["n"].to_pylist()) == [-1, pair.written[0]]
+    assert reading.refused == {}
 
 
 def test_a_replica_without_gtids_is_refused_by_name(fresh_mysql80: ServerFactory) -> None:
