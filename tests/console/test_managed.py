@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.check import Finding, check_destination
 from sluice.console.main import app
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -18,6 +20,7 @@ from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import run
 from tests.parser.providers.imitation import AURORA_MARKS, RDS_MARKS, SECRET, account, amazon, greeting
 from tests.parser.recording import capturing, source_of
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.managed, pytest.mark.servers]
 
@@ -201,3 +204,53 @@ def test_the_printed_grant_has_the_names_of_the_manual_and_streams_without_super
     assert not check(conf).problems
     with capturing(source_of(server, user="managed", password=lambda: SECRET)) as capture:
         assert capture.parser.state == "STREAMING"
+
+
+# What the owner of each provider's server must set, as `init` prints it; and the statement by which this server obeys.
+RETENTIONS = {
+    "self-managed": ("", "SET GLOBAL binlog_expire_logs_seconds = 604800"),
+    "rds": ("CALL mysql.rds_set_configuration('binlog retention hours', 168)",) * 2,
+    "aurora": ("CALL mysql.rds_set_configuration('binlog retention hours', 168)",) * 2,
+    "-google": (
+        "set the database flag binlog_expire_logs_seconds",
+        "SET GLOBAL binlog_expire_logs_seconds = 604800",
+    ),
+    "-azure": (
+        "set the server parameter binlog_expire_logs_seconds to 604800",
+        "SET GLOBAL binlog_expire_logs_seconds = 604800",
+    ),
+}
+UNSAFE = {"-google": 3600, "-azure": 0}  # binlog_expire_logs_seconds before
+
+
+@pytest.mark.parametrize("provider", list(PROVIDERS))
+def test_doing_what_init_prints_is_enough_for_rows_to_arrive(
+    provider: str, retention: DatabaseServer, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account(retention, "SELECT, LOCK TABLES ON *.*")
+    run(retention, "TRUNCATE managed_shop.orders")
+    run(retention, f"SET GLOBAL binlog_expire_logs_seconds = {UNSAFE.get(provider, 2592000)}")
+    printed, obeyed = RETENTIONS[provider]
+    with imitated(retention, provider, monkeypatch) as port:
+        words = ["init", f"mysql://managed@127.0.0.1:{port}/managed_shop", "--password-env", VARIABLE]
+        answer = RUNNER.invoke(app, words)
+        assert answer.exit_code == 1
+        grant = re.search(r"^ +(GRANT .*);$", answer.stdout, re.MULTILINE)
+        assert grant
+        assert printed in " ".join(answer.stdout.split())
+        run(retention, grant[1], obeyed)
+        found = check(conf)
+        assert (found.problems, found.warnings) == ((), ())
+        file = conf / "destinations" / "managed_shop.yaml"
+        file.write_text(f"{file.read_text()}snapshot: never\n")
+        config = load_config(conf)
+        engine = Engine(config, "managed_shop")
+        engine.start()
+        try:
+            run(retention, "INSERT INTO managed_shop.orders VALUES (7)")
+            batch = wait_for("a batch is out", lambda: engine.hand_out(0.5))
+            files = (config.destination_dir("managed_shop") / batch.path).glob("*.parquet")
+            assert [pq.read_table(each)["id"].to_pylist() for each in files] == [[7]]
+            assert engine.status().troubles == ()
+        finally:
+            engine.stop()
