@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
+from sluice.cdc_engine.brokers import kafka, rabbitmq, rocketmq
 from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig
 from sluice.cdc_engine.config.conf_files import mapping_of
 from sluice.cdc_engine.config.sluice import SparkConfig
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
+from sluice.cdc_engine.server.protocol.session import Access
 from sluice.cdc_engine.source.iam import iam_token
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.console.conf_check import conf_problems
 from sluice.object_stores import options
 from sluice.orchestration.base.lake_settings import storage_options, told
+from sluice.secret_values import SecretLocation
 from sluice.spark_jobs.errors import SparkUnavailableError
 from sluice.spark_jobs.session import with_token
 
@@ -115,6 +119,30 @@ def test_a_volume_of_kubernetes_is_rotated_by_a_link_whose_earlier_target_is_rem
     (volume / "..new").replace(volume / "..data")
     (volume / "..0" / "password").unlink()
     assert config.destinations["shop"].source.password() == filled(config.alarms[0].url, "alarms.url") == "another"
+
+
+def test_each_login_at_a_broker_and_of_a_canal_client_reads_the_secret_again(tmp_path: Path) -> None:
+    """A rotated secret needs no restart there either; Kafka's client gets it when it is created again after a failure."""
+    first, second = "1" * 40, "2" * 40
+    secret = {"file": str(tmp_path / "secret")}
+    names = {"servers": "b:1", "topic": "t"}
+    (tmp_path / "secret").write_text(first)
+    rabbit = rabbitmq.target_of(RabbitConfig.model_validate({"kind": "rabbitmq", "password": secret, **names}))
+    rocket = rocketmq.target_of(
+        RocketConfig.model_validate({"kind": "rocketmq", "access_key": "sluice", "secret_key": secret, **names})
+    )
+    kafka_config = KafkaConfig.model_validate({"kind": "kafka", "options": {"sasl.password": secret}, **names})
+    canal = Access(user="canal", password_hash=SecretLocation(file=str(tmp_path / "secret")))
+
+    def given() -> list[str]:
+        (parameters,) = rabbit.parameters()
+        assert rocket.key is not None
+        sent = kafka.settings_of(kafka_config.servers, kafka_config.options)["sasl.password"]
+        return [parameters.credentials.password, rocket.key[1], sent, canal.hash_now()]
+
+    assert given() == [first] * 4
+    (tmp_path / "secret").write_text(second)
+    assert given() == [second] * 4
 
 
 def test_the_token_of_spark_is_in_its_address_only_when_a_run_attaches(tmp_path: Path) -> None:
