@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pymysql
 import pytest
 
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.instance.failover.fix_pair import DATABASE, Pair, asked, run
 from tests.parser.proxy import Proxy
@@ -32,11 +35,34 @@ def endpoint(pair: Pair) -> Iterator[Proxy]:
         yield proxy
 
 
-def under_load(pair: Pair, count: int) -> threading.Thread:
-    """Writes to the first server from another thread until all is written."""
-    thread = threading.Thread(target=pair.write, args=(pair.first, count))
+class Through(DatabaseServer):
+    """A server as clients reach it, by the address in conf/."""
+
+    def __init__(self, server: DatabaseServer, endpoint: Proxy) -> None:
+        super().__init__(server.version, server.folder, endpoint.port)
+
+
+@contextlib.contextmanager
+def under_load(pair: Pair, endpoint: Proxy) -> Iterator[None]:
+    """Writes through the endpoint from another thread until the block ends. A switch breaks single writes."""
+    ended, through = threading.Event(), Through(pair.first, endpoint)
+
+    def write() -> None:
+        while not ended.wait(0.005):
+            with contextlib.suppress(pymysql.MySQLError):
+                pair.write(through, 1)
+
+    thread = threading.Thread(target=write)
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def numbers(server: DatabaseServer) -> list[int]:
+    return [int(str(n)) for (n,) in asked(server, f"SELECT n FROM {DATABASE}.numbers ORDER BY n")]
 
 
 def state(pair: Pair) -> tuple[str, str]:
@@ -50,15 +76,17 @@ def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continue
     wait_for("the engine runs", lambda: state(pair)[0] == "RUNNING")
     pair.write(pair.first)
     pair.settle()
-    writing = under_load(pair, 30)
-    batch = pair.next_batch()
-    pair.lake.merge(pair.directory / batch.path, ["numbers"])  # and the run dies
-    writing.join()
-    pair.wait_until_replicated(pair.second)
-    pair.promote(pair.second)
-    endpoint.turn_to(pair.second.port)
-    endpoint.cut()
-    pair.write(pair.second)
+    with under_load(pair, endpoint), pair.first.connect() as connection, connection.cursor() as cursor:
+        batch = pair.next_batch()
+        pair.lake.merge(pair.directory / batch.path, ["numbers"])  # and the run dies
+        cursor.execute("FLUSH TABLES WITH READ LOCK")
+        wait_for("the replica has all", lambda: numbers(pair.second) == numbers(pair.first))
+        pair.promote(pair.second)
+        endpoint.turn_to(pair.second.port)
+        endpoint.cut()
+        before = len(numbers(pair.second))
+        wait_for("the load continues", lambda: len(numbers(pair.second)) >= before + 10)
+    pair.written[:] = numbers(pair.second)
     pair.settle()
     pair.check()
     assert pair.epoch() == 2
