@@ -48,13 +48,13 @@ class Installed:
         )
 
 
-def uv(*arguments: str) -> str:
-    """Runs the uv that installed this checkout, with its cache."""
+def uv(*arguments: str, **variables: str) -> str:
+    """Runs the uv that installed this checkout, with its cache. `variables`: of its environment, in addition."""
     cache = open_cache().root
     own = sorted((cache / "tools").glob("uv-*/bin/uv"))
     program = str(own[-1]) if own else shutil.which("uv")
     assert program, "there is no uv: ./sluice gets one"
-    environment = dict(os.environ)
+    environment = {**os.environ, **variables}
     if environment.get("SLUICE_CACHE"):
         environment.setdefault("UV_CACHE_DIR", str(cache / "uv"))
     if environment.get("PIP_INDEX_URL"):

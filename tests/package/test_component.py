@@ -1,12 +1,14 @@
-"""The installed Sluice in a Dagster project that `create-dagster` made: its component, and `dg dev` alone."""
+"""The installed Sluice in a Dagster project that `create-dagster` made: its component with `dg dev`, and a module with `dagster dev`."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,6 +25,17 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.package, pytest.mark.component, pytest.mark.servers, pytest.mark.spark]
 
 DATABASE = "package_component"
+MODULE = """
+import dagster as dg
+import sluice
+
+
+@dg.asset(deps=[dg.AssetKey(["raw", "orders"])], automation_condition=sluice.on_updates())
+def order_report() -> None: ...
+
+
+defs = dg.Definitions.merge(sluice.build_definitions("conf"), dg.Definitions(assets=[order_report]))
+"""
 RUN_SECONDS_MAX = 400.0  # the kernels of a new environment are compiled, and Spark starts
 
 
@@ -64,6 +77,29 @@ class Scaffolded:
             words = [*LISTENS, *self._words(command)]
             return subprocess.Popen(words, cwd=self.root, env=self._environment(), stdout=log, stderr=subprocess.STDOUT)
 
+    @contextlib.contextmanager
+    def serving(self, *command: str) -> Iterator[None]:
+        """Runs a development server of Dagster, and ends it as Ctrl-C does."""
+        dev = self.start(*command, "--port", str(free_port()))
+        try:
+            yield
+        finally:
+            dev.send_signal(signal.SIGINT)
+            try:
+                dev.wait(60)
+            except subprocess.TimeoutExpired:
+                dev.kill()
+                pytest.fail(f"{command} did not hear SIGINT: {self.last_words()}")
+
+    def settings(self, spark: int) -> dict[str, Any]:
+        """Returns settings with an engine in a process of its own. `spark`: the port of Spark Connect."""
+        return {
+            "lake": str(self.root / "lake"),
+            "engine": {"kind": "remote", "address": f"127.0.0.1:{free_port()}"},
+            "ports": {"spark_connect": spark},
+            "spark": {"remote": f"sc://127.0.0.1:{spark}"},
+        }
+
     def last_words(self) -> str:
         """Returns the end of what a started command printed."""
         return (self.root / "dev.log").read_text(errors="replace")[-4_000:]
@@ -81,6 +117,15 @@ class Scaffolded:
     def _environment(self) -> dict[str, str]:
         ours = ("SLUICE_CONF", "SLUICE_CONF_IN_USE", "SLUICE_TEST_QUICK", "PYTEST_CURRENT_TEST")
         return {**{name: value for name, value in os.environ.items() if name not in ours}, **self._variables}
+
+
+def destination(port: int) -> dict[str, Any]:
+    """Returns the settings of a destination. `port`: the source's."""
+    return {
+        "source": {"user": "root", "port": port},
+        "include": f"{DATABASE}\\..*",
+        "tables": {f"{DATABASE}.orders": {"snapshot": "initial"}},
+    }
 
 
 @pytest.fixture
@@ -106,21 +151,10 @@ def test_an_asset_of_a_scaffolded_project_runs_after_those_of_sluice(
     project.run("dg", "check", "yaml")
 
     described = project.defs / "sluice" / "defs.yaml"
-    record, spark = yaml.safe_load(described.read_text()), free_port()
+    record = yaml.safe_load(described.read_text())
     record["attributes"] = {
-        "destinations": {
-            "shop": {
-                "source": {"user": "root", "port": mysql80.port},
-                "include": f"{DATABASE}\\..*",
-                "tables": {f"{DATABASE}.orders": {"snapshot": "initial"}},
-            }
-        },
-        "settings": {
-            "lake": str(project.root / "lake"),
-            "engine": {"kind": "remote", "address": f"127.0.0.1:{free_port()}"},
-            "ports": {"spark_connect": spark},
-            "spark": {"remote": f"sc://127.0.0.1:{spark}"},
-        },
+        "destinations": {"shop": destination(mysql80.port)},
+        "settings": project.settings(free_port()),
         "translation": {"key": "raw/{{ data.table }}"},
     }
     described.write_text(yaml.safe_dump(record))
@@ -129,16 +163,27 @@ def test_an_asset_of_a_scaffolded_project_runs_after_those_of_sluice(
     assert "raw/orders" in project.run("dg", "list", "defs")
 
     report = project.root / "report"
-    dev = project.start("dg", "dev", "--port", str(free_port()))
-    try:
+    with project.serving("dg", "dev"):
         wait_for("the report has the snapshot", lambda: report.exists() and report.read_text() == "2", RUN_SECONDS_MAX)
         with mysql80.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"INSERT INTO {DATABASE}.orders VALUES (3)")
         wait_for("the report has the new row", lambda: report.read_text() == "3", RUN_SECONDS_MAX)
-    finally:
-        dev.send_signal(signal.SIGINT)
-        try:
-            dev.wait(60)
-        except subprocess.TimeoutExpired:
-            dev.kill()
-            pytest.fail(f"dg dev did not hear SIGINT: {project.last_words()}")
+
+
+@pytest.mark.timeout(600)
+def test_dagster_dev_serves_a_module_that_builds_the_definitions_and_starts_the_engine(
+    project: Scaffolded, mysql80: DatabaseServer
+) -> None:
+    (project.root / "conf" / "destinations").mkdir(parents=True)
+    (project.root / "conf" / "sluice.yaml").write_text(
+        yaml.safe_dump({"data_dir": ".sluice/data", **project.settings(free_port())})
+    )
+    (project.root / "conf" / "destinations" / "shop.yaml").write_text(yaml.safe_dump(destination(mysql80.port)))
+    (project.root / "module.py").write_text(MODULE)
+    status = project.root / ".sluice" / "data" / "engine" / "shop" / "status.json"
+    with project.serving("dagster", "dev", "-f", "module.py"):
+        wait_for(
+            "the engine reads the source",
+            lambda: status.exists() and '"RUNNING"' in status.read_text(),
+            RUN_SECONDS_MAX,
+        )

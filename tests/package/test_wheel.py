@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from sluice import __version__
-from tests.package.conftest import Installed
+from tests.package.conftest import Installed, uv
 from tests.style.sources import PRODUCT, ROOT
 
 pytestmark = pytest.mark.package
@@ -33,6 +35,15 @@ def test_every_file_of_the_packages_is_in_the_wheel(installed: Installed) -> Non
 
 def test_version_is_that_of_the_distribution(installed: Installed, tmp_path: Path) -> None:
     assert installed.command(tmp_path, "--version").stdout == f"sluice {__version__}\n"
+
+
+def test_uv_installs_and_runs_the_wheel_as_a_tool(installed: Installed, tmp_path: Path) -> None:
+    folders = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    constraints = str(installed.environment.parent / "constraints.txt")
+    python = ("--python", sys.executable)
+    uv("tool", "install", "-q", *python, "--constraints", constraints, str(installed.wheel), **folders)
+    assert uv("tool", "run", "-q", *python, "sluice", "--version", **folders) == f"sluice {__version__}\n"
+    shutil.rmtree(tmp_path / "tools")
 
 
 def test_dg_finds_the_component_of_the_distribution(installed: Installed, tmp_path: Path) -> None:
