@@ -132,13 +132,14 @@ def test_each_login_at_a_broker_and_of_a_canal_client_reads_the_secret_again(tmp
         RocketConfig.model_validate({"kind": "rocketmq", "access_key": "sluice", "secret_key": secret, **names})
     )
     kafka_config = KafkaConfig.model_validate({"kind": "kafka", "options": {"sasl.password": secret}, **names})
-    canal = Access(user="canal", password_hash=SecretLocation(file=str(tmp_path / "secret")))
+    canal = Access(user="canal", password_hash=SecretLocation(file=tmp_path / "secret"))
 
     def given() -> list[str]:
         (parameters,) = rabbit.parameters()
         assert rocket.key is not None
         sent = kafka.settings_of(kafka_config.servers, kafka_config.options)["sasl.password"]
-        return [parameters.credentials.password, rocket.key[1], sent, canal.hash_now()]
+        credentials: Any = parameters.credentials
+        return [credentials.password, rocket.key[1], sent, canal.hash_now()]
 
     assert given() == [first] * 4
     (tmp_path / "secret").write_text(second)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,7 +148,8 @@ def test_a_repair_reads_the_replica_once_it_shows_what_the_lake_has(
     assert found is not None
     rows = reading.rows(found)[planned.name]
     assert rows is not None
-    assert sorted(pq.read_table(list(rows.files))["n"].to_pylist()) == [-1, pair.written[0]]
+    read: list[Any] = pq.read_table(list(rows.files))["n"].to_pylist()
+    assert sorted(read) == [-1, pair.written[0]]
     assert reading.refused == {}
 
 
