@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.destination_files.for_runs import local_copy
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, request, request_new_start
@@ -25,8 +26,10 @@ def captured(tables_file: Path) -> tuple[str, ...]:
 
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
-    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for other tables, MetaError."""
-    known = captured(directory / TABLES_FILE)
+    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for other tables,
+    NotSharedError, MetaError.
+    """
+    known = captured(local_copy(directory, TABLES_FILE))
     unknown = sorted(set(tables) - set(known))
     if unknown:
         raise ActRefusedError(
