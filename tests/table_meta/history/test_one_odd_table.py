@@ -11,8 +11,9 @@ import pytest
 
 from sluice.cdc_engine.contracts import TableChangeKind
 from sluice.cdc_engine.table_meta.change import foreign_keys
-from sluice.cdc_engine.table_meta.history import cascades, history
+from sluice.cdc_engine.table_meta.history import cascades
 from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept import table_records
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, Stopped, TableSchema
 from tests.table_meta.history.test_ddl_mistakes import at
@@ -72,7 +73,7 @@ def test_a_table_whose_schema_cannot_be_kept_stops_alone(
     odd: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Number 25: one table that raises while the history begins keeps the destination from starting."""
-    raising(monkeypatch, history, "_table_record", odd)
+    raising(monkeypatch, table_records, "table_record", odd)
     known = begun(tmp_path)
     states = {name: known.state("shop", name, at(100)) for name in ("parent", *CHILDREN)}
     assert {name for name, state in states.items() if isinstance(state, Stopped)} == odd
