@@ -285,10 +285,13 @@ def test_a_decision_about_what_was_seen_before_is_refused_by_name(directory: Pat
         FileLedger(directory).update(lambda ledger, stop=stop: ledger.resume_table("shop", stop.table).stop_table(stop))  # type: ignore[misc]
     result, told, _ = launched(tmp_path, **APPROVE)
     assert not result.success
-    assert f"not the one at {HELD.position}, but `{HELD.statement}` at {again.position}" in told
+    assert (
+        f"another statement of shop.orders waits now: `{HELD.statement}` at {again.position}, not the one at {HELD.position}"
+        in told
+    )
     result, told, _ = launched(tmp_path, **RESUME)
     assert not result.success
-    assert f"not at {PLACE}, but at {later} in DDL_UNSUPPORTED: it cannot be read" in told
+    assert f"at {later} in DDL_UNSUPPORTED instead of at {PLACE}: it cannot be read" in told
     _nothing_is_decided(directory)
     assert ReviewFiles(directory).approved("shop", "orders", again.order_key) == ""
 
