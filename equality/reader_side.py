@@ -4,7 +4,6 @@ the lake has.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -15,9 +14,6 @@ from sluice.cdc_engine.source import reader as replica
 from sluice.cdc_engine.source.server import Source
 from sluice.equality.source_side import BinlogEnd, SourceSide
 from sluice.equality.table_plan import ComparisonPlan, RefusedError
-
-POLL_SECONDS = 0.2
-pause = time.sleep  # A test replaces it.
 
 
 class ReaderSide(SourceSide):
@@ -34,7 +30,7 @@ class ReaderSide(SourceSide):
             there = cursor()
             self.is_source = self.identity() == source.identity()  # It was promoted, or has the source's address.
             if there is not None and not self.is_source:
-                self._shows(there)
+                replica.shows(self._source.address, self._executed(), there.gtid_set)
         except SluiceError:
             self._connection.close()
             raise
@@ -47,15 +43,10 @@ class ReaderSide(SourceSide):
         """Returns the rows like `SourceSide`, after the replica has executed what the lake had before. Otherwise a row that the replica
         does not have yet would count as a difference. Raises RefusedError if the replica stays behind.
         """
-        there, began = self._cursor(), time.monotonic()
-        while there is not None and not self._shows(there):
-            if time.monotonic() - began >= replica.WAIT_SECONDS_MAX:
-                raise RefusedError(replica.behind(self._source.address, self._executed(), there.gtid_set))
-            pause(POLL_SECONDS)
+        there = self._cursor()
+        if there is not None and (why := replica.still_behind(self._source.address, self._executed, there.gtid_set)):
+            raise RefusedError(why)
         return super().rows_of_keys(plan, keys)
-
-    def _shows(self, position: Position) -> bool:
-        return replica.shows(self._source.address, self._executed(), position.gtid_set)
 
     def _executed(self) -> str:
         return replica.one_line(self._connection.rows(replica.EXECUTED[self._connection.mariadb])[0]["executed"])

@@ -25,6 +25,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.statements import quoted
+from sluice.cdc_engine.source.reader import one_line
 
 CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_SECONDS_MAX = 10  # How long the lock waits for active writers; other writers wait behind it.
@@ -104,7 +105,7 @@ def _wait_until_committed(reader: RowReader, end: Position) -> str:
     deadline = time.monotonic() + LOCK_SECONDS_MAX
     while True:
         ((answer,),) = reader.texts("SELECT @@GLOBAL.gtid_executed")
-        executed = (answer or "").replace("\n", "")
+        executed = one_line(answer)
         if has_executed(executed, end.gtid_set):
             return executed
         if time.monotonic() >= deadline:

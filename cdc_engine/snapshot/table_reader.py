@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ from sluice.cdc_engine.source import reader as replica
 # MySQL without GTIDs does not report what its reads contain. A transaction in its binlog is committed within
 # milliseconds, or waits for a replica.
 UNTOLD_SECONDS = 2.0
-POLL_SECONDS = 0.2
 
 
 class SourceTable:
@@ -175,13 +175,14 @@ def _executed(reader: RowReader) -> str:
 
 
 def _wait_for_replica(reader: RowReader, needed: str) -> None:
-    """Waits until the server of a new connection shows a GTID set. Raises SourceConnectionError if it stays behind."""
-    deadline = time.monotonic() + replica.WAIT_SECONDS_MAX
-    while not replica.shows(reader.source.address, executed := _executed(reader), needed):
-        if time.monotonic() >= deadline:
-            reader.close()
-            raise SourceConnectionError(replica.behind(reader.source.address, executed, needed))
-        time.sleep(POLL_SECONDS)
+    """Waits until the server of a new connection shows a GTID set. Raises SourceConnectionError if it stays behind, and closes the
+    connection on any error.
+    """
+    with contextlib.ExitStack() as refused:
+        refused.callback(reader.close)
+        if why := replica.still_behind(reader.source.address, functools.partial(_executed, reader), needed):
+            raise SourceConnectionError(why)
+        refused.pop_all()
 
 
 def _end(reader: RowReader) -> SourceEnd:
@@ -192,7 +193,7 @@ def _end(reader: RowReader) -> SourceEnd:
 
 
 def _one_line(rows: list[tuple[str | None, ...]]) -> str:
-    return str(rows[0][0] or "").replace("\n", "") if rows else ""
+    return replica.one_line(rows[0][0]) if rows else ""
 
 
 def _text_literal(text: str) -> str:

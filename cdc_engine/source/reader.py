@@ -1,5 +1,5 @@
-"""Decides by GTIDs which transactions a read on the replica `reader` shows, and refuses a replica that cannot be read. Pure: its callers
-query the server.
+"""Decides by GTIDs which transactions a read on the replica `reader` shows, waits for those that it lacks, and refuses a replica that
+cannot be read. Its callers query the server.
 
 A replica adds a GTID to its set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine's commit. So a read that
 begins after the set was queried shows all transactions of the set. It shows nothing after the end that the source's binlog has at a later
@@ -7,12 +7,15 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import has_executed
 
 WAIT_SECONDS_MAX = 60.0  # The longest wait for a replica that has not executed what is needed.
+POLL_SECONDS = 0.2
+pause = time.sleep  # A test replaces it.
 # Whether the server is a MariaDB → the query.
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
@@ -38,8 +41,19 @@ def shows(address: str, executed: str, wanted: str) -> bool:
     return has_executed(executed, wanted)
 
 
-def behind(address: str, executed: str, wanted: str) -> str:
-    """Returns a sentence about a replica that lacks transactions after the longest wait."""
+def still_behind(address: str, executed: Callable[[], str], wanted: str) -> str:
+    """Waits until a replica shows all transactions of `wanted`. Returns a sentence if it stays behind; empty if it does not. `executed`:
+    queries the GTID set that the replica has executed. Raises what `shows` and `executed` raise.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not shows(address, there := executed(), wanted):
+        if time.monotonic() >= deadline:
+            return _behind(address, there, wanted)
+        pause(POLL_SECONDS)
+    return ""
+
+
+def _behind(address: str, executed: str, wanted: str) -> str:
     return (
         f"{address} (`reader`) has executed {executed} after {WAIT_SECONDS_MAX:.0f} s, and {wanted} is needed: the replica is behind; find "
         "out what delays it, or remove `reader`"

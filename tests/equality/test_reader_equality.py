@@ -18,7 +18,6 @@ from sluice.cdc_engine.snapshot.work import TableReader, wait_until_shown
 from sluice.cdc_engine.source import reader
 from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
-from sluice.equality import reader_side
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.reader_side import ReaderSide
 from sluice.equality.source_side import SourceSide
@@ -28,7 +27,7 @@ from sluice.orchestration.run.rows import repair
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.request import RepairRequest, RowsListener
 from tests.fix_servers import ServerFactory
-from tests.instance.failover.fix_pair import DATABASE, Pair, run
+from tests.instance.failover.fix_pair import DATABASE, Pair, run, start_when_waited_for
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.managed]
@@ -100,16 +99,7 @@ def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch
     assert late.verdict is Verdict.REFUSED
     assert "the replica is behind" in late.reason
     monkeypatch.setattr(reader, "WAIT_SECONDS_MAX", 60.0)
-    waits: list[float] = []
-
-    def waited(seconds: float) -> None:
-        if not waits:
-            run(pair.second, "START SLAVE SQL_THREAD")
-        waits.append(seconds)
-        real(seconds)
-
-    real = reader_side.pause
-    monkeypatch.setattr(reader_side, "pause", waited)
+    waits = start_when_waited_for(pair.second, monkeypatch)
     assert compared(pair).verdict is Verdict.EQUAL
     assert waits
 

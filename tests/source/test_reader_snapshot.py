@@ -15,7 +15,6 @@ from sluice.cdc_engine.errors import ConfigurationError, SourceConnectionError
 from sluice.cdc_engine.instance.discovery import discover
 from sluice.cdc_engine.instance.sources import reader_of, source_at, source_facts
 from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from sluice.cdc_engine.parser.positions import on_reader
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
 from sluice.cdc_engine.parser.positions.decision import RequestedPosition
 from sluice.cdc_engine.parser.positions.finding import exact_position
@@ -29,7 +28,7 @@ from sluice.console.reader_check import ask_reader
 from sluice.console.toolchain.database.options import Options
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
-from tests.instance.failover.fix_pair import DATABASE, TABLES, Pair, asked, run
+from tests.instance.failover.fix_pair import DATABASE, TABLES, Pair, asked, run, start_when_waited_for
 from tests.snapshot.fix_reading import source_of
 from tests.waiting import wait_for
 
@@ -208,16 +207,7 @@ def test_a_time_is_searched_in_the_binlog_of_the_replica(pair: Pair, monkeypatch
     before = source_facts(pair.config.destinations["shop"]).executed
     run(pair.second, "STOP SLAVE SQL_THREAD")
     first, second = row(pair, 1, base + 10), row(pair, 2, base + 20)
-    waits: list[float] = []
-
-    def waited(seconds: float) -> None:
-        if not waits:
-            run(pair.second, "START SLAVE SQL_THREAD")
-        waits.append(seconds)
-        real(seconds)
-
-    real = on_reader.pause
-    monkeypatch.setattr(on_reader, "pause", waited)
+    waits = start_when_waited_for(pair.second, monkeypatch)
     assert parts(searched(pair, base + 15, monkeypatch).gtid_set) == parts(first)
     assert waits, "the replica was behind the source"
     assert parts(searched(pair, base + 20).gtid_set) == parts(first)

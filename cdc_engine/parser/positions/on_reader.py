@@ -6,7 +6,7 @@ is the beginning of a file, the file before it is searched too."""
 from __future__ import annotations
 
 import contextlib
-import time
+import functools
 
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.parser.connection import SourceConnection
@@ -17,9 +17,6 @@ from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
 from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, Lost, StartChoice, decide_start
 from sluice.cdc_engine.source import reader as replica
 from sluice.cdc_engine.source.server import Source
-
-POLL_SECONDS = 0.2
-pause = time.sleep  # A test replaces it.
 
 
 def logs_replicated(facts: ServerFacts) -> bool:
@@ -60,8 +57,5 @@ def _executed(connection: SourceConnection) -> str:
 
 def _wait(connection: SourceConnection, needed: str) -> None:
     """Waits until the replica has logged everything that the source had."""
-    address, deadline = connection.source.address, time.monotonic() + replica.WAIT_SECONDS_MAX
-    while not replica.shows(address, executed := _executed(connection), needed):
-        if time.monotonic() >= deadline:
-            raise SourceConnectionError(replica.behind(address, executed, needed))
-        pause(POLL_SECONDS)
+    if why := replica.still_behind(connection.source.address, functools.partial(_executed, connection), needed):
+        raise SourceConnectionError(why)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.contracts import OutstandingBatch
@@ -16,6 +17,7 @@ from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.keeping.launcher import EngineSlot
+from sluice.cdc_engine.source import reader
 from sluice.console.toolchain.artifacts import MYSQL_9
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
@@ -209,6 +211,21 @@ def run(server: DatabaseServer, *statements: str) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(_current(server, statement))
+
+
+def start_when_waited_for(server: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Makes a replica go on once somebody waits for what it lacks. Returns the waits."""
+    waits: list[float] = []
+
+    def waited(seconds: float) -> None:
+        if not waits:
+            run(server, "START SLAVE SQL_THREAD")
+        waits.append(seconds)
+        real(seconds)
+
+    real = reader.pause
+    monkeypatch.setattr(reader, "pause", waited)
+    return waits
 
 
 def asked(server: DatabaseServer, query: str) -> list[tuple[object, ...]]:
