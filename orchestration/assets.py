@@ -20,7 +20,6 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.table_meta.history.tables_file import Comments
 from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
 from sluice.orchestration.base.markdown import plain
@@ -46,7 +45,7 @@ from sluice.orchestration.base.table_catalog import (
 from sluice.orchestration.base.translation import Side, shown_spec
 from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
 from sluice.orchestration.run.drain_run import DrainRun, Unreported, claim_of, drain
-from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer, take
+from sluice.orchestration.run.merge_run import MergedTable, as_failure, failure, merge_one, only_writer, take
 from sluice.orchestration.run.snapshot_run import request_snapshots
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
@@ -126,10 +125,8 @@ def delta_assets(
         )
         if not op.op_config:
             # Somebody pressed "Materialize".
-            try:
+            with as_failure():
                 request_snapshots(op, config, destination, sorted(table_of[key] for key in selected))
-            except SluiceError as error:
-                raise failure(error) from None
             return
         for merged in _merged(op, config, destination, ports):
             event = _event(op, destination, merged, sources)

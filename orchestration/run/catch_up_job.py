@@ -20,11 +20,10 @@ from sluice.cdc_engine.acts.catch_up import (
     wait_until_caught_up,
 )
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.sources import source_facts
 from sluice.orchestration.base.one_destination import one_destination, with_destination
 from sluice.orchestration.base.ports import MergeFailedError
-from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.merge_run import as_failure
 
 JOB = "catch_up"
 
@@ -43,7 +42,7 @@ def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
     @dg.op(name="wait_until_caught_up", config_schema=asked.to_config_schema().as_field())
     def wait(context: dg.OpExecutionContext) -> None:
         config, begun = asked(**context.op_config), time.time()
-        try:
+        with as_failure():
             name = one_destination(config.destination, settings.destinations)
             end = end_of(source_facts(settings.destinations[name]))
             waiting = Waiting(
@@ -54,10 +53,8 @@ def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
                 seconds_max=config.seconds_max,
             )
             progress = wait_until_caught_up(waiting, end)
-        except SluiceError as error:
-            raise failure(error) from None
-        if progress.stopped:
-            raise failure(MergeFailedError(reached_sentence(end, progress.stopped)))
+            if progress.stopped:
+                raise MergeFailedError(reached_sentence(end, progress.stopped))
         context.add_output_metadata({"destination": name, "end": str(end), "seconds": time.time() - begun})
 
     @dg.job(

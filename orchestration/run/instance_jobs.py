@@ -9,11 +9,10 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.keeping import acts
 from sluice.orchestration.base.one_destination import one_destination, with_destination
 from sluice.orchestration.base.ports import MergeFailedError
-from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.merge_run import as_failure
 
 JOB = "operate_engine"
 
@@ -58,13 +57,11 @@ def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
     @dg.op(name="act_on_instance", config_schema=asked.to_config_schema().as_field())
     def act_on_instance(context: dg.OpExecutionContext) -> None:
         config = asked(**context.op_config)
-        try:
+        with as_failure():
             name = one_destination(config.destination, names)
             outcome = ACTS[config.act](name, settings.destination_dir(name), config.wait_seconds)
-        except SluiceError as error:
-            raise failure(error) from None
-        if not outcome.done:
-            raise failure(MergeFailedError(outcome.told))
+            if not outcome.done:
+                raise MergeFailedError(outcome.told)
         context.log.info(outcome.told)
         context.add_output_metadata({"told": outcome.told})
 

@@ -13,11 +13,10 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import SluiceError
-from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.base.table_catalog import delta_key, size_metadata
 from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
-from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.merge_run import as_failure
 
 if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
@@ -67,10 +66,8 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
             vacuum=config.vacuum,
             force=config.force,
         )
-        try:
+        with as_failure():
             made = run_maintenance(ports, settings, request, context.log.info, done, run=context.run.run_id)
-        except (SluiceError, MergeFailedError) as error:
-            raise failure(error) from None
         context.add_output_metadata(_of_all(made))
         if made.failed:
             raise dg.Failure(description="; ".join(f"{name}: {why}" for name, why in sorted(made.failed.items())))

@@ -250,3 +250,12 @@ def failure(error: Exception) -> dg.Failure:
             {name: dataclasses.asdict(why) for name, why in error.tables.items()}
         )
     return dg.Failure(description=str(error), metadata=metadata or None, allow_retries=False)
+
+
+@contextlib.contextmanager
+def as_failure() -> Iterator[None]:
+    """Ends the run with `failure` if the block raises an error that is one sentence."""
+    try:
+        yield
+    except (SluiceError, MergeFailedError) as error:
+        raise failure(error) from None

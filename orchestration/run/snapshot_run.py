@@ -22,7 +22,7 @@ from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutc
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import CutAmendments
-from sluice.orchestration.run.merge_run import failure, only_writer
+from sluice.orchestration.run.merge_run import as_failure, only_writer
 from sluice.orchestration.run.table_events import TableEvents
 
 OBSERVED_SECONDS = 10.0  # The interval between two observations of one table's progress.
@@ -57,13 +57,12 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads them now",
         )
         try:
-            try:
-                run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
-            finally:
-                listener.amend_rest()
-            register_after_run(config, destination)
-        except (SluiceError, MergeFailedError) as error:
-            raise failure(error) from None
+            with as_failure():
+                try:
+                    run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
+                finally:
+                    listener.amend_rest()
+                register_after_run(config, destination)
         finally:
             reading.release()
 

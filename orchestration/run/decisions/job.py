@@ -13,14 +13,14 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import ActRefusedError, SluiceError
+from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.states import OF_THE_LAKE
 from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.one_destination import one_destination, with_destination
-from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.run.decisions.launchpad import JOB, STEP, Launchpad
 from sluice.orchestration.run.decisions.waiting import waiting
-from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.merge_run import as_failure
 from sluice.orchestration.run.rows.job import operated
 from sluice.orchestration.run.rows.request import RepairRequest
 
@@ -105,7 +105,7 @@ def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
     def decide(context: dg.OpExecutionContext) -> None:
         decision = asked(**context.op_config)
-        try:
+        with as_failure():
             name = one_destination(decision.destination, names)
             if problem := problem_of(decision):
                 raise ActRefusedError(problem)
@@ -120,9 +120,7 @@ def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
                 told = _repaired(context, settings, ports, decision)
             else:
                 told = {"told": dg.MetadataValue.md(ACTS[decision.act](directory, decision))}
-        except (SluiceError, MergeFailedError) as error:
-            raise failure(error) from None
-        context.add_output_metadata(told)
+            context.add_output_metadata(told)
 
     @dg.job(
         name=JOB,

@@ -15,11 +15,11 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import SECOND_US, time_us
 from sluice.orchestration.base.one_destination import one_destination, with_destination
-from sluice.orchestration.base.ports import MergeFailedError, Ports
-from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.run.merge_run import as_failure
 from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_backfill
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
@@ -37,7 +37,7 @@ FROM_TIME = "-1h"
 TABLES = '"database.table" each; all that are captured if empty'
 REPORTED_AS = {BackfillRequest: "changes of a past interval applied again", RepairRequest: "repaired"}
 Request = BackfillRequest | RepairRequest | SnapshotRequest
-Told = dict[str, dg.MetadataValue[Any]]
+Metadata = dict[str, dg.MetadataValue[Any]]
 
 
 class OperationKind(enum.Enum):
@@ -132,12 +132,9 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
     def rows(context: dg.OpExecutionContext) -> None:
         given = asked(**context.op_config)
-        try:
+        with as_failure():
             request = request_of(settings, given, time.time_ns() // 1000)
-            told = operated(context, settings, ports, request, only_plan=given.only_plan)
-        except (SluiceError, MergeFailedError) as error:
-            raise failure(error) from None
-        context.add_output_metadata(told)
+            context.add_output_metadata(operated(context, settings, ports, request, only_plan=given.only_plan))
 
     @dg.job(
         name=JOB,
@@ -175,11 +172,8 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
         hour = context.partition_time_window
         from_us, to_us = (round(each.timestamp()) * SECOND_US for each in (hour.start, hour.end))
         request = BackfillRequest(destination=destination, from_us=from_us, to_us=to_us, tables=tuple(config.tables))
-        try:
-            told = operated(context, settings, ports, request)
-        except (SluiceError, MergeFailedError) as error:
-            raise failure(error) from None
-        context.add_output_metadata(told)
+        with as_failure():
+            context.add_output_metadata(operated(context, settings, ports, request))
 
     @dg.job(
         name=by_hour_name(destination),
@@ -203,7 +197,7 @@ def operated(
     request: Request,
     *,
     only_plan: bool = False,
-) -> Told:
+) -> Metadata:
     """Plans and, unless `only_plan`, carries out the operation. Reports each table as an event of the run, and returns the metadata of the
     whole. Raises SluiceError, MergeFailedError.
     """
@@ -228,7 +222,7 @@ def operated(
     return _of_backfill(request, run_backfill(run, request))
 
 
-def _of_backfill(request: BackfillRequest, made: Done) -> Told:
+def _of_backfill(request: BackfillRequest, made: Done) -> Metadata:
     return {
         "asked": dg.MetadataValue.text(str(request)),
         "start_position": dg.MetadataValue.text(made.begin),
@@ -240,7 +234,7 @@ def _of_backfill(request: BackfillRequest, made: Done) -> Told:
     }
 
 
-def _of_repair(made: Repaired) -> Told:
+def _of_repair(made: Repaired) -> Metadata:
     """Returns what differs per table, and what was done."""
     lines = [
         f"- {each.name}: "
