@@ -77,9 +77,9 @@ def resumed_next(directory: Path) -> frozenset[str]:
     return frozenset(each.name for each in requests(directory) if each.wish is ResumeKind.RESUME)
 
 
-def resume(directory: Path, table: str) -> StoppedTable:
-    """Requests the engine to resume a stopped table. Raises ActRefusedError."""
-    stop = stop_of(directory, table)
+def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
+    """Requests the engine to resume a stopped table. `position`: as in `stop_of`. Raises ActRefusedError."""
+    stop = stop_of(directory, table, position=position)
     request(directory, stop.database, stop.table)
     return stop
 

@@ -167,7 +167,7 @@ def _resume(directory: Path, decision: Decision) -> str:
             f"{decision.table} stopped because of its Delta table ({stop.state}): `sluice schema resume {directory.name} "
             f"{decision.table}` looks at that table first; Materialize of its asset re-snapshots it"
         )
-    stopped_table.resume(directory, decision.table)
+    stopped_table.resume(directory, decision.table, position=decision.position)
     return f"{code(decision.table)}: continues from its stop at {stop.position} ({stop.state})"
 
 
