@@ -261,10 +261,21 @@ def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
     raise NotImplementedError
 
 
-class PublishOutcome(Protocol):
+class WrittenTable(Protocol):
+    """A table after a commit: its columns (name, type), and its size if its Delta log contains it."""
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def table_rows(self) -> int | None: ...
+    @property
+    def table_bytes(self) -> int | None: ...
+
+
+class PublishOutcome(WrittenTable, Protocol):
     """The result of a snapshot's publication; `spark_jobs.snapshot.publish.Published` implements it.
 
-    `label`: the order key up to which the table contains changes. `table_rows`, `table_bytes`, `way`, `reason`: as in `TableReport`.
+    `label`: the order key up to which the table contains changes. `way`, `reason`: as in `TableReport`.
     """
 
     @property
@@ -277,12 +288,6 @@ class PublishOutcome(Protocol):
     def files(self) -> int: ...
     @property
     def seconds(self) -> float: ...
-    @property
-    def columns(self) -> tuple[tuple[str, str], ...]: ...
-    @property
-    def table_rows(self) -> int | None: ...
-    @property
-    def table_bytes(self) -> int | None: ...
     @property
     def way(self) -> str: ...
     @property

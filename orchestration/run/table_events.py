@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -13,17 +13,7 @@ from sluice.orchestration.checks.stopped import FlowingTables
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
-
-
-class WrittenTable(Protocol):
-    """A table after a commit: its columns (name, type), and its size if its Delta log contains it."""
-
-    @property
-    def columns(self) -> tuple[tuple[str, str], ...]: ...
-    @property
-    def table_rows(self) -> int | None: ...
-    @property
-    def table_bytes(self) -> int | None: ...
+    from sluice.orchestration.base.ports import WrittenTable
 
 
 class TableEvents:
