@@ -11,6 +11,7 @@ large for it."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,13 @@ class Position:
     def from_json(cls, record: dict[str, Any]) -> Position:
         """Parses the form of `to_json`. Raises KeyError or TypeError on a record of another shape."""
         return cls(**record)
+
+
+def position_text(record: object) -> str:
+    """Formats a record of the form of `Position.to_json` like the position; empty for an empty record, or if it is none."""
+    if not isinstance(record, Mapping) or not record:
+        return ""
+    return f"{record.get('file')}:{record.get('offset')}@{record.get('epoch')}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from rich.table import Table
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import is_mariadb, parse_executed
-from sluice.cdc_engine.position import file_number
+from sluice.cdc_engine.position import file_number, position_text
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
@@ -188,11 +188,6 @@ def _changes(interval: CommittedInterval) -> str:
         return "rows as they were read"
     changes = f"+{interval.inserts} ~{interval.updates} -{interval.deletes}"
     return changes if interval.kind == "changes" else f"{interval.kind}: {changes}"
-
-
-def position_text(position: Any) -> str:
-    """Returns `file:offset@epoch`; empty without a position."""
-    return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}" if position else ""
 
 
 def moment(time_us: int) -> str:

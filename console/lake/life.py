@@ -16,7 +16,8 @@ from deltalake.exceptions import DeltaError
 from rich.table import Table
 
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.console.lake.history import HistoryTable, moment, position_text
+from sluice.cdc_engine.position import position_text
+from sluice.console.lake.history import HistoryTable, moment
 from sluice.console.toolchain.errors import SetupError
 from sluice.spark_jobs.sql_text import spark_type
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from rich.table import Table
 from rich.text import Text
 
+from sluice.cdc_engine.position import position_text
+
 
 class WithConsumers(Protocol):
     """A destination in the form that `status` uses."""
@@ -46,7 +48,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
             "filter": str(each.get("filter") or ""),
             "state": str(each.get("state") or "IDLE"),
             "reason": str(each.get("reason") or ""),
-            "position": _location(each.get("position"), each.get("members")),
+            "position": _positions_text(each.get("position"), each.get("members")),
             "behind_seconds": round(float(each.get("behind_seconds") or 0.0), 1),
             "waiting": int(each.get("waiting") or 0),
             "late": int(each.get("late") or 0),
@@ -122,10 +124,8 @@ def _who(consumer: Mapping[str, Any]) -> str:
     return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
-def _location(position: Any, members: Any = None) -> str:
-    """Formats a position like `report.location`; for a group, one position per member."""
+def _positions_text(position: Any, members: Any) -> str:
+    """Formats a consumer's position; for a group, one position per member."""
     if isinstance(members, dict) and members:
-        return ", ".join(f"{name} {_location(each)}" for name, each in sorted(members.items()))
-    if not isinstance(position, dict):
-        return ""
-    return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"
+        return ", ".join(f"{name} {position_text(each)}" for name, each in sorted(members.items()))
+    return position_text(position)

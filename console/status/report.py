@@ -22,6 +22,7 @@ from sluice.cdc_engine.destination_files import LakeTables, lease_holder, ledger
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.instance.health import NO_TICK
 from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.position import position_text
 from sluice.cdc_engine.snapshot.record import progress, progress_record
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, ended, engine_way_out, way_out
@@ -267,8 +268,8 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         state=state,
         reason=reason,
         waiting="" if stale else str(engine.get("waiting") or ""),
-        cursor=location(meta.get("cursor")),
-        position=location(engine.get("position")),
+        cursor=position_text(meta.get("cursor")),
+        position=position_text(engine.get("position")),
         lag_seconds=round(float(engine["lag_seconds"]), 1) if "lag_seconds" in engine else None,
         retention_left_hours=_left_now(engine.get("retention_left_hours"), age_seconds if stale else 0.0),
         oldest_binlog_hours=None if stale else engine.get("oldest_binlog_hours"),
@@ -488,13 +489,6 @@ def _record(text: str) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def location(position: Any) -> str:
-    """Formats a position's record as `file:offset@epoch`; empty without a position."""
-    if not isinstance(position, dict):
-        return ""
-    return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"
-
-
 def _outstanding(batch: dict[str, Any]) -> dict[str, Any]:
     shown = {key: batch.get(key) for key in ("batch_id", "delivery", "rows", "bytes", "tables")}
-    return {**shown, "end": location(batch.get("end"))}
+    return {**shown, "end": position_text(batch.get("end"))}
