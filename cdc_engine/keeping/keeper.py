@@ -173,8 +173,8 @@ def what_stays(directory: Path) -> str:
     except SluiceError as error:
         return f"its files stay in {directory}, and its ledger there cannot be read: {error}"
     out = f", {len(ledger.outstanding)} batch(es) without an ack" if ledger.outstanding else ""
-    location = f"acked up to {ledger.cursor}" if ledger.cursor else "nothing acked yet"
-    return f"its ledger stays in {directory} ({location}{out}): with its file back in conf/destinations it continues from there"
+    acked = f"acked up to {ledger.cursor}" if ledger.cursor else "nothing acked yet"
+    return f"its ledger stays in {directory} ({acked}{out}): with its file back in conf/destinations it continues from there"
 
 
 def _held(directory: Path) -> bool:

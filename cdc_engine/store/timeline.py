@@ -140,7 +140,7 @@ def batch_end(
     transactions = max(transactions, get.transactions + 1)
     index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)
     indices = range(first, index + 1)
-    alone = next((place for place in indices if entries[place].stands_alone(isolated=isolated)), None)
+    alone = next((each for each in indices if entries[each].stands_alone(isolated=isolated)), None)
     if alone is not None:
         transactions = max(entries[alone].start.transactions, get.transactions + 1)
         index = bisect.bisect_left(entries, transactions, key=lambda entry: entry.complete.transactions)
@@ -161,8 +161,8 @@ def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[Bloc
 
 def consumed(entries: Sequence[Entry], mark: Mark) -> int:
     """Returns how many entries are completely before a mark."""
-    place = (mark.transactions, mark.events)
-    return bisect.bisect_right(entries, place, key=lambda entry: (entry.end.transactions, entry.end.events))
+    end = (mark.transactions, mark.events)
+    return bisect.bisect_right(entries, end, key=lambda entry: (entry.end.transactions, entry.end.events))
 
 
 def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:

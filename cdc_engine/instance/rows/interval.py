@@ -54,8 +54,8 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
     begin = choice_at(files, request.from_us)
     read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
     end = read_to if request.to_us is None else choice_at(files, request.to_us)
-    places = [_position(each, cursor.epoch, facts.server_uuid) for each in (begin, end, read_to)]
-    return BinlogInterval(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, files=files)
+    positions = [_position(each, cursor.epoch, facts.server_uuid) for each in (begin, end, read_to)]
+    return BinlogInterval(begin=positions[0], end=positions[1], read_to=positions[2], cursor=cursor, files=files)
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
@@ -66,8 +66,8 @@ def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedI
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
     end = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
-    place = _position(end, cursor.epoch, facts.server_uuid)
-    return BinlogInterval(begin=cursor, end=place, read_to=place, cursor=cursor, files=files)
+    position = _position(end, cursor.epoch, facts.server_uuid)
+    return BinlogInterval(begin=cursor, end=position, read_to=position, cursor=cursor, files=files)
 
 
 def _position(choice: StartChoice, epoch: int, server_uuid: str) -> Position:
@@ -82,10 +82,12 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
 
 
-def schemas_of(config: DestinationConfig, records: Sequence[HistoryRecord], place: BinlogInterval) -> IntervalSchemas:
+def schemas_of(
+    config: DestinationConfig, records: Sequence[HistoryRecord], interval: BinlogInterval
+) -> IntervalSchemas:
     """Returns the schemas that decode the interval's rows."""
     captured = TableFilter(config.include, config.exclude).keeps
-    return IntervalSchemas(records, place.cursor, place.begin, captured)
+    return IntervalSchemas(records, interval.cursor, interval.begin, captured)
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:

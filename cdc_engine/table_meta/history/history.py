@@ -248,14 +248,14 @@ class TableHistory:
         self.rewind(position)
         self._store([table_record(RecordKind.SNAPSHOT, position, schema)])
 
-    def compact(self, places: Collection[Position], records_min: int = 1) -> int:
+    def compact(self, positions: Collection[Position], records_min: int = 1) -> int:
         """Removes records that no given position needs in order to continue. Returns how many it removed.
 
         Does nothing for fewer than `records_min` records, or if the executed set of a position or record cannot be read.
         """
         records = self._repository.load()
         try:
-            kept = needed(records, places)
+            kept = needed(records, positions)
         except ValueError:
             return 0
         if len(records) - len(kept) < records_min:

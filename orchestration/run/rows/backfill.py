@@ -40,9 +40,9 @@ class Done:
 
     def to_json(self) -> dict[str, Any]:
         tables = [counts_of(each) for each in self.outcomes]
-        places = {"begin": self.begin, "end": self.end, "read_to": self.read_to}
+        positions = {"begin": self.begin, "end": self.end, "read_to": self.read_to}
         rebuilt = {"rebuilt": dataclasses.asdict(self.rebuilt)} if self.rebuilt else {}
-        return {**places, "tables": tables, "refused": self.refused, **rebuilt}
+        return {**positions, "tables": tables, "refused": self.refused, **rebuilt}
 
 
 def plan_backfill(config: SluiceConfig, request: BackfillRequest) -> Plan:
