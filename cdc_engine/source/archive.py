@@ -7,27 +7,103 @@ the environment.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tarfile
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import structlog
 
-from sluice.cdc_engine.errors import ConfigurationError, PositionLostError, SourceConnectionError
+from sluice.cdc_engine.durable_files import sync
+from sluice.cdc_engine.errors import BinlogFormatError, ConfigurationError, PositionLostError, SourceConnectionError
+from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.source.archive_fetch import POLL_SECONDS, ArchiveFetch
+
+log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(?P<log>[^/]+\.\d{6,})(?P<packed>|\.gz|\.tar|\.tar\.gz|\.tgz)")
+_FETCHED_NAME = re.compile(r"\w[\w.-]*\.\d{6,}")  # A program would read a name that begins with a hyphen as an option.
 GZIPPED = (".gz", ".tgz")
+PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"
 
 
 class Archive:
-    """An archive of binlog files. `location`: a folder, or a URL that pyarrow supports, such as s3://bucket/prefix?region=eu-central-1."""
+    """An archive of binlog files. `location`: a folder, or a URL that pyarrow supports, such as s3://bucket/prefix?region=eu-central-1.
 
-    def __init__(self, location: str) -> None:
-        self.location = location
+    `fetch`: the command that gets a file that the archive lacks; then the location is a folder.
+    """
+
+    def __init__(self, location: str, fetch: ArchiveFetch | None = None) -> None:
+        self.location, self._fetch = location, fetch
         self._paths: dict[str, str] = {}
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether conf/ has a command that gets missing files."""
+        return self._fetch is not None
+
+    def has(self, file: str) -> bool:
+        """Returns whether the archive had the file when `files` was last called, or has fetched it since."""
+        return file in self._paths
+
+    def fetch(self, file: str, check: Callable[[IO[bytes]], None], given_up: Callable[[], bool]) -> None:
+        """Gets a file that the archive lacks, unless another process got it meanwhile. `check`: raises PositionLostError or
+        BinlogFormatError for a file that must not be kept.
+
+        A crash leaves a file of another name, which the next fetch removes: a file under its own name is whole. Raises
+        SourceConnectionError, or InterruptedError if it was given up.
+        """
+        if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
+            raise SourceConnectionError(
+                f"the archive {self.location} lacks {file}, and no command may get a file of that name"
+            )
+        folder = Path(self.location)
+        lock = FileLock(folder / FETCH_LOCK)
+        with self._translated():
+            folder.mkdir(parents=True, exist_ok=True)
+            while not lock.try_acquire():
+                if given_up():
+                    raise InterruptedError(f"{file} is no longer needed")
+                threading.Event().wait(POLL_SECONDS)
+            try:
+                if file not in self.files():
+                    for left in folder.glob(f"*{PART}"):
+                        if _FETCHED_NAME.fullmatch(left.name.removesuffix(PART)):
+                            left.unlink(missing_ok=True)
+                    self._into(self._fetch, folder, file, check, given_up)
+                self.sizes()
+            finally:
+                lock.release()
+
+    def _into(
+        self,
+        command: ArchiveFetch,
+        folder: Path,
+        file: str,
+        check: Callable[[IO[bytes]], None],
+        given_up: Callable[[], bool],
+    ) -> None:
+        part = folder / f"{file}{PART}"
+        log.info("archive_fetch", file=file, program=command.command[0])
+        try:
+            command.run(file, part, given_up)
+            with part.open("rb") as stream:
+                check(stream)
+                os.fsync(stream.fileno())
+            part.replace(folder / file)
+            sync(folder)
+        except (PositionLostError, BinlogFormatError) as error:
+            raise SourceConnectionError(
+                f"archive_fetch: what the command {command.command[0]} got is refused: {error}; make it write the whole file as the "
+                "server wrote it"
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
 
     def files(self) -> tuple[str, ...]:
         """Returns the names of the binlog files that the archive has now, in any order. Raises SourceConnectionError,
@@ -41,7 +117,7 @@ class Archive:
         """
         with self._translated():
             store, root = self._store()
-            found = store.get_file_info(pafs.FileSelector(root))
+            found = store.get_file_info(pafs.FileSelector(root, allow_not_found=self.can_fetch))
         named = {match["log"]: each for each in found if each.is_file and (match := _NAME.fullmatch(each.base_name))}
         self._paths = {file: each.path for file, each in named.items()}
         return {file: each.size or 0 for file, each in named.items()}
@@ -70,6 +146,8 @@ class Archive:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except InterruptedError:
+            raise
         except (OSError, EOFError, tarfile.TarError) as error:
             raise SourceConnectionError(
                 f"the archive {self.location} cannot be read: {error}; check its disk or object store"

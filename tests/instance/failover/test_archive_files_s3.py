@@ -6,6 +6,7 @@ import gzip
 import io
 import tarfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -35,6 +36,17 @@ def packed(name: str, way: str) -> bytes:
 
 
 FILES = {f"binlog.00000{number}": way for number, way in enumerate(("", ".gz", ".tar", ".tar.gz", ".tgz"))}
+
+
+def uploaded(s3_store: S3Server, files: Mapping[str, bytes], region: str) -> str:
+    """Returns the URL of a new prefix with the files. The credentials are in the environment."""
+    prefix = f"{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
+    location = f"s3://{prefix}?region={region}&scheme=http&endpoint_override=127.0.0.1:{s3_store.port}"
+    store, root = pafs.FileSystem.from_uri(location)
+    for name, content in files.items():
+        with store.open_output_stream(f"{root}/{name}", compression=None) as file:
+            file.write(content)
+    return location
 
 
 def require_all(archive: Archive) -> None:
@@ -69,12 +81,7 @@ def test_s3_an_archive_in_a_store_is_read_with_credentials_of_the_environment(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     # of what is put there; this server knows no other
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
-    prefix = f"{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
-    location = f"s3://{prefix}?region={REGION}&scheme=http&endpoint_override=127.0.0.1:{s3_store.port}"
-    store, root = pafs.FileSystem.from_uri(location)
-    for name, way in FILES.items():
-        with store.open_output_stream(f"{root}/{name}{way}", compression=None) as file:
-            file.write(packed(name, way))
+    location = uploaded(s3_store, {f"{name}{way}": packed(name, way) for name, way in FILES.items()}, REGION)
     require_all(Archive(archive_location(location, None)))
     with pytest.raises(ValueError, match="must not contain credentials"):
-        archive_location(f"s3://{ACCESS_KEY}:{SECRET_KEY}@{prefix}", None)
+        archive_location(f"s3://{ACCESS_KEY}:{SECRET_KEY}@{s3_store.bucket}/prefix", None)

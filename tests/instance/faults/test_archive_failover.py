@@ -21,7 +21,8 @@ from sluice.cdc_engine.parser.positions.binlog_files import archived_before
 from sluice.cdc_engine.parser.positions.time_search import earliest_on_offer
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from sluice.cdc_engine.parser.start_position import Lost
-from sluice.cdc_engine.parser.stream.archived import Header, files_between, foreign, is_closed, rotate_to
+from sluice.cdc_engine.parser.stream.archived import files_between
+from sluice.cdc_engine.parser.stream.archived_file import Header, foreign, is_closed, rotate_to
 from sluice.cdc_engine.position import Position
 from sluice.console.acts.position import move as move_to
 from sluice.console.acts.position import request

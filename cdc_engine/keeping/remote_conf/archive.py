@@ -1,0 +1,55 @@
+"""Fetches conf/ as an archive over https or from a file. Called by `pull`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import urllib.error
+import urllib.request
+from typing import Any
+
+from sluice.cdc_engine.config.remote.settings import RemoteConfig, url_problem
+from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fetched, RemoteAwayError
+
+ANSWER_SECONDS_MAX = 20.0
+UNCHANGED = 304
+REVISION_DIGITS = 16
+
+
+def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetched | None:
+    """Returns the archive; None if the server says that it is unchanged since `etag`. Raises RemoteAwayError."""
+    request = urllib.request.Request(url)  # noqa: S310  the schemes are checked
+    if token:  # It is not sent to a server to which the first one redirects.
+        basic = base64.b64encode(f"{remote.user}:{token}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {basic}" if remote.user else f"Bearer {token}")
+    if etag:
+        request.add_header("If-None-Match", etag)
+    try:
+        with urllib.request.build_opener(_Redirects()).open(request, timeout=ANSWER_SECONDS_MAX) as answer:
+            content, tag = answer.read(ARCHIVE_BYTES_MAX + 1), answer.headers.get("ETag") or ""
+            length = answer.headers.get("Content-Length") or ""
+    except urllib.error.HTTPError as error:
+        if error.code == UNCHANGED:
+            return None
+        raise RemoteAwayError(
+            f"{remote.shown} answered {error.code}: correct url and token in conf/remote.yaml"
+        ) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:  # Its text may have the URL.
+        why = getattr(error, "reason", error)
+        said = why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
+        raise RemoteAwayError(f"{remote.shown} cannot be read: {said}") from None
+    if len(content) > ARCHIVE_BYTES_MAX:
+        raise RemoteAwayError(f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB")
+    if length.isdecimal() and len(content) != int(length):  # The connection ended, or the file is being written.
+        raise RemoteAwayError(f"{remote.shown} cannot be read: it ended after {len(content)} of {length} bytes")
+    return Fetched(hashlib.sha256(content).hexdigest()[:REVISION_DIGITS], content, tag)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects only to URLs that conf/remote.yaml could name."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:  # noqa: PLR0917  as in urllib
+        if url_problem("archive", newurl, secret=True) or newurl.startswith("file:"):
+            raise urllib.error.HTTPError(req.full_url, code, "a redirect to a URL without TLS", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -1,0 +1,153 @@
+"""Reads the binlog files of an archive without their server, as a bounded stream that ends where the newest file ends. Used by backfills
+with `--archive`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Generator
+
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.parser.positions.binlog_files import archived_before
+from sluice.cdc_engine.parser.positions.time_search import last_end_up_to
+from sluice.cdc_engine.parser.renumbering import base
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, file_named
+from sluice.cdc_engine.parser.stream.archived_file import foreign, read_header
+from sluice.cdc_engine.parser.stream.dump import Captured
+from sluice.cdc_engine.ports import PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.position import Position, file_number
+from sluice.cdc_engine.source.archive import Archive
+
+
+class ArchiveAlone:
+    """Implements `ReadableFiles` for an archive. `logs`: the newest files without a gap; a compressed file has its compressed size.
+
+    The newest file may end within an event or a transaction, because the server was writing it when it was copied: the stream ends before.
+    """
+
+    def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
+        """`lacks`: the missing file before the oldest of `facts.logs`, if the archive has older ones."""
+        self._archive, self._lacks = archive, lacks
+        self.facts, self.logs = facts, facts.logs
+        self.bytes_read = 0
+
+    @property
+    def place(self) -> str:
+        return f"the archive {self._archive.location}" + (f", which lacks {self._lacks}" if self._lacks else "")
+
+    @property
+    def nothing_purged(self) -> bool:
+        """Whether the oldest file is the first one of its sequence."""
+        return file_number(self.logs[0].file) == 1
+
+    def bound(self, epoch: int) -> Position:
+        """Returns the end of the last whole transaction: a copy of a file that the server was writing may have a part of one after it."""
+        return Position(epoch=epoch, file=self.facts.file, offset=self.facts.offset)
+
+    def created(self, file: str) -> int:
+        """Returns the creation time of a file in seconds since 1970. Raises PositionLostError for a file of another server."""
+        with self._archive.open(file) as stream:
+            header = read_header(stream, file)
+        if why := foreign(header, file, 0, self.facts):
+            raise PositionLostError(f"{why}: take it out of the archive {self._archive.location}")
+        return header.created
+
+    def reach(self, is_enough: Callable[[str], bool]) -> None:
+        """Does nothing: the archive is read as it is."""
+
+    def blocks(
+        self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
+    ) -> Generator[Block]:
+        """Yields the blocks from a position to the archive's end. Raises PositionLostError, or the errors of the scan."""
+        names = [log.file for log in self.logs]
+        if start.position.file not in names:
+            raise PositionLostError(f"{self.place} does not have {start.position.file}: put the binlog file there")
+        files = tuple(names[names.index(start.position.file) :])
+        interval = ArchivedInterval(self._archive, start.position, self.facts, files)
+        scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)
+        for block in interval.blocks(scanner):
+            self.bytes_read += block.byte_count
+            yield block
+
+
+def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
+    """Returns the files of the server in whose binlog a cursor is. Reads the newest one to find the end of its last transaction.
+
+    Raises PositionLostError if the archive has none, or other files than those that were read under these names. If it lacks the cursor's
+    file, creation times and GTIDs must show that its files are of the cursor's server.
+    """
+    sizes = {file: size for file, size in archive.sizes().items() if base(file) == base(cursor.file)}
+    if not sizes:
+        raise PositionLostError(
+            f"the archive {archive.location} has no file {base(cursor.file)}.NNNNNN: name the right one"
+        )
+    ordered = [BinaryLog(file=file, size_bytes=sizes[file]) for file in sorted(sizes, key=file_number)]
+    newest = ordered[-1]
+    logs = (*archived_before(ordered, newest.file), newest)
+    oldest = logs[0].file
+    lacks = file_named(oldest, file_number(oldest) - 1) if len(logs) < len(ordered) else ""
+    with archive.open(newest.file) as stream:
+        header = read_header(stream, newest.file)
+    mariadb = "mariadb" in header.version.lower()
+    facts = ServerFacts(
+        version=header.version,
+        mariadb=mariadb,
+        server_uuid=f"mariadb-{header.server_id}" if mariadb else cursor.server_uuid,
+        gtid_enabled=False,
+        file=newest.file,
+        logs=logs,
+        variables={"server_id": str(header.server_id)},
+    )
+    if cursor.file in sizes:
+        with archive.open(cursor.file) as stream:
+            why = foreign(read_header(stream, cursor.file), cursor.file, cursor.file_created, facts)
+        if why:
+            raise _other_binlog(archive, why)
+    elif why := created_out_of_order(newest.file, header.created, cursor):
+        raise _other_binlog(archive, why)
+    end = last_end_up_to(ArchiveAlone(archive, facts, lacks), newest.file, sys.maxsize)
+    if cursor.file not in sizes and (why := executed_elsewhere(newest.file, header.created, end.executed, cursor)):
+        raise _other_binlog(archive, why)
+    return ArchiveAlone(
+        archive, dataclasses.replace(facts, file=end.file, offset=end.offset, executed=end.executed), lacks
+    )
+
+
+def created_out_of_order(file: str, created: int, cursor: Position) -> str:
+    """Returns why a file cannot belong to the cursor's binlog by its creation time in seconds since 1970; empty if it can. Pure."""
+    earlier = file_number(file) < file_number(cursor.file)
+    if cursor.file_created and (created > cursor.file_created if earlier else created < cursor.file_created):
+        order = "after" if earlier else "before"
+        return f"{file} was created {order} {cursor.file}, in which the lake's position is"
+    return ""
+
+
+def executed_elsewhere(file: str, created: int, executed: str, cursor: Position) -> str:
+    """Returns why the newest file of an archive, whose end has this executed set, is not proven to belong to the cursor's binlog; empty if
+    it is. Pure.
+
+    GTIDs prove it: of two positions in one binlog, the later one has executed everything of the earlier one. Without GTIDs, creation
+    times in the right order must do.
+    """
+    both = (executed, cursor.gtid_set) if file_number(file) < file_number(cursor.file) else (cursor.gtid_set, executed)
+    if all(both):
+        earlier, later = both
+        return (
+            ""
+            if has_executed(later, earlier)
+            else f"the GTIDs up to the end of {file} do not fit the lake's position {cursor}"
+        )
+    if created and cursor.file_created:
+        return ""
+    return f"without GTIDs and the creation time of {cursor.file}, only that file itself shows whether the archive is this server's"
+
+
+def _other_binlog(archive: Archive, why: str) -> PositionLostError:
+    return PositionLostError(
+        f"{why}: {archive.location} is the archive of another server, or from before RESET MASTER. If it is not, put the file of the "
+        "lake's position there"
+    )

@@ -1,0 +1,247 @@
+"""Finds the transactions of a GTID set in the source's binlog, for a backfill of exactly these transactions.
+
+No row is decoded. The newest file that begins before all of them is found by bisection, and read up to the last of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import ConfigurationError, PositionLostError
+from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, Runs, gtid_name, is_mariadb
+from sluice.cdc_engine.parser.positions.binlog_files import ReadableFiles
+from sluice.cdc_engine.parser.positions.time_search import blocks_without_rows, choice_after
+from sluice.cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, StartChoice
+from sluice.cdc_engine.parser.stream.dump import UnwantedRows
+from sluice.cdc_engine.ports import Content
+from sluice.cdc_engine.position import file_number, order_key, order_keys
+
+XA_PREPARE, XA_COMMIT = "XA PREPARE", "XA COMMIT"
+NAMES_MAX = 5  # So many GTIDs are named in an error.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FoundTransactions:
+    """Transactions in the binlog. `begin`: before the first of them; `end`: after the last one. `order_keys`: intervals (after, up to) of
+    the order keys of their rows, ascending. `from_us`, `to_us`: they committed in [from_us, to_us).
+    """
+
+    begin: StartChoice
+    end: StartChoice
+    order_keys: tuple[tuple[int, int], ...]
+    from_us: int
+    to_us: int
+
+
+def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> FoundTransactions:
+    """Returns where the transactions of a set are. `wanted`: as `gtid.named_transactions` returns it; `epoch`: that of the order keys.
+
+    Raises PositionLostError if some are purged, ConfigurationError if the binlog never had some, or if the set has only one half of an XA
+    transaction; all of them name these transactions.
+    """
+    files.reach(lambda oldest: not executed_part(_begin_set(files, oldest), wanted))
+    search, halves = _Search(wanted, epoch, _file_before(files, wanted)), _XaHalves()
+    with contextlib.closing(blocks_without_rows(files, search.previous.file, FIRST_OFFSET, halves)) as blocks:
+        for block in blocks:
+            if not block.transaction_count:
+                continue
+            halves.choose(block, wanted)
+            if search.is_over_after(block):
+                halves.refuse_one_half()
+                return search.found()
+    raise ConfigurationError(f"{files.place}: its binlog has no transaction {_names(search.missing)}: correct --gtids")
+
+
+class _XaHalf(NamedTuple):
+    """An XA PREPARE or XA COMMIT, by the GTID of its own transaction. `chosen`: whether it is in the set."""
+
+    xa_name: str
+    statement: str
+    gtid: str
+    chosen: bool
+
+
+class _XaHalves(UnwantedRows):
+    """Notes the two halves of each XA transaction. Its rows are in the first one and take effect at the second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: list[tuple[int, str, str]] = []  # Order key, XA name and statement of what the next blocks have.
+        self._halves: list[_XaHalf] = []
+
+    def prepare(self, name: str, order_key: int) -> None:
+        super().prepare(name, order_key)
+        self._new.append((order_key, name, XA_PREPARE))
+
+    def commit(self, name: str, order_key: int) -> Content:
+        self._new.append((order_key, name, XA_COMMIT))
+        return super().commit(name, order_key)
+
+    def roll_back(self, name: str) -> None:
+        super().roll_back(name)
+        self._new = [each for each in self._new if each[1] != name]
+        self._halves = [each for each in self._halves if each.xa_name != name or each.statement == XA_COMMIT]
+
+    def choose(self, block: Block, wanted: GtidSet) -> None:
+        """Finds the noted halves in a block with transactions."""
+        keys = order_keys(FIRST_EPOCH, file_number(block.file), block.transaction_end).tolist() if self._new else []
+        chosen = _mask(block, wanted) if self._new else ()
+        for key, name, statement in list(self._new):
+            if key in keys:
+                index = keys.index(key)
+                source = int(block.transaction_source[index])
+                gtid = (
+                    gtid_name(block.gtid_sources[source], int(block.transaction_number[index])) if source >= 0 else ""
+                )
+                self._halves.append(_XaHalf(name, statement, gtid, bool(chosen[index])))
+                self._new.remove((key, name, statement))
+
+    def refuse_one_half(self) -> None:
+        """Raises ConfigurationError if the set has one half of an XA transaction."""
+        prepared: dict[str, _XaHalf] = {}
+        for half in self._halves:
+            if half.statement == XA_PREPARE:
+                prepared[half.xa_name] = half
+                continue
+            first = prepared.pop(half.xa_name, None)
+            if half.chosen != (first is not None and first.chosen):
+                raise _one_half(half, first) if half.chosen or first is None else _one_half(first, half)
+        alone = next((half for half in prepared.values() if half.chosen), None)
+        if alone is not None:
+            raise _one_half(alone, None)
+
+
+def _one_half(chosen: _XaHalf, other: _XaHalf | None) -> ConfigurationError:
+    statement = XA_COMMIT if chosen.statement == XA_PREPARE else XA_PREPARE
+    where = other.gtid if other is not None else "later" if chosen.statement == XA_PREPARE else "in an earlier file"
+    return ConfigurationError(
+        f"--gtids names {chosen.gtid}, the {chosen.statement} of the XA transaction {chosen.xa_name}, and not its {statement} ({where}): "
+        "its rows are in the one and take effect at the other. Name both GTIDs or none"
+    )
+
+
+class _Search:
+    """The state of a search. `previous`: the end of what was searched."""
+
+    def __init__(self, wanted: GtidSet, epoch: int, file: str) -> None:
+        self.missing, self.previous = wanted, StartChoice(file=file, offset=FIRST_OFFSET)
+        self._epoch, self._order_keys = epoch, list[tuple[int, int]]()
+        self._times: list[int] = []
+        self._ends: list[StartChoice] = []
+
+    def is_over_after(self, block: Block) -> bool:
+        """Searches a block with transactions. Returns whether all are found."""
+        chosen = np.flatnonzero(_mask(block, self.missing))
+        for index in chosen.tolist():
+            self._add(block, index)
+        if len(chosen):
+            masked = np.full(block.transaction_count, -1, np.int32)
+            masked[chosen] = block.transaction_source[chosen]
+            found = GtidSet().including(block.gtid_sources, masked, block.transaction_number)
+            self.missing = self.missing.subtract(found)
+            self._ends[1:] = [choice_after(block, int(chosen[-1]))]
+        self.previous = choice_after(block, block.transaction_count - 1)
+        return not self.missing
+
+    def found(self) -> FoundTransactions:
+        begin, end = self._ends
+        return FoundTransactions(
+            begin=begin,
+            end=end,
+            order_keys=tuple(self._order_keys),
+            from_us=min(self._times),
+            to_us=max(self._times) + 1,
+        )
+
+    def _add(self, block: Block, index: int) -> None:
+        if not self._ends:
+            before = self.previous if index == 0 else choice_after(block, index - 1)
+            self._ends = [dataclasses.replace(before, executed=before.executed or block.start_gtid_set)]
+        after, up_to = self._key(block, index - 1), self._key(block, index)
+        if self._order_keys and self._order_keys[-1][1] == after:
+            after = self._order_keys.pop()[0]
+        self._order_keys.append((after, up_to))
+        self._times.append(int(block.transaction_time_us[index]))
+
+    def _key(self, block: Block, index: int) -> int:
+        """Returns the order key of the end of a block's transaction; that of the end before the block for -1."""
+        first = self.previous.offset if self.previous.file == block.file else FIRST_OFFSET
+        offset = int(block.transaction_end[index]) if index >= 0 else first
+        return order_key(self._epoch, file_number(block.file), offset)
+
+
+def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
+    """Returns a mask of a block's transactions that are in the set."""
+    found = np.zeros(block.transaction_count, np.bool_)
+    for index in np.unique(block.transaction_source[block.transaction_source >= 0]):
+        runs = np.array(wanted.runs.get(block.gtid_sources[index], ()), np.int64).reshape(-1, 2)
+        numbers = block.transaction_number
+        at = np.searchsorted(runs[:, 0], numbers, "right") - 1
+        lasts = runs[at, 1] if len(runs) else np.full(len(numbers), -1)
+        found |= (block.transaction_source == index) & (at >= 0) & (numbers <= lasts)
+    return found
+
+
+def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
+    """Returns the newest file at whose beginning none of the transactions was executed. Raises PositionLostError if there is none."""
+    names = [log.file for log in files.logs]
+    if not names:
+        raise PositionLostError(f"{files.place} does not list its binlog files: grant REPLICATION CLIENT")
+    low, high = 0, len(names)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if executed_part(_begin_set(files, names[middle]), wanted) else (middle, high)
+    gone = executed_part(_begin_set(files, names[0]), wanted) if low == 0 else GtidSet()
+    if gone:
+        raise PositionLostError(
+            f"{files.place} has purged {_names(gone)}: its oldest binlog file is {names[0]}. Leave them out, name an `archive` "
+            "that has them, or re-snapshot the tables with `sluice snapshot start`"
+        )
+    return names[low]
+
+
+def _begin_set(files: ReadableFiles, file: str) -> str:
+    """Returns the executed set at a file's beginning; that of the binlog's end if no transaction follows."""
+    with contextlib.closing(blocks_without_rows(files, file, FIRST_OFFSET)) as blocks:
+        return next((block.start_gtid_set for block in blocks if block.transaction_count), files.facts.executed)
+
+
+def executed_part(executed: str, wanted: GtidSet) -> GtidSet:
+    """Returns the transactions of a set that an executed set contains, in either server's form. Within a domain of MariaDB, sequence
+    numbers grow.
+    """
+    if not executed:
+        return GtidSet()
+    if not is_mariadb(executed):
+        return wanted.common(GtidSet.parse(executed))
+    last = {str(domain): number for domain, (_, number) in MariadbPosition.parse(executed).last.items()}
+    return wanted.common(
+        GtidSet({source: _up_to(last.get(source.partition("-")[0], 0)) for source in wanted.runs if is_mariadb(source)})
+    )
+
+
+def _up_to(number: int) -> Runs:
+    return ((1, number),) if number else ()
+
+
+def _names(transactions: GtidSet) -> str:
+    """Returns the GTIDs of some transactions for a sentence."""
+    if not any(map(is_mariadb, transactions.runs)):
+        return str(transactions)
+    names = [
+        gtid_name(source, number)
+        for source, runs in sorted(transactions.runs.items())
+        for first, last in runs
+        for number in range(first, min(last, first + NAMES_MAX) + 1)
+    ]
+    return _shortened(names)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMES_MAX]) + (" …" if len(names) > NAMES_MAX else "")

@@ -1,0 +1,73 @@
+"""Runs the command of conf/ that gets a binlog file which neither the source nor the archive has. Called by `archive`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.cdc_engine.errors import SourceConnectionError
+
+POLL_SECONDS = 0.2
+FILE, PATH = "{file}", "{path}"  # What an argument may contain: the file's name, and the path to write it to.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArchiveFetch:
+    """The command, a program with its arguments, and its time limit. No shell reads the arguments."""
+
+    command: tuple[str, ...]
+    seconds_max: float
+
+    def run(self, file: str, path: Path, given_up: Callable[[], bool]) -> None:
+        """Runs the command, which writes the file to `path`. Ends it with all its children after the time limit, or if it is given up.
+
+        Raises SourceConnectionError, without arguments and output of the command, which may have secrets; InterruptedError.
+        """
+        what = f"archive_fetch: the command {self.command[0]} for {file}"
+        arguments = [self.command[0], *(each.replace(FILE, file).replace(PATH, str(path)) for each in self.command[1:])]
+        try:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "its arguments are not valid"
+            raise SourceConnectionError(f"{what} cannot be started: {why}; correct it in conf/") from None
+        try:
+            status = self._waited(process, what, given_up)
+        finally:
+            if process.returncode is None:
+                _end_group(process)
+        if status:
+            raise SourceConnectionError(f"{what} failed with status {status}; run it by hand to see why")
+        if not path.is_file():
+            raise SourceConnectionError(f"{what} ended without error and wrote no file: it must write to {PATH}")
+
+    def _waited(self, process: subprocess.Popen[bytes], what: str, given_up: Callable[[], bool]) -> int:
+        """Returns the status of a command that has ended."""
+        until = time.monotonic() + self.seconds_max
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(POLL_SECONDS)
+            if given_up():
+                raise InterruptedError(f"{what} is no longer needed")
+            if time.monotonic() >= until:
+                raise SourceConnectionError(
+                    f"{what} did not end within {self.seconds_max:g} s and was ended: run it by hand, or raise "
+                    "`archive_fetch.seconds_max`"
+                )
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,1 @@
+"""Reads the schemas that a dump of a database has."""

@@ -1,0 +1,109 @@
+"""Makes records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. Used where an interval is
+read without its server, or before the destination's own history begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.cdc_engine.errors import ConfigurationError, MetaError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.change.evolution import CannotFollowError, created
+from sluice.cdc_engine.table_meta.ddl.reader import defect_text, read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, SetDatabase, Statement, TableName, Unread
+from sluice.cdc_engine.table_meta.dump.statements import database_of, statements_of, used_database
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, SchemaRepository
+from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_records
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
+
+DUMP_BYTES_MAX = 64 << 20  # A dump without rows is smaller.
+SAVED_HISTORY = ".jsonl"
+
+
+def records_in(
+    path: Path, position: Position, captured: Callable[[str, str], bool], flavour: str
+) -> list[HistoryRecord]:
+    """Returns the records of a file. Those of a dump are valid from `position` on. Raises ConfigurationError if the file cannot be used."""
+    try:
+        if path.suffix == SAVED_HISTORY:
+            return SchemaRepository(path.resolve(strict=True)).look()
+        if path.stat().st_size > DUMP_BYTES_MAX:
+            raise ConfigurationError(
+                f"--schemas {path} has more than {DUMP_BYTES_MAX >> 20} MiB: make it with `mysqldump --no-data`"
+            )
+        dump = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError, MetaError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(
+            f"--schemas {path} cannot be read: {why}; name a dump of `mysqldump --no-data`, or a saved schema.jsonl"
+        ) from error
+    return list(snapshot_records(dumped_schemas(dump, captured, flavour, str(path)), position))
+
+
+def dumped_schemas(dump: str, captured: Callable[[str, str], bool], flavour: str, name: str = "") -> SchemaSnapshot:
+    """Returns the captured tables of a dump. `name`: the dump's, for errors. Raises ConfigurationError if it does not say to which database
+    a table belongs.
+    """
+    database, tables = database_of(dump), _DumpedTables(captured, flavour)
+    for text in statements_of(dump):
+        used = used_database(text)
+        if used is not None:
+            database = used
+            continue
+        statement = read_statement(text, flavour)
+        if isinstance(statement, CreateTable) and not (statement.name.database or database):
+            raise ConfigurationError(
+                f"--schemas {name} does not say which database {statement.name.table} belongs to: dump with --databases"
+            )
+        tables.take(statement, database)
+    return tables.snapshot()
+
+
+class _DumpedTables:
+    """Collects the databases and tables of a dump."""
+
+    def __init__(self, captured: Callable[[str, str], bool], flavour: str) -> None:
+        self._captured, self._flavour = captured, flavour
+        self._charsets: dict[str, str] = {}
+        self._tables: dict[tuple[str, str], TableSchema] = {}
+        self._unreadable: dict[tuple[str, str], str] = {}
+
+    def take(self, statement: Statement, database: str) -> None:
+        match statement:
+            case SetDatabase(name=name, charset=charset):
+                self._charsets[name or database] = charset or ""
+            case CreateTable(name=name):
+                self._take_table(statement, name.database or database)
+            case Unread(kind=kind, names=names, reason=reason) if kind.startswith("CREATE"):
+                self._unreadable |= {(each.database or database, each.table): reason for each in names}
+
+    def _take_table(self, statement: CreateTable, database: str) -> None:
+        name = (database, statement.name.table)
+        if not self._captured(*name):
+            return
+        try:
+            self._tables[name] = created(statement, database, self._charsets.get(database), self._known)
+        except CannotFollowError as error:
+            self._unreadable[name] = error.reason
+        except Exception as error:  # A defect of Sluice refuses the table in which it occurs.
+            self._unreadable[name] = f"its columns cannot be followed: {defect_text(error)}"
+
+    def _known(self, name: TableName) -> TableSchema | None:
+        return next((each for (_, table), each in self._tables.items() if table == name.table), None)
+
+    def snapshot(self) -> SchemaSnapshot:
+        """Returns what was taken."""
+        elsewhere = (
+            (*name, f"the rows of a table of ENGINE={table.engine} are not in its row events")
+            for name, table in self._tables.items()
+            if rows_elsewhere(table.engine)
+        )
+        unreadable = ((*name, reason) for name, reason in self._unreadable.items() if self._captured(*name))
+        return SchemaSnapshot(
+            DdlServerFacts(flavour=self._flavour, charset=""),
+            tuple(self._charsets.items()),
+            tuple(self._tables.values()),
+            tuple(unreadable),
+            tuple(elsewhere),
+        )

@@ -1,0 +1,156 @@
+"""The command that gets a binlog file: what it is given, what of its result is kept, its limits, and that nothing shows its arguments."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from sluice.cdc_engine.config.locations import ArchiveFetchConfig
+from sluice.cdc_engine.errors import PositionLostError, SourceConnectionError
+from sluice.cdc_engine.source.archive import FETCH_LOCK, PART, Archive
+from sluice.cdc_engine.source.archive_fetch import ArchiveFetch
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.seeds
+
+FILE = "binlog.000042"
+WRITE = "import sys; open(sys.argv[2], 'w').write(' '.join(sys.argv[1:2] + sys.argv[3:]))"
+
+
+def never() -> bool:
+    return False
+
+
+def accepted(_stream: IO[bytes]) -> None:
+    """Accepts every file."""
+
+
+def archive(folder: Path, *command: str, seconds_max: float = 60.0) -> Archive:
+    found = Archive(str(folder), ArchiveFetch(command=command, seconds_max=seconds_max))
+    folder.mkdir(exist_ok=True)
+    found.files()
+    return found
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def python(program: str, *arguments: str) -> Sequence[str]:
+    return (sys.executable, "-c", program, *arguments)
+
+
+def test_a_fetched_file_is_kept_under_its_name_and_no_shell_reads_the_arguments(tmp_path: Path) -> None:
+    words = "$(touch owned); `touch owned`"
+    found = archive(tmp_path / "archive", *python(WRITE, "{file}", "{path}", words))
+    (tmp_path / "archive" / f"{FILE}{PART}").write_text("of a killed fetch")
+    (tmp_path / "archive" / f"binlog.000041{PART}").write_text("of a killed fetch")
+    others = ["binlog.000043.part", f"notes{PART}", "video.part"]
+    for other in others:
+        (tmp_path / "archive" / other).write_text("not of a fetch")
+    assert not found.has(FILE)
+    found.fetch(FILE, accepted, never)
+    assert found.has(FILE)
+    assert (tmp_path / "archive" / FILE).read_text() == f"{FILE} {words}"
+    assert names_in(tmp_path / "archive") == sorted([FETCH_LOCK, FILE, *others])
+    with found.open(FILE) as stream:
+        assert stream.read().startswith(FILE.encode())
+    archive(tmp_path / "archive", "/no/such/program").fetch(FILE, accepted, never)  # it is there
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        ("raise SystemExit(3)", "failed with status 3"),
+        ("", "wrote no file"),
+        ("import time; time.sleep(600)", r"did not end within 0\.5 s"),
+    ],
+)
+def test_a_command_that_fails_leaves_nothing_and_its_arguments_stay_hidden(
+    tmp_path: Path, program: str, sentence: str
+) -> None:
+    found = archive(
+        tmp_path, *python(program, "{file}", "{path}", "s3cret"), seconds_max=0.5 if "600" in program else 60
+    )
+    with pytest.raises(SourceConnectionError, match=sentence) as error:
+        found.fetch(FILE, accepted, never)
+    assert FILE in str(error.value)
+    assert "s3cret" not in str(error.value)
+    assert not found.has(FILE)
+    assert names_in(tmp_path) == [FETCH_LOCK]
+
+
+def test_a_file_that_is_refused_is_not_kept(tmp_path: Path) -> None:
+    def refuse(_stream: IO[bytes]) -> None:
+        raise PositionLostError("it is another server's")
+
+    with pytest.raises(SourceConnectionError, match="got is refused: it is another server's"):
+        archive(tmp_path, *python(WRITE, "{file}", "{path}")).fetch(FILE, refuse, never)
+    assert names_in(tmp_path) == [FETCH_LOCK]
+
+
+@pytest.mark.parametrize("name", ["--output=x.000001", "../binlog.000001", "binlog", "a b.000001"])
+def test_no_command_gets_a_name_that_it_may_misread(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SourceConnectionError, match="no command may get a file of that name"):
+        archive(tmp_path, *python(WRITE, "{file}", "{path}")).fetch(name, accepted, never)
+
+
+def test_a_command_ends_with_its_children_when_its_file_is_no_longer_needed(tmp_path: Path) -> None:
+    child = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); open(sys.argv[1], 'w').write(str(p.pid)); p.wait()"
+    noted, ended = tmp_path / "pid", threading.Event()
+    found = archive(tmp_path / "archive", *python(child, str(noted), "{file}", "{path}"))
+    errors: list[BaseException] = []
+
+    def fetch() -> None:
+        try:
+            found.fetch(FILE, accepted, ended.is_set)
+        except InterruptedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    pid = wait_for("the child runs", lambda: noted.exists() and int(noted.read_text() or 0))
+    second: list[BaseException] = []
+    waiting = threading.Thread(target=lambda: second.extend(_given_up(found)))
+    waiting.start()
+    waiting.join(60)
+    assert [type(each) for each in second] == [InterruptedError], "one fetch at a time"
+    ended.set()
+    thread.join(60)
+    assert len(errors) == 1
+    wait_for("the child is gone", lambda: not _runs(pid))
+
+
+def _given_up(found: Archive) -> list[BaseException]:
+    try:
+        found.fetch(FILE, accepted, lambda: True)
+    except InterruptedError as error:
+        return [error]
+    return []
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ([], "at least 1 item"),
+        (["fetch", "{file}"], "must contain"),
+        (["fetch", "{path}"], "must contain"),
+        (["fetch", "", "{file}", "{path}"], "none of them empty"),
+    ],
+)
+def test_a_command_names_the_file_and_its_path(command: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        ArchiveFetchConfig(command=tuple(command))
