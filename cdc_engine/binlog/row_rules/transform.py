@@ -1,0 +1,219 @@
+"""Applies an operator's function to the rows of a table: it changes values, adds columns and drops rows. Used by `rules`. Pure: the
+function is given as a callable, which `instance.tables.transform_functions` makes.
+
+The function gets the columns of `reads` of whole record batches, after the row filter and the masks, and returns the columns of
+`writes` for the same rows in the same order. It gets no operation and no position: so a snapshot, a change and a repair of a row have
+the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Values
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.states import TableState
+
+KEEP = "_sluice_keep"  # The column in which a function with `drops` says which rows stay.
+Kept = np.typing.NDArray[np.bool_]
+_SPARK_TYPES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+}
+TYPES = "bool, int8 to int64, float32, float64, decimal128, string, binary, date32, timestamp('us') and timestamp('us', 'UTC')"
+
+
+class TransformFailedError(Exception):
+    """A call of an operator's function raised or did not return in time. The message is for operators."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transform:
+    """An operator's function for one table, as configured. `function`: its name in conf/. `reads`, `writes`: the columns that it gets and
+    returns. `drops`: whether it also returns KEEP.
+
+    `identity`: another value if the function has other results. `call`: calls the function, or raises TransformFailedError.
+    """
+
+    function: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+    drops: bool = False
+    identity: str = ""
+    call: Callable[[pa.RecordBatch], pa.RecordBatch] = dataclasses.field(compare=False, repr=False)
+
+    def words(self) -> dict[str, Any]:
+        """Returns what identifies the results of the function, for digests."""
+        named = (each for each in dataclasses.fields(self) if each.name != "call")
+        return {each.name: getattr(self, each.name) for each in named}
+
+    def concerns(self, column: str) -> bool:
+        """Returns whether the function gets or returns a column."""
+        return self.writes_to(column) or column.lower() in {name.lower() for name in self.reads}
+
+    def writes_to(self, column: str) -> bool:
+        """Returns whether the function returns a column."""
+        return column.lower() in {name.lower() for name in self.writes}
+
+
+class BoundTransform:
+    """A transform for one table version. `columns`, `types`: those of the rows that it gets, after masking. `key`: indices of the key
+    columns.
+
+    `shown_columns`, `shown_types`: of the rows after it; columns that the table does not have come last. Raises TableStoppedError with
+    ROWS_RULE if it does not fit the table, and with TRANSFORM_FAILED if the function fails.
+    """
+
+    def __init__(
+        self,
+        transform: Transform,
+        version: TableVersion,
+        columns: Sequence[Column],
+        types: Sequence[ColumnType],
+        key: Sequence[int],
+    ) -> None:
+        self._transform, self._version = transform, version
+        self._names = [column.name.lower() for column in columns]
+        self._reads = [self._slot(name) for name in transform.reads]
+        self._slots = {name: self._written(name, key) for name in transform.writes}
+        self._input = pa.schema([pa.field(columns[slot].name, types[slot].arrow) for slot in self._reads])
+        self._checked, self._types = False, dict[str, pa.DataType]()
+        nothing = self._called(
+            pa.RecordBatch.from_arrays([pa.array([], each.type) for each in self._input], schema=self._input)
+        )
+        self._types = {name: nothing.schema.field(name).type for name in transform.writes}
+        self.shown_columns, self.shown_types = list(columns), list(types)
+        for name, slot in self._slots.items():
+            self._show(name, slot)
+
+    def applied(self, arrays: Sequence[AnyArray]) -> tuple[list[AnyArray], Kept | None]:
+        """Returns the columns after the function, and which rows it keeps; None for all of them."""
+        given = pa.RecordBatch.from_arrays([arrays[slot] for slot in self._reads], schema=self._input)
+        result = self._called(given)
+        self._check_first_rows(given, result)
+        shown = [*arrays, *[None] * (len(self.shown_columns) - len(arrays))]
+        added = len(arrays)
+        for name, slot in self._slots.items():
+            shown[slot if slot >= 0 else added] = result.column(name)
+            added += slot < 0
+        kept = result.column(KEEP).to_numpy(zero_copy_only=False) if self._transform.drops else None
+        return shown, kept  # type: ignore[return-value]
+
+    def _slot(self, name: str) -> int:
+        if name.lower() not in self._names:
+            raise self._unfit(
+                f"reads its column {name}, which it does not have or conf/ leaves out: correct `reads`, and the function"
+            )
+        return self._names.index(name.lower())
+
+    def _written(self, name: str, key: Sequence[int]) -> int:
+        """Returns the index of the column that is replaced; -1 for a column that is added."""
+        slot = self._names.index(name.lower()) if name.lower() in self._names else -1
+        if slot in key:
+            raise self._unfit(
+                f"writes its key column {name}: a row could not be found again under another key; write another column"
+            )
+        if slot < 0 and any(column.name.lower() == name.lower() for column in self._version.columns):
+            raise self._unfit(
+                f"writes its column {name}, which conf/ leaves out: correct `writes`, or the column filter"
+            )
+        return slot
+
+    def _show(self, name: str, slot: int) -> None:
+        """Sets column and type of what the function returns. The source's NOT NULL, default and labels do not hold for it."""
+        arrow = self._types[name]
+        spark = _SPARK_TYPES.get(arrow) or (
+            f"decimal({arrow.precision},{arrow.scale})" if pa.types.is_decimal128(arrow) else ""
+        )
+        if not spark:
+            raise self._failed(f"it returned {name} as {arrow}, and the lake's columns can be {TYPES}: cast it")
+        shown_type = ColumnType(arrow=arrow, spark=spark, finish=_never)
+        if slot < 0:
+            self.shown_columns.append(Column(name=name, type_code=TypeCode.VARCHAR))
+            self.shown_types.append(shown_type)
+            return
+        there = self.shown_columns[slot]
+        kept_type = there.mysql_type if spark == self.shown_types[slot].spark else ""
+        self.shown_columns[slot] = dataclasses.replace(
+            there, nullable=True, default=(), labels=(), mysql_type=kept_type
+        )
+        self.shown_types[slot] = shown_type
+
+    def _called(self, given: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            result: Any = self._transform.call(given)
+        except TransformFailedError as error:
+            raise self._failed(str(error)) from None
+        wanted = [*self._transform.writes, *([KEEP] if self._transform.drops else [])]
+        if not isinstance(result, pa.RecordBatch):
+            raise self._failed(f"it returned a {type(result).__name__}: return a pyarrow.RecordBatch")
+        if sorted(result.schema.names) != sorted(wanted):
+            found = ", ".join(result.schema.names) or "none"
+            raise self._failed(f"it returned the columns {found}, and conf/ says {', '.join(wanted)}")
+        if result.num_rows != given.num_rows:
+            raise self._failed(
+                f"it returned {result.num_rows} rows for {given.num_rows}: return each row, and drop rows by the "
+                f"column {KEEP} (`drops: true`)"
+            )
+        for name, wanted_type in self._types.items():
+            if (found_type := result.schema.field(name).type) != wanted_type:
+                raise self._failed(
+                    f"it returned {name} as {found_type}, and as {wanted_type} for no rows: cast it to one type"
+                )
+        if self._transform.drops:
+            self._check_kept(result.column(KEEP))
+        return result
+
+    def _check_kept(self, kept: AnyArray) -> None:
+        if kept.type != pa.bool_():
+            raise self._failed(f"it returned {KEEP} as {kept.type}: return booleans")
+        if kept.null_count:
+            raise self._failed(
+                f"it returned NULL in {KEEP} for {kept.null_count} of {len(kept)} rows: return true or false for each row (a comparison "
+                "with NULL is NULL: use pyarrow.compute.fill_null)"
+            )
+
+    def _check_first_rows(self, given: pa.RecordBatch, result: pa.RecordBatch) -> None:
+        """Calls the function again for one row, once per decoder. Results that depend on other rows, on the time or on chance would differ
+        between a snapshot, a change and a repair of the same row.
+        """
+        if self._checked or not given.num_rows:
+            return
+        self._checked, last = True, given.num_rows - 1
+        alone = self._called(given.slice(last, 1)).select(result.schema.names)
+        if repr(alone.to_pylist()) != repr(result.slice(last, 1).to_pylist()):
+            raise self._failed(
+                "it returned another result for a row alone than for the same row among others: its result may depend on nothing but the "
+                "row (not on other rows, the time, chance, or earlier calls)"
+            )
+
+    def _unfit(self, reason: str) -> TableStoppedError:
+        what = f"its transform {self._transform.function} {reason}"
+        return TableStoppedError(self._version.database, self._version.table, TableState.ROWS_RULE, what)
+
+    def _failed(self, reason: str) -> TableStoppedError:
+        what = (
+            f"its transform {self._transform.function} failed: {reason}. Correct the function and restart the engine; with the same "
+            "`version`, resume the table then"
+        )
+        return TableStoppedError(self._version.database, self._version.table, TableState.TRANSFORM_FAILED, what)
+
+
+def _never(_: Values) -> AnyArray:
+    raise AssertionError("a transform's result is not decoded from bytes")

@@ -1,0 +1,63 @@
+"""Calls the functions of transforms with no rows of the known tables, so that `sluice check` reports one that does not fit its table
+before an engine does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError, TableStoppedError
+from sluice.cdc_engine.instance.tables.value_policies import policy_of
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+
+def transforms_sentence(config: SluiceConfig) -> str:
+    """Returns a sentence that lists the tables with a transform."""
+    found = [f"{table} of {name} by {function}" for name, table, function in _transforms(config)]
+    return f"transforms: {', '.join(found) or 'none'}"
+
+
+def transform_problems(config: SluiceConfig) -> list[str]:
+    """Returns a sentence for each function that fails or does not fit its table, for tables that an engine or the last look at the source
+    recorded. `conf_problems` reports functions that cannot be imported.
+    """
+    problems = []
+    for name, table, _ in _transforms(config):
+        destination = config.destinations[name]
+        known = {each.name: each for each in read_tables(config.destination_dir(name) / TABLES_FILE)}
+        if (version := known.get(table)) is None:
+            continue
+        columns = ColumnFilter(destination.column_include, destination.column_exclude)
+        keyed = dataclasses.replace(version, key=destination.tables[table].key or version.key)
+        try:
+            RowDecoder(keyed, columns.kept(keyed), policy=policy_of(destination, version.database, version.table))
+        except TableStoppedError as error:
+            problems.append(f"{table} of {name}: {error.reason}")
+        except ConfigurationError:
+            continue
+    return problems
+
+
+def transform_warnings(config: SluiceConfig) -> list[str]:
+    """Returns a sentence for each destination with clients or brokers and tables that these do not get."""
+    tables: dict[str, list[str]] = {}
+    for name, table, _ in _transforms(config):
+        if config.destinations[name].has_consumers:
+            tables.setdefault(name, []).append(table)
+    return [
+        f"clients and brokers of {name} stop at the first row of {', '.join(found)}, unless their filters leave it out: transforms are "
+        "for the lake only"
+        for name, found in tables.items()
+    ]
+
+
+def _transforms(config: SluiceConfig) -> Iterator[tuple[str, str, str]]:
+    """Yields (destination, "database.table", function)."""
+    for name, destination in sorted(config.destinations.items()):
+        for table, options in sorted(destination.tables.items()):
+            if options.transform is not None:
+                yield name, table, options.transform.function
