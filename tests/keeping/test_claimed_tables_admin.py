@@ -89,7 +89,7 @@ def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_sta
     assert f"{stack.captured.database}.numbers of shop have the same Delta path {path}" in stack.state("aaa")[1]
     assert "aaa is not started, the others continue" in stack.state("aaa")[1]
     with pytest.raises(SluiceError, match="same Delta path"):
-        wait_for("it is tried again, and refused", lambda: engine("aaa"))
+        wait_for("the start is tried again, and refused", lambda: engine("aaa"))
     directory = stack.watch.in_use.config.destination_dir("aaa")
     assert read_ledger(directory).cursor is None
     assert not (directory / "tables.json").exists(), "it has no assets"

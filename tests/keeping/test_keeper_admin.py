@@ -218,8 +218,8 @@ def test_admin_ha_what_is_asked_is_done_by_the_process_that_has_the_destination(
     for wish in ("restart", "release"):
         orders.ask(directory, wish)
         assert house.look() == []
-        assert orders.asked(directory) is not None, "it is there for the other"
-    assert orders.asked(directory, now=1e12) is None, "nobody does what was asked long ago"
+        assert orders.requested(directory) is not None, "it is there for the other"
+    assert orders.requested(directory, now=1e12) is None, "nobody does what was asked long ago"
 
 
 def test_admin_a_destination_whose_file_goes_keeps_its_ledger_and_says_so(tmp_path: Path) -> None:

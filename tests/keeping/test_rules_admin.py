@@ -10,9 +10,16 @@ from sluice.cdc_engine.keeping.rules import RULES, KeeperAct, KeeperFacts, decid
 
 ALL = [
     KeeperFacts(
-        conf=conf, running=running, tried=tried, stopped=stopped, asked=asked, elsewhere=elsewhere, ended=ended, due=due
+        conf=conf,
+        running=running,
+        tried=tried,
+        stopped=stopped,
+        requested=requested,
+        elsewhere=elsewhere,
+        ended=ended,
+        due=due,
     )
-    for conf, running, tried, asked in itertools.product(
+    for conf, running, tried, requested in itertools.product(
         ("", "a", "b"), ("", "a"), ("", "a"), ("", "restart", "release")
     )
     for stopped, elsewhere, ended, due in itertools.product((False, True), repeat=4)
@@ -34,11 +41,11 @@ ALL = [
         (KeeperFacts(running="a"), KeeperAct.STOP),
         (KeeperFacts(conf="a", running="a", stopped=True), KeeperAct.STOP),
         (KeeperFacts(conf="b", tried="a", stopped=True), KeeperAct.LEAVE),
-        (KeeperFacts(conf="a", running="a", asked="restart"), KeeperAct.RESTART),
-        (KeeperFacts(conf="a", tried="a", asked="restart"), KeeperAct.RESTART),  # it ended by itself
-        (KeeperFacts(conf="a", tried="a", asked="restart", elsewhere=True), KeeperAct.LEAVE),
-        (KeeperFacts(conf="a", running="a", asked="release"), KeeperAct.RELEASE),
-        (KeeperFacts(conf="a", tried="a", asked="release", elsewhere=True), KeeperAct.LEAVE),
+        (KeeperFacts(conf="a", running="a", requested="restart"), KeeperAct.RESTART),
+        (KeeperFacts(conf="a", tried="a", requested="restart"), KeeperAct.RESTART),  # it ended by itself
+        (KeeperFacts(conf="a", tried="a", requested="restart", elsewhere=True), KeeperAct.LEAVE),
+        (KeeperFacts(conf="a", running="a", requested="release"), KeeperAct.RELEASE),
+        (KeeperFacts(conf="a", tried="a", requested="release", elsewhere=True), KeeperAct.LEAVE),
         (KeeperFacts(conf="a", running="a", tried="a", ended=True), KeeperAct.START),  # whether a tick comes or not
         (KeeperFacts(conf="a", running="a", stopped=True, ended=True), KeeperAct.STOP),
     ],
@@ -58,7 +65,7 @@ def test_admin_nothing_runs_that_conf_or_an_operator_does_not_want() -> None:
 
 def test_admin_an_engine_that_is_as_it_should_be_is_left_alone() -> None:
     for facts in ALL:
-        if facts.conf and facts.running == facts.conf and not (facts.stopped or facts.asked or facts.ended):
+        if facts.conf and facts.running == facts.conf and not (facts.stopped or facts.requested or facts.ended):
             assert decide(facts)[0] is KeeperAct.LEAVE
 
 

@@ -16,20 +16,20 @@ def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_p
     """Number 18: `instance start` waited for 40 s and did not say that there was no stop to remove."""
     told = acts.start("shop", tmp_path, seconds=0.0)
     assert not told.done
-    assert told.told.startswith("nothing was changed: no operator had stopped shop, and no process runs it")
-    assert "tries again every few seconds; `sluice up` or `sluice engine` starts an engine process" in told.told
+    assert told.message.startswith("nothing was changed: no operator had stopped shop, and no process runs it")
+    assert "tries again every few seconds; `sluice up` or `sluice engine` starts an engine process" in told.message
     with contextlib.ExitStack() as ending:
         lease = open_lease(tmp_path)
         ending.callback(lease.release)
         assert lease.try_acquire()
         told = acts.start("shop", tmp_path, seconds=0.0)
         assert told.done
-        assert "no operator had stopped shop, and process" in told.told
-        assert told.told.endswith("runs its engine")
+        assert "no operator had stopped shop, and process" in told.message
+        assert told.message.endswith("runs its engine")
 
 
 def test_admin_a_start_removes_an_operators_stop(tmp_path: Path) -> None:
     orders.stay_stopped(tmp_path)
     told = acts.start("shop", tmp_path, seconds=0.0)
-    assert told.told.startswith("shop may run, and no process runs it")
+    assert told.message.startswith("shop may run, and no process runs it")
     assert orders.stopped(tmp_path) is None

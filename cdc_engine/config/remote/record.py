@@ -1,0 +1,75 @@
+"""Reads and writes the record of a pulled conf/: the texts of the last good revision, and why a newer one does not count."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice.cdc_engine.durable_files import replace_file
+
+SHOWN_MAX = 12  # Characters of a revision in messages.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteRecord:
+    """A pulled conf/. `identity`: the source; `shown`: the same for messages. `revision`: commit or digest of the texts that count, empty
+    before the first one; `etag`: the server's name of it. `refused`: why `newer` does not count. `away`: why the source could not be read
+    at `since`.
+    """
+
+    identity: str
+    shown: str
+    revision: str = ""
+    etag: str = ""
+    main: str = ""
+    destinations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    applied_at: float = 0.0
+    newer: str = ""
+    refused: str = ""
+    away: str = ""
+    since: float = 0.0
+
+
+def read_record(file: Path) -> RemoteRecord | None:
+    """Returns the record; None if nothing was pulled, or the file cannot be read."""
+    try:
+        return RemoteRecord(**json.loads(file.read_text(encoding="utf-8", errors="surrogateescape")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_record(file: Path, record: RemoteRecord) -> None:
+    """Replaces the record as a whole, so a crash leaves the earlier revision or the new one. Raises OSError."""
+    replace_file(file, json.dumps(dataclasses.asdict(record)))
+
+
+def short(revision: str) -> str:
+    return revision[:SHOWN_MAX]
+
+
+def sentence(record: RemoteRecord) -> str:
+    """Returns which revision counts."""
+    if not record.revision:
+        return f"nothing was pulled from {record.shown} yet"
+    when = time_text(record.applied_at)
+    return f"conf/ is revision {short(record.revision)} of {record.shown}, since {when}"
+
+
+def problems(record: RemoteRecord) -> list[str]:
+    """Returns why a newer revision is not used, and why the source cannot be read."""
+    stays = f"revision {short(record.revision)} stays in use" if record.revision else "no revision is in use"
+    found = []
+    if record.refused:
+        found.append(
+            f"revision {short(record.newer)} of {record.shown} is refused, {stays}: {record.refused}; correct it there"
+        )
+    if record.away:
+        found.append(f"conf/ could not be pulled since {time_text(record.since)}, {stays}: {record.away}")
+    return found
+
+
+def time_text(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,97 @@
+"""Defines conf/remote.yaml: where the files of conf/ are pulled from. Used by `conf_files` and `keeping.remote_conf`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from sluice.cdc_engine.source.settings import LOOPBACK, LocalPath, SecretText, Strict
+from sluice.secret_values import is_reference
+
+REMOTE = "remote.yaml"
+RECORD = "remote-conf.json"
+SCHEMES = {"git": ("https", "ssh", "file"), "archive": ("https", "file")}
+SECRET_QUERY = re.compile(r"token|secret|password|sig|key|credential", re.IGNORECASE)
+
+
+class RemoteConfig(Strict):
+    """Where sluice.yaml and destinations/ are pulled from. Relative paths in them start in the folder that contains conf/, as always."""
+
+    kind: Literal["git", "archive"] = Field(
+        description="`git`: a repository. `archive`: a tar file (also compressed) or a zip file."
+    )
+    url: SecretText = Field(
+        min_length=1,
+        description="`https://…`, `file:///…`, and for git also `ssh://…`. `$NAME` if the URL has a secret.",
+    )
+    ref: str = Field(
+        "HEAD", pattern=r"^\w[\w./-]*$", description="For git: branch or tag. `HEAD`: the repository's default branch."
+    )
+    folder: str = Field("", description="Folder with sluice.yaml and destinations/. Empty: the top folder.")
+    poll_seconds: float = Field(60.0, ge=1.0, description="Interval between two looks for a newer revision.")
+    user: str = Field(
+        "", description="User name that belongs to the token. Empty: `git` for git, a bearer token for an archive."
+    )
+    token: SecretText = Field(
+        "", description="Token or password for https, as `$NAME`, `{file: …}` or `{command: […]}`."
+    )
+    data_dir: LocalPath = Field(
+        Path("data"), description="Folder in which the last good revision is kept. Set it to `data_dir` of sluice.yaml."
+    )
+
+    @property
+    def record_file(self) -> Path:
+        """The file with the revision that counts."""
+        return self.data_dir / RECORD
+
+    @property
+    def shown(self) -> str:
+        """The source for messages, without a login, a query, or any part of a secret URL."""
+        if is_reference(self.url):
+            return f"the {self.kind} at {self.url}"
+        parts = urlsplit(self.url)
+        host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
+        ref = f" {self.ref}" if self.kind == "git" else ""
+        return f"{parts.scheme}://{host}{parts.path}{ref}{f' {self.folder}' if self.folder else ''}"
+
+    @property
+    def identity(self) -> str:
+        """What distinguishes this source from another one; it has no secret."""
+        return f"{self.kind} {self.shown} {self.ref} {self.folder}"
+
+    @field_validator("folder")
+    @classmethod
+    def _within(cls, folder: str) -> str:
+        plain = folder.strip("/")
+        if plain and any(part in {"", ".", ".."} or part.startswith("-") for part in plain.split("/")):
+            raise ValueError("write a folder below the top one, such as prod/conf")
+        return plain
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> RemoteConfig:
+        if self.token and not is_reference(self.token):
+            raise ValueError(
+                "token must be $NAME of an environment variable, {file: …} or {command: […]}, not the secret itself"
+            )
+        if not is_reference(self.url) and (problem := url_problem(self.kind, self.url)):
+            raise ValueError(problem)
+        return self
+
+
+def url_problem(kind: str, url: str, *, secret: bool = False) -> str:
+    """Returns why a URL cannot be used; the sentence has no part of it. `secret`: the URL may have a login or a token."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return "url is not a URL"
+    local = parts.scheme == "http" and parts.hostname in LOOPBACK
+    if parts.scheme not in SCHEMES[kind] and not local:
+        return f"url must begin with one of {', '.join(f'{each}://' for each in SCHEMES[kind])}"
+    if not secret and (parts.password or SECRET_QUERY.search(parts.query)):
+        return "url has a password or a token: set `token`, or write the URL as $NAME, {file: …} or {command: […]}"
+    return ""

@@ -1,0 +1,111 @@
+"""Defines what a source of conf/ returns, and finds the texts of conf/ in it. Pure; used by `git`, `archive` and `pull`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE
+from sluice.cdc_engine.errors import ConfigurationError
+
+TEXT_BYTES_MAX = 16 << 20  # Of all files of conf/ together.
+ARCHIVE_BYTES_MAX = 64 << 20
+TAR_END_BYTES = 2 * tarfile.BLOCKSIZE
+_DESTINATION = re.compile(r"destinations/([^/]+)\.yaml")
+
+
+class RemoteAwayError(Exception):
+    """The source could not be read now. The message has no secret."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fetched:
+    """A revision of the source. `archive`: a tar or zip file with its files."""
+
+    revision: str
+    archive: bytes
+    etag: str = ""
+
+
+def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
+    """Returns the text of sluice.yaml and the texts of destinations. Raises ConfigurationError.
+
+    If the archive has one top folder only, as the archives of git servers have, `folder` is below it.
+    """
+    try:
+        files = dict(_files(archive))
+    except ConfigurationError:
+        raise
+    except Exception as error:  # Damaged files raise errors of many libraries.
+        raise ConfigurationError(f"it is not a tar or zip file that can be read ({type(error).__name__})") from None
+    found = _below(files, folder)
+    tops = {name.partition("/")[0] for name in files}
+    if not found and len(tops) == 1:
+        found = _below(files, "/".join(filter(None, [*tops, folder])))
+    destinations = {match[1]: text for name, text in found.items() if (match := _DESTINATION.fullmatch(name))}
+    if not destinations:
+        where = f"folder {folder}" if folder else "top folder"
+        raise ConfigurationError(
+            f"it has no destinations/NAME.yaml in its {where}: correct `folder` in conf/remote.yaml"
+        )
+    return found.get(MAIN, ""), destinations
+
+
+def _below(files: dict[str, str], folder: str) -> dict[str, str]:
+    """Returns the files of conf/ in a folder, by their names in it."""
+    prefix = f"{folder}/" if folder else ""
+    own = {name.removeprefix(prefix): text for name, text in files.items() if name.startswith(prefix)}
+    return {name: text for name, text in own.items() if name == MAIN or _DESTINATION.fullmatch(name)}
+
+
+def _files(archive: bytes) -> Iterator[tuple[str, str]]:
+    """Yields name and text of the YAML files. The text of a link says that it cannot be read, as in `ConfFiles`.
+
+    Raises ValueError if they are too large, ConfigurationError for a part of a tar file, and what the libraries raise.
+    """
+    left = TEXT_BYTES_MAX
+    if zipfile.is_zipfile(io.BytesIO(archive)):
+        with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+            for each in packed.infolist():
+                if each.filename.endswith(".yaml"):
+                    left = _left(left, each.file_size)
+                    yield _named(each.filename, packed.read(each))
+        return
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        for member in opened:
+            if member.isdir() or not member.name.endswith(".yaml"):
+                continue
+            file = opened.extractfile(member) if member.isfile() else None
+            if file is None:  # Without it, its destination would be missing and its engine would stop.
+                yield _named(member.name, f"{UNREADABLE}it is a link: write a file instead".encode())
+                continue
+            left = _left(left, member.size)
+            yield _named(member.name, file.read())
+        _require_end(opened)
+
+
+def _require_end(opened: tarfile.TarFile) -> None:
+    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing. tarfile accepts a file without them, which
+    may be a part of one.
+    """
+    if opened.fileobj is not None:
+        opened.fileobj.seek(opened.offset)
+    if opened.fileobj is None or opened.fileobj.read(TAR_END_BYTES) != bytes(TAR_END_BYTES):
+        raise ConfigurationError(
+            "it is a tar file without its end: write it under another name, and rename it when it is whole"
+        )
+
+
+def _left(left: int, size: int) -> int:
+    if size > left:
+        raise ValueError("too large")
+    return left - size
+
+
+def _named(name: str, content: bytes) -> tuple[str, str]:
+    return str(PurePosixPath(name)), content.decode("utf-8", "surrogateescape")

@@ -1,0 +1,117 @@
+"""Fetches a revision of conf/ from a git repository with the command `git`. Called by `pull`.
+
+Secrets are in the environment of the command and not in its arguments, which other users of the host can read.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sluice.cdc_engine.config.remote.settings import RemoteConfig
+from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fetched, RemoteAwayError
+
+GIT_SECONDS_MAX = 60.0
+TOLD_MAX = 300
+ORIGIN = "sluice-conf"
+URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s']+", re.IGNORECASE)
+
+
+def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) -> Fetched:
+    """Returns the newest revision of the branch or tag, without its files if it is one of `known`. Raises RemoteAwayError."""
+    with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
+        command = _Git(remote, url, token, Path(folder))
+        command.run("init", "-q", "--bare", ".")
+        name, revision = _newest(remote, command)
+        if revision in known:
+            return Fetched(revision, b"")
+        command.run("fetch", "-q", "--depth=1", "--no-tags", ORIGIN, name)
+        fetched = command.run("rev-parse", "FETCH_HEAD^{commit}").decode().strip()
+        archive = command.run(
+            "archive", "--format=tar", "FETCH_HEAD", "--", *([remote.folder] if remote.folder else ())
+        )
+    if len(archive) > ARCHIVE_BYTES_MAX:
+        raise RemoteAwayError(
+            f"{remote.shown} is larger than {ARCHIVE_BYTES_MAX >> 20} MiB: set `folder` in conf/remote.yaml"
+        )
+    return Fetched(fetched, archive)
+
+
+def _newest(remote: RemoteConfig, command: _Git) -> tuple[str, str]:
+    """Returns the full name of the branch or tag, and its commit."""
+    names = ["HEAD"] if remote.ref == "HEAD" else [f"refs/heads/{remote.ref}", f"refs/tags/{remote.ref}"]
+    lines = command.run("ls-remote", ORIGIN, *names, f"refs/tags/{remote.ref}^{{}}").decode().splitlines()
+    commits = {name: commit for commit, _, name in (line.partition("\t") for line in lines)}
+    for name in names:
+        if name in commits:
+            return name, commits.get(f"{name}^{{}}", commits[name])
+    raise RemoteAwayError(
+        f"{remote.shown}: the repository has no branch or tag {remote.ref}: correct `ref` in conf/remote.yaml"
+    )
+
+
+class _Git:
+    """Runs git for one repository. `folder`: an empty one, where git finds the settings of no other repository."""
+
+    def __init__(self, remote: RemoteConfig, url: str, token: str, folder: Path) -> None:
+        self._remote, self._folder = remote, folder
+        login = base64.b64encode(f"{remote.user or 'git'}:{token}".encode()).decode()
+        self._secrets = [each for each in (url, token, login) if each]
+        self._environment = _environment(settings_of(url, login if token else ""))
+
+    def run(self, *words: str) -> bytes:
+        """Returns what a command prints. Raises RemoteAwayError with the reason, without secrets."""
+        try:
+            done = subprocess.run(
+                ["git", *words],
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=GIT_SECONDS_MAX,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise RemoteAwayError("the command git is not installed: install it, or use an archive") from None
+        except subprocess.TimeoutExpired:
+            raise RemoteAwayError(f"{self._remote.shown} did not answer in {GIT_SECONDS_MAX:g} s") from None
+        if done.returncode:
+            said = " ".join(done.stderr.decode(errors="replace").split())
+            raise RemoteAwayError(f"{self._remote.shown} cannot be read: {without(said, self._secrets)[-TOLD_MAX:]}")
+        return done.stdout
+
+
+def settings_of(url: str, login: str) -> list[tuple[str, str]]:
+    """Returns git's settings for one repository. Only its server gets the login: git would send a header to a server that it was redirected
+    to, so it follows no redirect.
+    """
+    settings = [(f"remote.{ORIGIN}.url", url), ("http.followRedirects", "false")]
+    if login:
+        parts = urlsplit(url)
+        server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/"
+        settings.append((f"http.{server}.extraHeader", f"Authorization: Basic {login}"))
+    return settings
+
+
+def _environment(settings: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+    found = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    found |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:http:https:ssh", "LC_ALL": "C"}
+    found.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes")
+    found["GIT_CONFIG_COUNT"] = str(len(settings))
+    for number, (name, value) in enumerate(settings):
+        found |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return found
+
+
+def without(text: str, secrets: Sequence[str]) -> str:
+    """Returns a text with each secret and each URL replaced. git shows a URL in another form than it was given."""
+    text = URL.sub("***", text)
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,140 @@
+"""Pulls conf/ from where conf/remote.yaml says, and keeps the last good revision. Called when processes start, and by `follow`.
+
+    fetch ─▶ texts ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
+      └─▶ away         └─▶ refused: the earlier revision stays in use, and `status` says why
+
+The record in the data directory has the texts of the revision that counts and is replaced as a whole. So a crash at any moment leaves the
+earlier revision or the new one, and a start without the source uses what the record has."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from pathlib import Path
+
+import structlog
+
+from sluice.cdc_engine.config.conf_files import ConfFiles, read_remote, remote_record
+from sluice.cdc_engine.config.reading import config_of
+from sluice.cdc_engine.config.remote.record import RemoteRecord, read_record, short, write_record
+from sluice.cdc_engine.config.remote.settings import RemoteConfig, url_problem
+from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
+from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.keeping.remote_conf.archive import fetch_archive
+from sluice.cdc_engine.keeping.remote_conf.fetched import Fetched, RemoteAwayError, texts_of
+from sluice.cdc_engine.keeping.remote_conf.git import fetch_git
+
+LOCK_FILE = "remote-conf.lock"
+FIRST_SECONDS = 1.0  # The interval between two looks for conf/remote.yaml where there is none, or it is invalid.
+
+log = structlog.get_logger()
+
+
+def pull(directory: Path, *, again: bool = True) -> RemoteRecord | None:
+    """Pulls the newest revision and returns what counts now; None if conf/ is not pulled from anywhere. Raises ConfigurationError for an
+    invalid conf/remote.yaml. `again`: also look again at a revision that was refused.
+
+    If another process of this host is pulling, returns what counts so far.
+    """
+    remote = read_remote(directory)
+    if remote is None:
+        return None
+    lock = FileLock(remote.data_dir / LOCK_FILE)
+    try:
+        if not lock.try_acquire():
+            return read_record(remote.record_file)
+        before = read_record(remote.record_file)
+        after = _after(remote, directory, before, again=again)
+        if after != before:
+            write_record(remote.record_file, after)
+            _say(before, after)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{remote.record_file} cannot be written ({error.strerror}): correct data_dir in conf/remote.yaml, or free space there"
+        ) from None
+    finally:
+        lock.release()
+    return after
+
+
+def pull_at_start(directory: Path) -> None:
+    """Pulls for a process that starts. If that fails, the last good revision counts. Raises what `pull` raises if there is none."""
+    try:
+        pull(directory)
+    except Exception as error:  # The process must start, whatever the source has and also on a full disk.
+        record = remote_record(directory)
+        if record is None or not record.revision:
+            raise
+        log.error("conf_not_pulled", reason=f"{type(error).__name__}: {error}")
+
+
+def poll(directory: Path, stopping: threading.Event) -> None:
+    """Pulls until `stopping` is set, at the interval that conf/remote.yaml names now."""
+    told = ""
+    while not stopping.wait(_interval(directory)):
+        try:
+            pull(directory, again=False)
+            told = ""
+        except Exception as error:  # The loop must survive, because nothing else polls.
+            if (why := f"{type(error).__name__}: {error}") != told:
+                log.error("conf_not_pulled", reason=why)
+            told = why
+
+
+def _interval(directory: Path) -> float:
+    try:
+        remote = read_remote(directory)
+    except ConfigurationError:
+        return FIRST_SECONDS
+    return remote.poll_seconds if remote is not None else FIRST_SECONDS
+
+
+def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
+    """Returns the record after one look at the source."""
+    last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
+    same = last.identity == remote.identity
+    known = [each for each in (last.revision, "" if again else last.newer) if each and same]
+    try:
+        found = _fetch(remote, known, last.etag if same else "")
+    except (RemoteAwayError, SecretUnavailableError) as error:
+        since = last.since if last.away else time.time()
+        return dataclasses.replace(last, away=str(error), since=since)
+    if found is not None and same and found.revision == last.revision:  # Also if a refused revision was taken back.
+        return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
+    if found is None or found.revision in known:
+        return dataclasses.replace(last, away="", since=0.0)
+    try:
+        main, destinations = texts_of(found.archive, remote.folder)
+        config_of(ConfFiles(directory, main, destinations))
+    except ConfigurationError as error:  # Without its ETag: a part of an archive may have the ETag of the whole.
+        why = str(error).removeprefix(f"{directory}: ")
+        return dataclasses.replace(last, newer=found.revision, refused=why, etag="", away="", since=0.0)
+    return RemoteRecord(
+        identity=remote.identity,
+        shown=remote.shown,
+        revision=found.revision,
+        etag=found.etag,
+        main=main,
+        destinations=destinations,
+        applied_at=time.time(),
+    )
+
+
+def _fetch(remote: RemoteConfig, known: list[str], etag: str) -> Fetched | None:
+    url, token = filled(remote.url, "remote.yaml: url"), filled(remote.token, "remote.yaml: token")
+    if problem := url_problem(remote.kind, url, secret=True):
+        raise RemoteAwayError(f"{remote.shown}: {problem}")
+    if remote.kind == "git":
+        return fetch_git(remote, url, token, known)
+    return fetch_archive(remote, url, token, etag)
+
+
+def _say(before: RemoteRecord | None, after: RemoteRecord) -> None:
+    if after.revision and (before is None or before.revision != after.revision):
+        log.info("conf_pulled", source=after.shown, revision=short(after.revision))
+    if after.refused and (before is None or before.newer != after.newer):
+        log.error("conf_refused", source=after.shown, revision=short(after.newer), reason=after.refused)
+    if after.away and (before is None or not before.away):
+        log.warning("conf_source_away", reason=after.away)

@@ -1,0 +1,23 @@
+"""Adds the state of conf/ to a status: files that are not in use, and the revision that was pulled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from sluice.cdc_engine.config.remote.record import RemoteRecord, sentence
+from sluice.cdc_engine.config.remote.record import problems as remote_problems
+from sluice.console.status.report import StatusReport
+
+
+def with_conf(report: StatusReport, refused: Mapping[str, str], remote: RemoteRecord | None = None) -> StatusReport:
+    """Returns the report with the files of conf/ that are invalid and therefore not in use. `remote`: where conf/ is pulled from."""
+    problems = [
+        f"conf/{file} is not used, and its last valid content stays in use: {why}"
+        for file, why in sorted(refused.items())
+    ]
+    # Engines report it too.
+    remaining = [each for each in report.problems if not any(why in each for why in refused.values())]
+    if remote is not None:
+        report, problems = dataclasses.replace(report, conf=sentence(remote)), [*remote_problems(remote), *problems]
+    return dataclasses.replace(report, problems=[*problems, *remaining])

@@ -1,0 +1,180 @@
+"""A damaged or partial conf/ of the source is never in use: the last good revision stays, and the whole one counts when it is there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import zlib
+from pathlib import Path
+
+import pytest
+
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.config.remote import record as record_file
+from sluice.cdc_engine.config.remote.record import RemoteRecord, problems
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.remote_conf.git import settings_of
+from sluice.cdc_engine.keeping.remote_conf.pull import pull, pull_at_start
+from tests.keeping.fix_remote_conf import GOOD, OTHER, TOKEN, WRONG, HttpSource, Repository, describe, tar_of, zip_of
+
+pytestmark = pytest.mark.seeds
+
+TWO = {"destinations/crm.yaml": GOOD, "destinations/shop.yaml": OTHER}
+CUTS = (1024, 1124, 2048)  # After the first file, in the head of the second one, and after it: the end is missing.
+DAMAGE = ["gz", "encrypted zip", "method of a zip"]
+
+
+def names(conf: Path) -> list[str]:
+    return sorted(load_config(conf).destinations)
+
+
+def pulled(conf: Path, *, again: bool = True) -> RemoteRecord:
+    found = pull(conf, again=again)
+    assert found is not None
+    return found
+
+
+def damaged(kind: str) -> bytes:
+    if kind == "gz":
+        large = tar_of({name: text + "#" * 40_000 for name, text in TWO.items()}, "w:")
+        packing = zlib.compressobj(wbits=31)
+        return packing.compress(large[:30_000]) + packing.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 100
+    content, field = bytearray(zip_of(TWO)), {"encrypted zip": (6, 8, 1), "method of a zip": (8, 10, 99)}[kind]
+    for head, at in ((b"PK\3\4", field[0]), (b"PK\1\2", field[1])):
+        place = content.find(head)
+        while place >= 0:
+            content[place + at] = field[2]
+            place = content.find(head, place + 1)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("sent", CUTS)
+def test_a_connection_that_ends_early_leaves_the_last_good_revision(conf: Path, source: HttpSource, sent: int) -> None:
+    source.put(tar_of({**TWO, "sluice.yaml": ""}, "w:"), '"1"')
+    pulled(conf)
+    source.put(tar_of(TWO, "w:"), '"2"')
+    source.sent = sent
+    assert f"cannot be read: it ended after {sent} of 10240 bytes" in problems(pulled(conf))[0]
+    assert names(conf) == ["crm", "shop"]
+    source.sent = None
+    assert not problems(pulled(conf, again=False))
+    assert source.answers == [200, 200, 200]
+
+
+@pytest.mark.parametrize("written", CUTS)
+def test_a_tar_file_that_is_being_written_is_refused_until_it_is_whole(conf: Path, written: int) -> None:
+    file, whole = conf.parent / "conf.tar", tar_of(TWO, "w:")
+    describe(conf, kind="archive", url=file.as_uri())
+    file.write_bytes(whole)
+    pulled(conf)
+    changed = tar_of({**TWO, "destinations/web.yaml": GOOD}, "w:")
+    file.write_bytes(changed[:written])
+    assert "is refused" in problems(pulled(conf))[0]
+    assert "a tar file without its end: write it under another name" in problems(pulled(conf))[0]
+    assert names(conf) == ["crm", "shop"]
+    file.write_bytes(changed)
+    assert not problems(pulled(conf, again=False))
+    assert names(conf) == ["crm", "shop", "web"]
+
+
+def test_a_part_with_the_etag_of_the_whole_archive_does_not_hide_it(conf: Path, source: HttpSource) -> None:
+    source.put(tar_of({"destinations/shop.yaml": GOOD}), '"1"')
+    pulled(conf)
+    whole = tar_of(TWO)
+    source.put(whole[: len(whole) // 2], '"2"')
+    assert "is refused" in problems(pulled(conf))[0]
+    source.put(whole, '"2"')
+    assert not problems(pulled(conf, again=False))
+    assert names(conf) == ["crm", "shop"]
+
+
+def test_a_refused_archive_that_comes_back_is_refused_again(conf: Path, source: HttpSource) -> None:
+    good, wrong = tar_of(TWO), tar_of({"destinations/shop.yaml": WRONG})
+    for content, etag, count in (
+        (good, '"1"', 0),
+        (wrong, '"2"', 1),
+        (good, '"1"', 0),
+        (good, '"1"', 0),
+        (wrong, '"2"', 1),
+    ):
+        source.put(content, etag)
+        assert len(problems(pulled(conf, again=False))) == count
+    assert source.answers == [200, 200, 200, 304, 200]
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_of_any_kind_is_refused(conf: Path, source: HttpSource, kind: str) -> None:
+    source.put(tar_of(TWO), '"1"')
+    pulled(conf)
+    source.put(damaged(kind), '"2"')
+    assert "it is not a tar or zip file that can be read (" in problems(pulled(conf))[0]
+    assert names(conf) == ["crm", "shop"]
+
+
+@pytest.mark.parametrize("name", ["destinations/crm.yaml", "sluice.yaml"])
+def test_a_link_in_conf_is_refused_and_stops_no_engine(conf: Path, repository: Repository, name: str) -> None:
+    repository.commit(crm=GOOD, shop=OTHER)
+    pulled(conf)
+    file = repository.folder / "prod" / "conf" / name
+    file.unlink(missing_ok=True)
+    file.symlink_to("../shared.yaml")
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "Link")
+    assert f"{Path(name).name} cannot be read: it is a link: write a file instead" in problems(pulled(conf))[0]
+    assert names(conf) == ["crm", "shop"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("unknown")])
+def test_a_process_starts_with_the_last_good_revision_if_a_pull_fails(
+    conf: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(_path: Path, _content: str) -> None:
+        raise error
+
+    repository.commit(shop=GOOD)
+    with monkeypatch.context() as patch:
+        patch.setattr(record_file, "replace_file", fail)
+        with pytest.raises((ConfigurationError, RuntimeError), match=r"No space left on device|unknown"):
+            pull_at_start(conf)  # There is no good revision yet.
+        patch.undo()
+    pulled(conf)
+    repository.commit(shop=OTHER)
+    monkeypatch.setattr(record_file, "replace_file", fail)
+    assert ConfWatch(conf, "test").in_use.config.destinations["shop"].source.port == 3306
+
+
+def test_git_follows_no_redirect_with_a_login(conf: Path, source: HttpSource) -> None:
+    other = HttpSource()
+    try:
+        source.redirect = f"{other.url}/info/refs?service=git-upload-pack"
+        describe(conf, kind="git", url=source.url, **TOKEN)
+        assert "cannot be read" in problems(pulled(conf))[0]
+        assert len(source.logins) == 1
+        assert other.logins == []
+    finally:
+        other.stop()
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ("https://git.example.com:8443/other.git", True),
+        ("https://git.example.com/conf.git", False),
+        ("http://git.example.com:8443/conf.git", False),
+        ("https://example.com:8443/conf.git", False),
+    ],
+)
+def test_git_sends_the_login_to_its_server_only(tmp_path: Path, asked: str, sent: bool) -> None:
+    settings = settings_of("https://sluice@git.example.com:8443/conf.git", "bG9naW4=")
+    words = [word for name, value in settings for word in ("-c", f"{name}={value}")]
+    done = subprocess.run(
+        ["git", *words, "config", "--get-urlmatch", "http.extraHeader", asked],
+        cwd=tmp_path,
+        env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == ("Authorization: Basic bG9naW4=" if sent else "")
