@@ -1,15 +1,20 @@
-"""Provides the TLS context that several brokers' clients need to connect. Used by `rabbitmq` and `rocketmq`."""
+"""Provides what several brokers need to connect: the TLS context of their clients, and the schema registry for Avro."""
 
 from __future__ import annotations
 
+import functools
 import ssl
 
+from sluice.cdc_engine.brokers.registry.client import HttpRegistry
+from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.source.settings import TlsFilesConfig
 
 
-def tls_context(config: TlsFilesConfig) -> ssl.SSLContext:
-    """Returns a context that verifies certificate and host name. Raises ConfigurationError if a file cannot be used."""
+def tls_context(config: TlsFilesConfig, setting: str = "brokers.tls") -> ssl.SSLContext:
+    """Returns a context that verifies certificate and host name. `setting`: its key in conf/.
+    Raises ConfigurationError if a file cannot be used.
+    """
     try:
         context = ssl.create_default_context(cafile=str(config.ca_file) if config.ca_file else None)
         if config.certificate_file:
@@ -17,5 +22,10 @@ def tls_context(config: TlsFilesConfig) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         files = [str(file) for file in (config.ca_file, config.certificate_file, config.key_file) if file]
         why = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"brokers.tls: {', '.join(files)} cannot be used: {why}") from None
+        raise ConfigurationError(f"{setting}: {', '.join(files)} cannot be used: {why}") from None
     return context
+
+
+def registry_of(config: RegistryConfig) -> HttpRegistry:
+    """Returns the registry that conf/ describes. It connects at the first schema."""
+    return HttpRegistry(config, functools.partial(tls_context, config.tls or TlsFilesConfig(), "registry.tls"))

@@ -7,27 +7,48 @@ with a failed batch is discarded with everything that it still holds, so that no
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
-from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large, unknown_target
+from sluice.cdc_engine.brokers.publisher import (
+    GTID_HEADER,
+    POSITION_HEADER,
+    Message,
+    ended_amid,
+    too_large,
+    unknown_target,
+)
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
+CALL_SECONDS, CALL_SECONDS_MAX = 0.5, 30.0  # Of one call for a transaction, and of all its repetitions.
+ABORT_SECONDS_MAX = 5.0
 DEFAULTS = {
     "linger.ms": "1",
     "delivery.timeout.ms": "30000",
     "topic.metadata.propagation.max.ms": "5000",  # A missing topic may still appear within this time.
     "log.connection.close": "false",
 }
-GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
+# Kafka's default of a minute ends the transaction of a large batch.
+TIMEOUT, TIMEOUT_MS = "transaction.timeout.ms", "300000"
 FIXED = {"acks": "all", "enable.idempotence": "true"}
-NO_PLACE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names
+NO_PARTITION = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names
 NOT_ALLOWED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -52,13 +73,24 @@ def headers_of(message: Message) -> list[tuple[str, str | bytes | None]]:
     return [(name, value.encode()) for name, value in named if value]
 
 
+# A broker that has just started reads its groups first.
+NOT_YET = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
+FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)  # noqa: SLF001  their names
+
+
 class KafkaPublisher:
     """A connection to Kafka. Implements `Publisher`. Raises ConfigurationError for an unknown option."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._servers, self._said = settings["bootstrap.servers"], ""
+        self._name, self._timeout_ms = settings.get("transactional.id", ""), settings.get(TIMEOUT, "")
         try:
-            self._producer = Producer({**settings, "error_cb": self._note})
+            self.producer = Producer({**settings, "error_cb": self._note})
         except KafkaException as error:
             raise ConfigurationError(
                 f"brokers.options: Kafka's client does not take them: {error.args[0].str()}"
@@ -68,7 +100,7 @@ class KafkaPublisher:
         failed: list[tuple[Message, Any]] = []
         left = [len(messages)]
 
-        def told(message: Message) -> Callable[[Any, Any], None]:
+        def callback(message: Message) -> Callable[[Any, Any], None]:
             def tell(error: Any, _kept: Any) -> None:
                 left[0] -= 1
                 if error is not None:
@@ -77,37 +109,40 @@ class KafkaPublisher:
             return tell
 
         for message in messages:
-            self._produce(message, told(message), given_up)
+            self._produce(message, callback(message), given_up)
             if failed:
                 break
         while left[0] and not failed:
             if given_up():
                 raise ended_amid()
-            self._producer.poll(LOOK_SECONDS)
+            self.producer.poll(LOOK_SECONDS)
         if failed:
             raise self._why(*failed[0])
 
     def _produce(self, message: Message, on_delivery: Callable[[Any, Any], None], given_up: Callable[[], bool]) -> None:
         while not given_up():
             try:
-                self._producer.produce(
+                self.producer.produce(
                     message.topic,
                     message.body,
+                    message.key or None,
                     partition=message.partition,
                     on_delivery=on_delivery,
                     headers=headers_of(message),
                 )
             except BufferError:  # The queue of the producer is full.
-                self._producer.poll(LOOK_SECONDS)
+                self.producer.poll(LOOK_SECONDS)
             except KafkaException as error:
                 raise self._why(message, error.args[0]) from None
             else:
-                self._producer.poll(0)
+                self.producer.poll(0)
                 return
 
     def _why(self, message: Message, error: Any) -> PublishError:
         code = error.code()
-        if code in NO_PLACE:
+        if self.is_fenced(error):
+            return self.fenced()
+        if code in NO_PARTITION:
             return unknown_target(f"Kafka at {self._servers}", message)
         if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
             return too_large(message, "message.max.bytes of `options` here, and max.message.bytes of the topic")
@@ -119,7 +154,20 @@ class KafkaPublisher:
         said = f"; its last error: {self._said}" if self._said else ""
         return PublishError(
             f"Kafka at {self._servers} did not confirm a message for topic {message.topic}, partition {message.partition} "
-            f"({error.str()}{said}): check that its brokers run and can be reached; it is tried again"
+            f"({error.str()}{said}): check that its brokers run and can be reached; Sluice tries again"
+        )
+
+    def is_fenced(self, error: Any) -> bool:
+        """Returns whether another producer with the same `transactional.id` has begun after this one, or Kafka has ended its transaction
+        after the timeout, which it reports in the same way.
+        """
+        return error.code() in FENCED
+
+    def fenced(self) -> PublishError:
+        return PublishError(
+            f"Kafka at {self._servers} has fenced: another producer with transactional_id {self._name} has begun, or a batch took longer "
+            f"than {TIMEOUT} ({self._timeout_ms} ms). If no other host runs this destination, give each broker in conf/ a "
+            f"transactional_id of its own, or raise {TIMEOUT} in `options`"
         )
 
     def _note(self, error: Any) -> None:
@@ -127,7 +175,170 @@ class KafkaPublisher:
 
     def close(self) -> None:
         """Closes the connection and drops the messages that were not sent."""
-        self._producer.purge()
         end = time.monotonic() + 1.0
-        while len(self._producer) and time.monotonic() < end:
-            self._producer.poll(LOOK_SECONDS)
+        with contextlib.suppress(KafkaException):  # After a fatal error, these calls raise it again.
+            self.producer.purge()
+            while len(self.producer) and time.monotonic() < end:
+                self.producer.poll(LOOK_SECONDS)
+
+
+class TransactionalPublisher:
+    """A connection to Kafka with a `transactional.id`. Implements `CommittingPublisher`. Each batch is one transaction, so readers see all
+    of it or nothing.
+
+    The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message: its
+    metadata is the position of the batch's end, its number counts transactions. The first call of a new producer ends what an older one
+    with the same name left open, and refuses everything that the older one sends later. So what it reads then is final.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        settings = {TIMEOUT: TIMEOUT_MS, **settings}
+        self._publisher = KafkaPublisher(settings)
+        self._producer = self._publisher.producer
+        self._timeout_ms = settings[TIMEOUT]
+        self._servers, self._name = settings["bootstrap.servers"], settings["transactional.id"]
+        self._offsets = CommittedOffsets(settings, self._name)
+        self._last: CommittedOffset | None = None  # None until the producer has begun.
+
+    def committed(self, given_up: Callable[[], bool]) -> str:
+        return self._begun(given_up).position
+
+    def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
+        if messages:
+            self._begun(given_up)
+            self._transaction(messages, None, given_up)
+
+    def commit(self, messages: Sequence[Message], position: str, given_up: Callable[[], bool]) -> None:
+        following = CommittedOffset(self._begun(given_up).number + 1, position)
+        self._transaction(messages, following, given_up)
+        self._last = following
+
+    def close(self) -> None:
+        self._publisher.close()
+
+    def _begun(self, given_up: Callable[[], bool]) -> CommittedOffset:
+        """Begins the producer, and returns what was committed last."""
+        if self._last is None:
+            self._until_done(self._producer.init_transactions, given_up)
+            self._last = self._offsets.last(given_up)
+        return self._last
+
+    def _transaction(
+        self, messages: Sequence[Message], following: CommittedOffset | None, given_up: Callable[[], bool]
+    ) -> None:
+        try:
+            self._producer.begin_transaction()
+            self._publisher.send(messages, given_up)
+            if following is not None:
+                at = TopicPartition(messages[-1].topic, messages[-1].partition, following.number, following.position)
+                group = self._offsets.group
+                self._until_done(
+                    lambda seconds: self._producer.send_offsets_to_transaction([at], group, seconds), given_up
+                )
+            if given_up():
+                raise ended_amid()
+        except KafkaException as error:
+            raise self._why(error.args[0]) from None
+        except PublishError:
+            self._abort()
+            raise
+        self._until_done(self._producer.commit_transaction, given_up)
+
+    def _until_done(self, call: Callable[[float], None], given_up: Callable[[], bool]) -> None:
+        """Calls again what has not ended yet, as librdkafka wants it. Raises PublishError."""
+        end = time.monotonic() + CALL_SECONDS_MAX
+        while True:
+            try:
+                call(CALL_SECONDS)
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > end:
+                    raise self._why(error.args[0]) from None
+                if given_up():
+                    raise ended_amid() from None
+            else:
+                return
+
+    def _abort(self) -> None:
+        """Ends the transaction without its messages. If that fails, the next producer does it."""
+        with contextlib.suppress(KafkaException):
+            self._producer.abort_transaction(ABORT_SECONDS_MAX)
+
+    def _why(self, error: KafkaError) -> PublishError:
+        where = f"Kafka at {self._servers}"
+        if self._publisher.is_fenced(error):
+            return self._publisher.fenced()
+        if error.code() in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+            return PublishError(
+                f"{where} does not permit committing the position of a batch ({error.str()}): permit READ of the group "
+                f"{group_of(self._name)} and of the topics; transactional_id {self._name} needs both"
+            )
+        if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            return PublishError(
+                f"{where} does not accept {TIMEOUT} {self._timeout_ms}, because it is above transaction.max.timeout.ms of its brokers: "
+                f"raise that setting there, or set a smaller {TIMEOUT} in `options`"
+            )
+        if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
+            return PublishError(
+                f"{where} does not take the position of a batch, which has the source's GTID set, because it is larger than "
+                "offset.metadata.max.bytes: raise that setting of its brokers, or remove transactional_id"
+            )
+        return PublishError(
+            f"{where} did not commit a transaction of {self._name} ({error.str()}): check that its brokers run, can be reached and "
+            "permit transactions with this transactional_id; it is tried again"
+        )
+
+
+def group_of(name: str) -> str:
+    """Returns the consumer group with the positions of a transactional_id."""
+    return f"sluice-{name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class CommittedOffset:
+    """The position of the last committed batch; empty before the first one. `number`: how many transactions have committed one."""
+
+    number: int = 0
+    position: str = ""
+
+
+class CommittedOffsets:
+    """Reads the positions that transactions of a name have committed. `group`: what a transaction needs to commit one."""
+
+    def __init__(self, settings: Mapping[str, str], name: str) -> None:
+        self._where, self._group_id = f"Kafka at {settings['bootstrap.servers']}", group_of(name)
+        # The log level hides warnings about options that are only a producer's.
+        self._settings = {**settings, "group.id": self._group_id, "log_level": "3"}
+        del self._settings["transactional.id"]
+        consumer = Consumer(self._settings)
+        self.group = consumer.consumer_group_metadata()
+        consumer.close()
+
+    def last(self, given_up: Callable[[], bool]) -> CommittedOffset:
+        """Returns the newest position of all partitions. Raises PublishError."""
+        admin, end = AdminClient({**self._settings}), time.monotonic() + CALL_SECONDS_MAX
+        while True:
+            try:
+                return self._answer(admin, given_up)
+            except KafkaException as error:
+                if error.args[0].code() in NOT_YET and time.monotonic() < end:
+                    admin.poll(LOOK_SECONDS)
+                    continue
+                raise PublishError(
+                    f"{self._where} does not tell what the group {self._group_id} has committed ({error.args[0].str()}): check that its "
+                    "brokers run, and permit READ of this group; transactional_id needs it"
+                ) from None
+
+    def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:
+        group = ConsumerGroupTopicPartitions(self._group_id)
+        asked = admin.list_consumer_group_offsets([group], require_stable=True, request_timeout=CALL_SECONDS_MAX)
+        answer = asked[self._group_id]
+        while not answer.done():
+            concurrent.futures.wait([answer], LOOK_SECONDS)
+            if given_up():
+                raise ended_amid()
+        found = [CommittedOffset()]
+        for each in answer.result().topic_partitions:
+            if each.error is not None:
+                raise KafkaException(each.error)
+            found.append(CommittedOffset(each.offset, each.metadata or ""))
+        return max(found, key=lambda offset: offset.number)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
+from sluice.cdc_engine.binlog.avro.rows import AvroTable
 from sluice.cdc_engine.binlog.entries.elements import ROWS
 from sluice.cdc_engine.binlog.entries.flat import FlatTable, flat_statement
 from sluice.cdc_engine.binlog.entries.messages import VERSIONS_MAX, DescribedStatement, EntryMaker, EntryPart
@@ -20,6 +21,7 @@ from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.brokers.origins import EventOrigins, last_origin, origin_of
 from sluice.cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
 from sluice.cdc_engine.brokers.publisher import Message
+from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.brokers.routing import Route, Routing
 from sluice.cdc_engine.contracts import Int64s, LoggedStatement
 
@@ -28,17 +30,18 @@ FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], DescribedStatement | None]
 # The index of an event or statement in its part, and the message that is sent for it.
 Placed = tuple[int, Message]
+TableT = TypeVar("TableT")
 
 
 class MessageMaker:
-    """Makes the messages for one broker. `describe`: describes a statement. `policies`, `kept`, `keys`: as for `EntryMaker`. `now_ms`:
-    the field ts.
+    """Makes the messages for one broker. `form`: how rows are written; the subjects of schemas stand for Avro. `describe`: describes a
+    statement. `policies`, `kept`, `keys`: as for `EntryMaker`. `now_ms`: the field ts.
     """
 
     def __init__(
         self,
         routing: Routing,
-        form: Format,
+        form: Format | Subjects,
         *,
         display: Display,
         describe: Describe,
@@ -50,11 +53,14 @@ class MessageMaker:
         self._routing, self._form, self._describe, self._now_ms = routing, form, describe, now_ms
         self._entries = EntryMaker(display, describe, policies, kept, keys)
         self._flat: dict[int, tuple[TableEntries, FlatTable]] = {}
+        self._avro: dict[int, tuple[TableEntries, AvroTable]] = {}
 
     def messages(self, parts: Sequence[EntryPart], batch_id: int) -> list[Message]:
         """Returns the messages of a batch. Raises SluiceError."""
+        now_ms = self._now_ms()
+        if isinstance(self._form, Subjects):
+            return [message for part in parts for message in self._avro_of(part, self._form, now_ms)]
         if self._form == "flat":
-            now_ms = self._now_ms()
             return [message for part in parts for message in self._flat_of(part, batch_id, now_ms)]
         if self._routing.is_plain:
             route = self._routing.statement("", "")
@@ -71,7 +77,7 @@ class MessageMaker:
         marks, origins = self._entries.marks(part), EventOrigins(part.block)
         for table, route, indices, shown in self._tables(part):
             units = units_of(shown, route.partition, route.hashing)
-            made = self._flat_table(table).messages(shown, units, batch_id, now_ms, marks)
+            made = _of_version(self._flat, table, FlatTable).messages(shown, units, batch_id, now_ms, marks)
             data, ends = made.data.tobytes(), made.ends.tolist()
             headers = origins.of(shown.facts)
             for begin, end, event, partition in zip(
@@ -89,13 +95,26 @@ class MessageMaker:
         body = flat_statement(statement, EventType(is_a.kind), is_a.schema, is_a.table, batch_id, now_ms, gtid_set)
         return [Message(route.topic, route.partition, body, origin_of(part.block, 0, statement.offset))]
 
-    def _flat_table(self, table: TableEntries) -> FlatTable:
-        known = self._flat.get(id(table))
-        if known is None or known[0] is not table:
-            if len(self._flat) >= VERSIONS_MAX:
-                self._flat.clear()
-            known = self._flat[id(table)] = (table, FlatTable(table))
-        return known[1]
+    # ── Avro ──
+
+    def _avro_of(self, part: EntryPart, subjects: Subjects, now_ms: int) -> list[Message]:
+        """Returns the messages of rows. Statements have none: a schema change has another schema in the messages after it."""
+        if part.statement is not None:
+            return []
+        found: list[Placed] = []
+        origins = EventOrigins(part.block)
+        for entries, route, indices, shown in self._tables(part):
+            table = _of_version(self._avro, entries, AvroTable)
+            ids = subjects.ids(route.topic, table.schemas)
+            made = table.messages(shown, units_of(shown, route.partition, route.hashing), part.block, ids, now_ms)
+            data, ends, headers = made.data.tobytes(), made.ends.tolist(), origins.of(shown.facts)
+            rows = zip(
+                [0, *ends], made.key_ends.tolist(), ends, made.events.tolist(), made.partitions.tolist(), strict=False
+            )
+            for begin, middle, end, event, partition in rows:
+                message = Message(route.topic, partition, data[middle:end], headers[event], data[begin:middle])
+                found.append((int(indices[event]), message))
+        return _in_order(found)
 
     # ── packets ──
 
@@ -148,6 +167,18 @@ class MessageMaker:
             route = self._routing.rows(table.version.database, table.version.table, names, is_key)
             for shown in table.shown(part.block, part.indices[own]):
                 yield table, route, own[shown.events], shown
+
+
+def _of_version(
+    known: dict[int, tuple[TableEntries, TableT]], table: TableEntries, make: Callable[[TableEntries], TableT]
+) -> TableT:
+    """Returns what writes the rows of a table version. It is made once."""
+    found = known.get(id(table))
+    if found is None or found[0] is not table:
+        if len(known) >= VERSIONS_MAX:
+            known.clear()
+        found = known[id(table)] = (table, make(table))
+    return found[1]
 
 
 def _in_order(found: list[Placed]) -> list[Message]:

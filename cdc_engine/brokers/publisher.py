@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sluice.cdc_engine.errors import PublishError
+
+# The headers with a message's origin, for brokers that have headers.
+GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +27,15 @@ NO_ORIGIN = MessageOrigin()
 @dataclasses.dataclass(frozen=True)
 class Message:
     """A message. `partition`: the number of the topic's partition, from 0 on; a broker without partitions ignores it. `origin`: used in the
-    message's headers, if the broker has headers; for several events it is that of the last one.
+    message's headers, if the broker has headers; for several events it is that of the last one. `key`: the row's key, for brokers whose
+    messages have keys; empty: none.
     """
 
     topic: str
     partition: int
     body: bytes
     origin: MessageOrigin = NO_ORIGIN
+    key: bytes = b""
 
 
 class Publisher(Protocol):
@@ -47,17 +52,35 @@ class Publisher(Protocol):
         """Closes the connection. Messages that are not sent yet are never sent."""
 
 
+@runtime_checkable
+class CommittingPublisher(Publisher, Protocol):
+    """A publisher whose broker commits the position of a batch's end together with its messages: both or neither. The sender then sends
+    each message once, also after a crash before the ack. With any other publisher it sends at least once.
+    """
+
+    def committed(self, given_up: Callable[[], bool]) -> str:
+        """Returns the position that was committed last; empty if there is none. Raises PublishError. An earlier publisher of the same name
+        can commit nothing more after this call.
+        """
+
+    def commit(self, messages: Sequence[Message], position: str, given_up: Callable[[], bool]) -> None:
+        """Sends as `send` does, and commits `position` with the messages. If it raises PublishError, a new publisher's `committed` says
+        whether the messages have arrived.
+        """
+
+
 class MemoryBroker:
     """Keeps messages by topic and partition while the process runs. `topics`: topic → its number of partitions; None: any topic is created
     when it is used.
 
-    `refuses`: called with a message; if it returns a sentence, the message is refused with it.
+    `refuses`: called with a message; if it returns a sentence, the message is refused with it. `stalls`: it confirms nothing.
     """
 
     def __init__(self, topics: dict[str, int] | None = None, message_bytes_max: int = 1 << 20) -> None:
         self.kept: dict[tuple[str, int], list[bytes]] = {}
         self.topics, self.message_bytes_max = topics, message_bytes_max
         self.refuses: Callable[[Message], str] = lambda _: ""
+        self.stalls = False
         self.lock = threading.Lock()
 
     def messages(self, topic: str, partition: int = 0) -> list[bytes]:
@@ -76,8 +99,9 @@ class MemoryPublisher:
 
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
         for message in messages:
-            if given_up():
-                raise ended_amid()
+            while (ends := given_up()) or self._broker.stalls:
+                if ends:
+                    raise ended_amid()
             self._keep(message)
 
     def _keep(self, message: Message) -> None:

@@ -24,7 +24,8 @@ from pika.spec import Basic
 
 from sluice.cdc_engine.brokers.connecting import tls_context
 from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
-from sluice.cdc_engine.config.brokers import RabbitConfig, addresses_of
+from sluice.cdc_engine.brokers.settings import RabbitConfig
+from sluice.cdc_engine.config.brokers import addresses_of
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import PublishError
 
@@ -150,7 +151,7 @@ class _Link:
     def alive(self) -> bool:
         """Returns whether the connection can be used, as far as can be known without sending. Reads what the broker has sent meanwhile."""
         if self._failed is None:
-            self._turn(0.0)
+            self._process_events(0.0)
         return self._failed is None and self._connection.is_open and self._channel.is_open
 
     def publish(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
@@ -173,7 +174,7 @@ class _Link:
             transport = self._connection._transport  # noqa: SLF001  there is no other way
             if transport is not None:
                 transport.abort()
-                self._turn(0.0)
+                self._process_events(0.0)
         with contextlib.suppress(Exception):
             self._connection.ioloop.close()
 
@@ -190,7 +191,7 @@ class _Link:
 
     def _wait(self, given_up: Callable[[], bool]) -> None:
         """Runs the loop for a moment. Raises PublishError."""
-        self._turn(LOOK_SECONDS)
+        self._process_events(LOOK_SECONDS)
         if self._failed:
             raise self._failed
         if given_up():
@@ -198,7 +199,7 @@ class _Link:
         if self._unconfirmed and time.monotonic() - self._heard > CONFIRM_SECONDS:
             raise self._gone(self._blocked or f"it confirmed nothing for {CONFIRM_SECONDS:g} s")
 
-    def _turn(self, seconds: float) -> None:
+    def _process_events(self, seconds: float) -> None:
         loop = self._connection.ioloop
         handle = loop.call_later(seconds, loop.stop)
         loop.start()
@@ -267,7 +268,7 @@ class _Link:
 
     def _gone(self, why: str) -> PublishError:
         return PublishError(
-            f"{self._target} did not confirm a batch ({why}): check that it runs and can be reached; it is tried again"
+            f"{self._target} did not confirm a batch ({why}): check that it runs and can be reached; Sluice tries again"
         )
 
     def _not_let_in(self, error: object) -> PublishError:

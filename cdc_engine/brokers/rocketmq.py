@@ -20,7 +20,8 @@ from sluice.cdc_engine.brokers import rocketmq_wire as wire
 from sluice.cdc_engine.brokers.connecting import tls_context
 from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
 from sluice.cdc_engine.brokers.rocketmq_wire import Queue, RocketAnswer
-from sluice.cdc_engine.config.brokers import RocketConfig, address_of, addresses_of
+from sluice.cdc_engine.brokers.settings import RocketConfig
+from sluice.cdc_engine.config.brokers import address_of, addresses_of
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import PublishError
 
@@ -76,8 +77,8 @@ class RocketPublisher:
         for message in messages:
             queue = wire.queue_of(self._queues(message.topic, given_up), message.partition)
             queued.setdefault((message.topic, queue), []).append(message)
-        in_turn = [[(topic, queue, some) for some in self._some(own)] for (topic, queue), own in queued.items()]
-        for side_by_side in itertools.zip_longest(*in_turn):
+        in_order = [[(topic, queue, some) for some in self._some(own)] for (topic, queue), own in queued.items()]
+        for side_by_side in itertools.zip_longest(*in_order):
             requested = []
             for topic, queue, some in filter(None, side_by_side):
                 if given_up():
@@ -146,7 +147,7 @@ class RocketPublisher:
 
     def _connection(self, address: str, broker: str) -> _Connection:
         if not address:
-            raise PublishError(f"{self._target}: broker {broker} has no master that runs: start it; it is tried again")
+            raise PublishError(f"{self._target}: broker {broker} has no master that runs: start it; Sluice tries again")
         found = self._connections.get(address)
         if found is None:
             found = self._connections[address] = _Connection(self._target, address)

@@ -4,6 +4,9 @@
     get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
                          └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
 
+A `CommittingPublisher` stores the position of each batch's end. If it has a later one than the consumer, because a crash or an error came
+between the broker's commit and the ack, the consumer continues there.
+
 The ack follows the broker's confirmation, and the cursor in the ledger follows the ack: a batch that is interrupted in between is sent
 again, and nothing is ever left out. A refused message is sent until it is accepted, because skipping it would lose it. `status` shows why
 the consumer waits."""
@@ -18,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from sluice.cdc_engine.brokers.publisher import Message, Publisher
+from sluice.cdc_engine.brokers.publisher import CommittingPublisher, Message, Publisher
 from sluice.cdc_engine.errors import CanalServiceError, SluiceError
 
 WAIT_SECONDS = 5.0  # How long one round waits for the next batch.
@@ -41,6 +44,8 @@ class ConsumerTaken(Protocol[ContentT_co]):
     def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, ContentT_co | None]: ...
     def ack(self, batch_id: int) -> None: ...
     def rollback(self, batch_id: int | None = None) -> None: ...
+    def end_text(self, batch_id: int) -> str: ...
+    def continue_after(self, text: str) -> bool: ...
     def stop_waiting(self) -> None: ...
 
 
@@ -49,6 +54,7 @@ class RoundResult(enum.Enum):
 
     SENT = "sent"
     NOTHING = "nothing"  #: There was nothing to send.
+    MOVED = "moved"  #: The broker already had what was to be sent; the consumer continues after it.
     AGAIN = "again"  #: Nothing was acked.
 
 
@@ -77,6 +83,7 @@ class BrokerSender(Generic[ContentT]):
         self._bytes_max, self._wait_seconds, self._pause_seconds = bytes_max, wait_seconds, pause_seconds
         self._publisher: Publisher | None = None
         self._last: ConsumerTaken[ContentT] | None = None
+        self._compared: ConsumerTaken[ContentT] | None = None  # The service that continues after what is committed.
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{name}", daemon=True)
 
@@ -94,12 +101,12 @@ class BrokerSender(Generic[ContentT]):
     def _run(self) -> None:
         failed = 0
         while not self._ended.is_set():
-            failed = failed + 1 if self.turn() is RoundResult.AGAIN else 0
+            failed = failed + 1 if self.send_next() is RoundResult.AGAIN else 0
             if failed:
                 self._ended.wait(min(PAUSE_SECONDS_MAX, self._pause_seconds * 2 ** min(failed - 1, 10)))
         self._close()
 
-    def turn(self) -> RoundResult:
+    def send_next(self) -> RoundResult:
         """Waits for a batch and sends it. Raises nothing: it reports errors through the service, and tries the batch again."""
         try:
             service = self._last = self._service()
@@ -113,10 +120,12 @@ class BrokerSender(Generic[ContentT]):
         if content is None:
             return RoundResult.NOTHING
         try:
-            self._sent(self._make(content, batch_id))
-            service.ack(batch_id)
+            sent = self._sent(service, batch_id, self._make(content, batch_id))
+            if sent:
+                service.ack(batch_id)
         # The consumer was unsubscribed or rolled back meanwhile, or a table cannot be read.
         except CanalServiceError as error:
+            self._compared = None
             return self._rolled_back(service, str(error))
         except SluiceError as error:
             self._close()
@@ -126,27 +135,39 @@ class BrokerSender(Generic[ContentT]):
             self._close()
             return self._rolled_back(service, f"{type(error).__name__}: {error}")
         service.undelivered = ""
-        return RoundResult.SENT
+        return RoundResult.SENT if sent else RoundResult.MOVED
 
-    def _sent(self, messages: Sequence[Message]) -> None:
+    def _sent(self, service: ConsumerTaken[ContentT], batch_id: int, messages: Sequence[Message]) -> bool:
+        """Sends a batch. Returns False if the broker has committed what follows the consumer's cursor: the consumer was moved instead."""
         if not messages:
-            return
+            return True
         if self._publisher is None:
             self._publisher = self._open_publisher()
-        self._publisher.send(messages, self._giving_up())
+        publisher, given_up = self._publisher, self._giving_up()
+        if not isinstance(publisher, CommittingPublisher):
+            publisher.send(messages, given_up)
+            return True
+        if service is not self._compared:
+            moved = service.continue_after(publisher.committed(given_up))
+            self._compared = service
+            if moved:
+                log.info("continues_after_committed", broker=self._name)
+                return False
+        publisher.commit(messages, service.end_text(batch_id), given_up)
+        return True
 
     def _giving_up(self) -> Callable[[], bool]:
         """Returns a function that says whether to abandon the batch; it is called between messages. Once True, it stays True."""
         given_up, looked = False, 0.0
 
-        def asked() -> bool:
+        def is_given_up() -> bool:
             nonlocal given_up, looked
             now = time.monotonic()  # This clock also advances while a process is paused, so the next call checks again.
             if not given_up and (self._ended.is_set() or now - looked >= LOOK_SECONDS):
                 given_up, looked = self._ended.is_set() or not self._may_send(), now
             return given_up
 
-        return asked
+        return is_given_up
 
     def _rolled_back(self, service: ConsumerTaken[ContentT], why: str) -> RoundResult:
         service.rollback()
@@ -157,6 +178,6 @@ class BrokerSender(Generic[ContentT]):
         return RoundResult.AGAIN
 
     def _close(self) -> None:
-        publisher, self._publisher = self._publisher, None
+        publisher, self._publisher, self._compared = self._publisher, None, None
         if publisher is not None:
             publisher.close()

@@ -1,21 +1,25 @@
-"""Defines the settings of message brokers, which correspond to Canal's canal.mq.*."""
+"""Defines the settings that all kinds of brokers share, which correspond to Canal's canal.mq.*, and chooses the settings of a kind.
+
+A kind is an entry point of the group `sluice.brokers`: a subclass of `BrokerConfig`. Packages outside Sluice depend on `BrokerConfig` and
+`PartitionedConfig` (docs/guides/write-a-broker-plug-in.md).
+"""
 
 from __future__ import annotations
 
 import re
+import urllib.parse
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from sluice.cdc_engine.config.consumers import RenderingConfig
-from sluice.cdc_engine.source.settings import SecretConfig, SecretText, TlsFilesConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.source.settings import LOOPBACK, SecretConfig, Strict, TlsFilesConfig
+from sluice.plugins import PluginGroup, described
 
-SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
+BROKERS = PluginGroup("sluice.brokers", "kind of broker")
 FLAT_BYTES, PACKET_BYTES = 1 << 20, 50 * 1024
-# A user may not set these options: other values could lose or reorder messages before the ack.
-NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
 ADDRESS = re.compile(r"(?:(?P<host>[^\s:/@\[\]]+)|\[(?P<six>[0-9A-Fa-f:.]+)\])(?::(?P<port>[1-9][0-9]{0,4}))?")
-NAMED = {"bootstrap.servers", "metadata.broker.list"}
 
 
 def _addresses(text: str) -> str:
@@ -40,23 +44,91 @@ def address_of(word: str, port: int) -> tuple[str, int]:
     return found["host"] or found["six"], int(found["port"] or port)
 
 
-class BrokerConfig(RenderingConfig):
-    """A message broker that receives the changes. docs/canal.md describes topics and partitions."""
+class RegistryConfig(Strict):
+    """A schema registry with Confluent's API: Confluent's, Karapace, Apicurio (its `ccompat` path) or Redpanda's."""
 
+    url: str = Field(description="Address of the registry: `http://host:8081`, or `https://…`.")
+    user: str = Field("", description="User name of the login. Empty: no login.")
+    password: SecretConfig | None = Field(None, description="Where the password is: `env`, `file` or `command`.")
+    tls: TlsFilesConfig | None = Field(
+        None, description="Certificates for a URL with https. Default: the system's certificate authorities."
+    )
+    subjects: Literal["topic", "topic_record"] = Field(
+        "topic",
+        description="Names of subjects. `topic`: `<topic>-value` and `<topic>-key`, for topics of one table. `topic_record`: "
+        "`<topic>-<record>`, for topics of several tables.",
+    )
+    auto_register: bool = Field(
+        True,
+        description="Whether new schemas are registered. `false`: they must be in the registry before the first message.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _plain_url(cls, url: str) -> str:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("url: write http://host:port or https://host:port, with a path if the registry has one")
+        if "@" in parts.netloc:
+            raise ValueError("url: set `user` and `password` instead of a login in the URL")
+        _ = parts.port  # Raises ValueError.
+        return url
+
+    @model_validator(mode="after")
+    def _whole_login(self) -> RegistryConfig:
+        if bool(self.user) != bool(self.password):
+            raise ValueError("set both user and password, or neither")
+        parts = urllib.parse.urlsplit(self.url)
+        if self.user and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+            raise ValueError("url: write https://…, because http would send the password in clear text")
+        return self
+
+
+class BrokerConfig(RenderingConfig):
+    """A message broker that receives the changes. `kind` selects the broker, which may have more settings.
+    [Canal's protocol](../canal.md#brokers) describes topics and partitions.
+    """
+
+    kind: str = Field(
+        description="Kind of broker: `kafka`, `pulsar`, `rabbitmq`, `rocketmq`, or one of an installed package."
+    )
+    servers: str = Field("", description="Servers of the broker; its name in messages.")
     client_id: int = Field(1001, ge=1, le=32767, description="Number of the consumer. Its cursor is stored under it.")
     filter: str = Field("", description="Regular expressions of `database.table`. Empty: all captured tables.")
-    format: Literal["flat", "protobuf"] = Field(
-        "flat", description="`flat`: JSON, one message per row event. `protobuf`: one message per batch."
+    format: Literal["flat", "protobuf", "avro"] = Field(
+        "flat",
+        description="`flat`: JSON, one message per row event. `protobuf`: packets of Canal, one message per batch. `avro`: one message per "
+        "row, with a schema in `registry`.",
     )
+    registry: RegistryConfig | None = Field(None, description="Schema registry for `format: avro`.")
     topic: str = Field(min_length=1, description="Topic of everything that `dynamic_topic` does not match.")
     dynamic_topic: str = Field("", description="`topic:pattern,pattern,…`: topic by table or database.")
     batch_bytes_max: int = Field(
-        0, ge=0, description="Bytes of row events in one batch. 0: 1 MiB for `flat`, 50 KiB for `protobuf`."
+        0, ge=0, description="Bytes of row events in one batch. 0: 1 MiB, for `protobuf` 50 KiB."
     )
+
+    @model_validator(mode="after")
+    def _fits_the_format(self) -> BrokerConfig:
+        if self.format == "avro":
+            if self.registry is None:
+                raise ValueError("format avro needs `registry`, the schema registry that has its schemas")
+            if self.time_zone.upper() != "UTC" or self.decimals != "declared":
+                raise ValueError("format avro has typed values: remove time_zone and decimals")
+        elif self.registry is not None:
+            raise ValueError(
+                f"format {self.format} has no schemas in a registry (protobuf: packets of Canal): set `format: avro`, or remove registry"
+            )
+        return self
 
     @property
     def bytes_max(self) -> int:
-        return self.batch_bytes_max or (FLAT_BYTES if self.format == "flat" else PACKET_BYTES)
+        return self.batch_bytes_max or (PACKET_BYTES if self.format == "protobuf" else FLAT_BYTES)
+
+    def publisher(self) -> Any:
+        """Returns a `brokers.publisher.Publisher` for these settings. Raises ConfigurationError, PublishError. It imports the broker's
+        library, which other processes do not need.
+        """
+        raise ConfigurationError(f"brokers: the kind {self.kind!r} cannot send: its settings define no `publisher`")
 
 
 class PartitionedConfig(BrokerConfig):
@@ -82,92 +154,30 @@ class PartitionedConfig(BrokerConfig):
     )
 
 
-class KafkaConfig(PartitionedConfig):
-    kind: Literal["kafka"] = Field(description="Apache Kafka.")
-    servers: str = Field(min_length=1, description="Some servers of the cluster, as `host:port,host:port`.")
-    options: dict[str, SecretText] = Field(
-        {}, description="Options of librdkafka. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
-    )
-
-    @field_validator("options", mode="before")
-    @classmethod
-    def _as_texts(cls, given: Any) -> Any:
-        """Converts values to text, because YAML parses numbers and words such as true into other types."""
-        if not isinstance(given, dict):
-            return given
-        return {
-            key: value if isinstance(value, dict) else str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in given.items()
-        }
-
-    @model_validator(mode="after")
-    def _safe_options(self) -> KafkaConfig:
-        bare = [name for name, value in self.options.items() if SECRET.search(name) and not value.startswith("$")]
-        if bare:
-            raise ValueError(
-                f"options {', '.join(bare)} must be $NAME of an environment variable, {{file: …}} or {{command: […]}}, not the "
-                "secret itself"
-            )
-        for name, value in self.options.items():
-            if name in NAMED:
-                raise ValueError(f"options {name}: name the servers in `servers`")
-            if value.lower() not in NEEDED.get(name, (value.lower(),)):
-                raise ValueError(f"options {name}: {value} would lose messages; remove it")
-        return self
+def _of_kind(given: Any, info: ValidationInfo) -> Any:
+    """Reads a broker's settings with the class of its kind."""
+    if isinstance(given, BrokerConfig) or not isinstance(given, dict):
+        return given
+    kind = given.get("kind")
+    if not isinstance(kind, str):
+        raise ValueError(f"kind: name the kind of broker: installed are {', '.join(BROKERS.names())}")
+    return _settings_of(kind).model_validate(given, context=info.context)
 
 
-class RabbitConfig(BrokerConfig):
-    """A RabbitMQ exchange. The routing key of a message is its topic, as in Canal."""
-
-    kind: Literal["rabbitmq"] = Field(description="RabbitMQ.")
-    servers: Addresses = Field(
-        description="Servers of one cluster, as `host:port,host`. The first that answers is used."
-    )
-    virtual_host: str = Field("/", description="Virtual host.")
-    exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
-    user: str = Field("guest", description="User name.")
-    password: SecretConfig | None = Field(None, description="Where the password is: `env`, `file` or `command`.")
-    tls: TlsFilesConfig | None = Field(
-        None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
-    )
-    queue: str = Field(
-        "", description="Durable queue that is declared when the engine connects. Empty: nothing is declared."
-    )
-    routing_key: str = Field("", description="Routing key that binds the queue to the exchange, which is declared too.")
-    exchange_type: Literal["", "direct", "topic", "fanout", "headers"] = Field(
-        "", description="Type of the declared exchange. Canal calls it `deliveryMode`."
-    )
-
-    @model_validator(mode="after")
-    def _whole_binding(self) -> RabbitConfig:
-        bound = (self.routing_key, self.exchange_type)
-        if any(bound) and not (all(bound) and self.queue and self.exchange):
-            raise ValueError("to bind a queue, set all of queue, exchange, routing_key and exchange_type")
-        return self
+def _settings_of(kind: str) -> type[BrokerConfig]:
+    """Returns the settings class of a kind. Raises ValueError."""
+    if why := BROKERS.problem_of(kind):
+        raise ValueError(why)
+    entry = BROKERS.entry(kind)
+    try:
+        found = entry.load()
+    except Exception as error:  # The plug-in's package is not part of Sluice and may raise any error.
+        raise ValueError(
+            f"the kind {kind!r} ({described(entry)}) cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, BrokerConfig)):
+        raise ValueError(f"the kind {kind!r} ({described(entry)}) is not a subclass of BrokerConfig")
+    return found
 
 
-class RocketConfig(PartitionedConfig):
-    """A RocketMQ cluster. A partition is a queue of its topic: its number modulo the number of queues."""
-
-    kind: Literal["rocketmq"] = Field(description="Apache RocketMQ.")
-    servers: Addresses = Field(description="Name servers, as `host:port;host`.")
-    group: str = Field("sluice", min_length=1, description="Producer group.")
-    namespace: str = Field("", description="Namespace of the topics.")
-    tag: str = Field("", description="Tag of every message.")
-    access_key: str = Field("", description="Access key of the access control list.")
-    secret_key: SecretConfig | None = Field(None, description="Where the secret key is: `env`, `file` or `command`.")
-    tls: TlsFilesConfig | None = Field(
-        None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
-    )
-    batches: bool = Field(
-        True, description="Sends several messages of a queue in one request. Some services do not accept these."
-    )
-
-    @model_validator(mode="after")
-    def _whole_key(self) -> RocketConfig:
-        if bool(self.access_key) != bool(self.secret_key):
-            raise ValueError("set both access_key and secret_key, or neither")
-        return self
-
-
-AnyBroker = Annotated[KafkaConfig | RabbitConfig | RocketConfig, Field(discriminator="kind")]
+AnyBroker = Annotated[BrokerConfig, BeforeValidator(_of_kind)]

@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.console.canal_import.kafka import kafka_of
 from sluice.console.canal_import.properties import GTID_ON, SHOWN_KINDS, ImportReport, Settings, left_out
+from sluice.console.canal_import.pulsar import pulsar_of
 from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.canal_import.rocketmq import rocketmq_of
 
@@ -24,7 +25,9 @@ KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "kafka": kafka_of,
     "rabbitmq": rabbitmq_of,
     "rocketmq": rocketmq_of,
+    "pulsarmq": pulsar_of,
 }
+NAMES = {"pulsarmq": "pulsar"}  # Canal's value in lower case → the kind, where they differ.
 
 
 def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]:
@@ -38,14 +41,14 @@ def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]
             {key for file in settings.files for key in file if key.lower().startswith(f"{kind}.") and file[key]}
         )
         report.left.append(
-            f"canal.serverMode {mode}{''.join(f', {key}' for key in own)}: Sluice sends to Kafka, RabbitMQ and RocketMQ only; "
-            "for another broker, write a client of Canal's protocol that forwards"
+            f"canal.serverMode {mode}{''.join(f', {key}' for key in own)}: Sluice itself has no such broker: "
+            "install or write a plug-in, or forward with a client of Canal's protocol"
         )
         return []
     if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):
         report.no_meaning.append(f"{keys}: Canal serves no clients if it sends to a broker")
     broker: dict[str, Any] = {
-        "kind": kind,
+        "kind": NAMES.get(kind, kind),
         "client_id": CLIENT,
         "decimals": "canal",
         **KINDS[kind](name, settings, report),

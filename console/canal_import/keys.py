@@ -26,21 +26,21 @@ LEFT = (
         r"canal\.instance\.master\.clientCertificateKeyStore.*",
         "a Java key store: convert it to PEM, source.tls.certificate_file and key_file",
     ),
-    (r"canal\.instance\.standby\.(?!address).*", "a standby continues where the master's reading ended: it has no position of its own"),
+    (r"canal\.instance\.standby\.(?!address).*", "there is no standby source for it: set canal.instance.standby.address"),
     (
         r"canal\.instance\.(master|standby)\d+\..*",
         "several masters in one instance: make a destination of each, and a group of these with `members`",
     ),
     (
         r"canal\.instance\.rds\..*|canal\.aliyun\..*",
-        "binlogs are not downloaded from Alibaba's store: keep them on the server for long enough, or name an `archive`",
+        "binlogs are not downloaded from Alibaba's store: name an `archive`, and in `archive_fetch` a command that gets a purged file",
     ),
     (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or this host's name if that is 0.0.0.0"),
 )  # fmt: skip
 # Keys that are not converted unless they have one of these values (in lower case), and what to do instead.
 LEFT_UNLESS = (
     (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max of `ring`, which bounds memory"),
-    (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a fetch size is 1024 bytes a unit, as MEMSIZE"),
+    (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a broker's batch is bounded by `batch_bytes_max`"),
     (
         r"canal\.instance\.fallbackIntervalInSeconds", ("60",),
         "a failover continues by GTID and repeats nothing; with `failover: by_time` set `failover_back_seconds` to this value",

@@ -22,10 +22,14 @@ ANYWHERE = "0.0.0.0"  # noqa: S104  what Canal listens on unless told otherwise
 INSTANCE = "canal.instance."
 XML = "canal.instance.global.spring.xml"
 METRICS = "canal.metrics.pull.port"
-PLACE = tuple(f"{INSTANCE}master.{key}" for key in ("journal.name", "position", "timestamp", "gtid"))
+POSITION_KEYS, STANDBY_POSITION_KEYS = (
+    (f"{of}journal.name", f"{of}position", f"{of}timestamp", f"{of}gtid")
+    for of in (f"{INSTANCE}master.", f"{INSTANCE}standby.")
+)
 NO_SERVER = "canal.withoutNetty"
 SERVER = ("canal.port", "canal.ip", "canal.user", "canal.passwd")
 TEXTS_OFF = f"{INSTANCE}filter.query.dml"
+BATCH_MODE, MEMSIZE = f"{INSTANCE}memory.batch.mode", "MEMSIZE"
 HASH_VARIABLE = "CANAL_PASSWORD_HASH"
 
 
@@ -96,6 +100,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
     start = _start(settings, cursors, findings)
     if start:
         record["start"] = start
+    _start_standby(record, settings, cursors, findings)
     brokers = brokers_of(name, settings, findings)
     if brokers:  # Canal does not run its own server then.
         record["brokers"] = brokers
@@ -117,10 +122,10 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
     found = ((client, not_captured(client.filter, include, EXCLUDE)) for client in cursors.clients)
     return [
         f"the filter {client.filter} of client {client.client_id}: in Canal it replaced filter.regex, here it only narrows "
-        f"`include`, which is {include}: tables of {', '.join(outside)} that `include` does not match are not delivered; add "
+        f"`include`, which is {include}: tables of {', '.join(excluded)} that `include` does not match are not delivered; add "
         "them to `include`"
-        for client, outside in found
-        if outside
+        for client, excluded in found
+        if excluded
     ]
 
 
@@ -149,16 +154,11 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
 
 def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
     """Returns the start position. A cursor takes precedence over the properties, as in Canal."""
-    file, gtid = settings.get("canal.instance.master.journal.name"), settings.get("canal.instance.master.gtid")
-    offset, time_ms = (
-        settings.number("canal.instance.master.position"),
-        settings.number("canal.instance.master.timestamp"),
-    )
     by_gtid = settings.flag(GTID_ON)
     _say_gtids(by_gtid, settings, findings)
     if cursors.begin is not None:
         left = cursors.begin
-        if keys := settings.given(*PLACE):
+        if keys := settings.given(*POSITION_KEYS):
             findings.no_meaning.append(f"{keys}: the cursor of Canal's clients is used instead, as in Canal")
         findings.taken.append(
             f"the cursor {left.file}:{left.offset} of {cursors.where}, the oldest of {len(cursors.clients)}"
@@ -169,21 +169,46 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
             return {"time": _moment(left.time_ms)}
         # This position may be inside a transaction, which cannot begin before its file.
         return {"file": left.file}
-    start: dict[str, Any] = {}
-    used: tuple[str, ...] = ()
-    if by_gtid and gtid:
-        start, used = {"gtid_set": gtid}, PLACE[3:]
-    elif file:
-        start, used = {"file": file, **({"offset": offset} if offset > 4 else {})}, PLACE[:2]
-    elif time_ms > 0:
-        start, used = {"time": _moment(time_ms)}, PLACE[2:3]
+    start, used = configured_start(settings, POSITION_KEYS)
     _say_without_cursor(settings.given(*used), cursors.where, findings)
-    if others := settings.given(*(key for key in PLACE if key not in used)):
+    _say_unused(settings, POSITION_KEYS, used, findings)
+    return start
+
+
+def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
+    """Sets where the standby source begins if it is read first, as Canal does."""
+    keys = settings.given(*STANDBY_POSITION_KEYS)
+    if "sources" not in record or not keys:
+        return
+    if cursors.begin is not None:
+        findings.no_meaning.append(f"{keys}: the cursor of Canal's clients is used instead, as in Canal")
+        return
+    start, used = configured_start(settings, STANDBY_POSITION_KEYS)
+    _say_unused(settings, STANDBY_POSITION_KEYS, used, findings)
+    if start:
+        record["sources"][1]["start"] = start
+        findings.taken.append(
+            f"{settings.given(*used)}: `start` of the standby source, if it is read before the first one"
+        )
+
+
+def configured_start(settings: Settings, keys: tuple[str, str, str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the start that the properties name, and the keys that it has. `keys`: file, offset, time and GTID set."""
+    file, gtid = settings.get(keys[0]), settings.get(keys[3])
+    offset, time_ms = settings.number(keys[1]), settings.number(keys[2])
+    if settings.flag(GTID_ON) and gtid:
+        return {"gtid_set": gtid}, keys[3:]
+    if file:
+        return {"file": file, **({"offset": offset} if offset > 4 else {})}, keys[:2]
+    return ({"time": _moment(time_ms)}, keys[2:3]) if time_ms > 0 else ({}, ())
+
+
+def _say_unused(settings: Settings, keys: tuple[str, ...], used: tuple[str, ...], findings: ImportReport) -> None:
+    if others := settings.given(*(key for key in keys if key not in used)):
         findings.left.append(
             f"{others}: Sluice begins at a GTID set (with gtidon), or else at a file and position, or else "
             "at a time; the others are not used"
         )
-    return start
 
 
 def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
@@ -222,6 +247,10 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     kinds = {**SHOWN_KINDS, "canal.instance.filter.transaction.entry": "transaction_entries"}
     server |= left_out(settings, findings, kinds)
     _show_texts(settings, server, findings)
+    if (unit := settings.get(BATCH_MODE, MEMSIZE).upper()) != MEMSIZE:
+        server["fetch_unit"] = "entries"
+    if settings.given(BATCH_MODE):
+        findings.taken.append(f"{BATCH_MODE} {unit}: `fetch_unit`, what a client's fetch size counts")
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: `canal_server`")
     password = settings.get("canal.passwd")

@@ -1,4 +1,4 @@
-"""Real brokers, each started when a test of this package first uses it, and stopped after the last one: three Java processes and an
+"""Real brokers, each started when a test of this package first uses it, and stopped after the last one: five Java processes and an
 Erlang one.
 
 tests/conftest.py assigns these tests to one worker.
@@ -10,7 +10,9 @@ from typing import Protocol, Self, TypeVar
 
 import pytest
 
+from benchmarks.servers.apicurio import ApicurioServer
 from benchmarks.servers.kafka import KafkaServer
+from benchmarks.servers.pulsar import PulsarServer
 from benchmarks.servers.rabbitmq import RabbitServer
 from benchmarks.servers.rocketmq import RocketServer
 from tests.certificates import make_certificate
@@ -52,3 +54,15 @@ def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
     folder = servers_folder / "rocketmq"
     folder.mkdir()
     yield from _until_the_end(RocketServer(folder, make_certificate(folder)))
+
+
+@pytest.fixture(scope="package")
+def pulsar40(servers_folder: Path) -> Iterator[PulsarServer]:
+    """Pulsar 4.0, shared like Kafka. A login needs a token."""
+    yield from _until_the_end(PulsarServer(servers_folder / "pulsar"))
+
+
+@pytest.fixture(scope="package")
+def apicurio26(servers_folder: Path) -> Iterator[ApicurioServer]:
+    """Apicurio Registry 2.6, shared like Kafka. A test that kills it loses the schemas of all."""
+    yield from _until_the_end(ApicurioServer(servers_folder / "apicurio"))

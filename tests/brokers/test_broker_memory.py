@@ -6,12 +6,13 @@ import itertools
 
 import pytest
 
+from sluice.cdc_engine.brokers.contract_suite import Place, PublisherContract
 from sluice.cdc_engine.brokers.publisher import MemoryBroker, Publisher
-from tests.brokers.publisher_contract import Place, PublisherContract
 
 
 class MemoryPlace:
     partitions = 3
+    where, secret = "the broker in memory", ""
 
     def __init__(self) -> None:
         self._broker = MemoryBroker({})
@@ -30,6 +31,15 @@ class MemoryPlace:
         found = self._broker.messages(topic, partition)
         assert len(found) >= count
         return found
+
+    def stall(self) -> None:
+        self._broker.stalls = True
+
+    def kill(self) -> None:
+        self._broker.stalls, self._broker.refuses = False, lambda _: f"{self.where} was killed"
+
+    def start(self) -> None:
+        self._broker.refuses = lambda _: ""
 
 
 class TestMemoryBroker(PublisherContract):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 
@@ -12,13 +13,13 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from benchmarks.servers.rabbitmq import RabbitServer
 from sluice.cdc_engine.brokers import rabbitmq
+from sluice.cdc_engine.brokers.contract_suite import Place, PublisherContract, never
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
 from sluice.cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of
-from sluice.cdc_engine.config.brokers import RabbitConfig
+from sluice.cdc_engine.brokers.settings import RabbitConfig
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
 from sluice.cdc_engine.source.settings import SecretConfig, TlsFilesConfig
 from sluice.console.toolchain.ports import LOOPBACK
-from tests.brokers.publisher_contract import Place, PublisherContract, never
 from tests.waiting import wait_for
 
 NAMES = (f"queue_{number}" for number in itertools.count(1))
@@ -38,11 +39,17 @@ def refused(publisher: RabbitPublisher, topic: str = "all") -> str:
     return str(found.value)
 
 
-@pytest.fixture
-def channel(rabbitmq310: RabbitServer) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, rabbitmq310.port))
+@contextlib.contextmanager
+def channel_of(server: RabbitServer) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, server.port))
     yield connection.channel()
     connection.close()
+
+
+@pytest.fixture
+def channel(rabbitmq310: RabbitServer) -> Iterator[BlockingChannel]:
+    with channel_of(rabbitmq310) as opened:
+        yield opened
 
 
 def read(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
@@ -61,14 +68,14 @@ def read(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
 class RabbitPlaceOfTests:
     """A queue that is called as the topic."""
 
-    partitions = 1
+    partitions, secret = 1, ""
 
-    def __init__(self, server: RabbitServer, channel: BlockingChannel) -> None:
-        self._server, self._channel = server, channel
+    def __init__(self, server: RabbitServer) -> None:
+        self._server, self.where = server, f"RabbitMQ at {server.servers}"
 
     def topic(self) -> str:
-        name = next(NAMES)
-        self._channel.queue_declare(name, durable=True)
+        with channel_of(self._server) as channel:
+            channel.queue_declare(name := next(NAMES), durable=True)
         return name
 
     def publisher(self) -> Publisher:
@@ -76,14 +83,24 @@ class RabbitPlaceOfTests:
 
     def read(self, topic: str, partition: int, count: int) -> list[bytes]:
         assert not partition
-        return read(self._channel, topic, count)
+        with channel_of(self._server) as channel:
+            return read(channel, topic, count)
+
+    def stall(self) -> None:
+        self._server.stall()
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start(self) -> None:
+        self._server.start()
 
 
 @pytest.mark.servers
 class TestRabbit(PublisherContract):
     @pytest.fixture
-    def place(self, rabbitmq310: RabbitServer, channel: BlockingChannel) -> Place:
-        return RabbitPlaceOfTests(rabbitmq310, channel)
+    def place(self, rabbitmq310: RabbitServer) -> Place:
+        return RabbitPlaceOfTests(rabbitmq310)
 
 
 @pytest.mark.servers

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.servers.rocketmq import RocketServer
 from sluice.cdc_engine.brokers import rocketmq, rocketmq_wire
+from sluice.cdc_engine.brokers.contract_suite import Place, PublisherContract, never
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
 from sluice.cdc_engine.brokers.rocketmq import RocketPublisher, target_of
 from sluice.cdc_engine.brokers.rocketmq_wire import Queue, queues_of, signed
-from sluice.cdc_engine.config.brokers import RocketConfig
+from sluice.cdc_engine.brokers.settings import RocketConfig
 from sluice.cdc_engine.errors import PublishError
 from sluice.console.toolchain.ports import LOOPBACK
-from tests.brokers.publisher_contract import Place, PublisherContract, never
 from tests.brokers.rocket_messages import Read, RocketMessages, make_topic
 from tests.waiting import wait_for
 
@@ -50,10 +51,10 @@ def refused(publisher: RocketPublisher, topic: str) -> str:
 
 
 class RocketPlaceOfTests:
-    partitions = QUEUES
+    partitions, secret = QUEUES, RocketServer.secret
 
     def __init__(self, server: RocketServer, judge: RocketMessages) -> None:
-        self._server, self._judge = server, judge
+        self._server, self._judge, self.where = server, judge, f"RocketMQ by name servers {server.servers}"
 
     def topic(self) -> str:
         return make_topic(self._server, next(NAMES), QUEUES)
@@ -67,6 +68,15 @@ class RocketPlaceOfTests:
             return found if len(found) >= count else []
 
         return wait_for(f"{count} messages in {topic} {partition}", enough)
+
+    def stall(self) -> None:
+        self._server.stall_broker()
+
+    def kill(self) -> None:
+        self._server.kill_broker()
+
+    def start(self) -> None:
+        self._server.start()
 
 
 @pytest.mark.servers
@@ -160,3 +170,24 @@ def test_broker_rocketmq_request_is_signed_by_its_values_in_the_order_of_their_n
     assert found["AccessKey"] == "alice"
     assert found["Signature"] == signed({"a": "group", "b": "topic"}, b"body", "alice", "open-sesame")["Signature"]
     assert found["Signature"] != signed({"b": "topic", "a": "group"}, b"other", "alice", "open-sesame")["Signature"]
+
+
+class Answering:
+    """A socket that receives these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def settimeout(self, seconds: float) -> None: ...
+
+    def recv(self, _size: int) -> bytes:
+        return self.data
+
+
+@pytest.mark.parametrize("length", [-1, rocketmq_wire.FRAME_BYTES_MAX + 1])
+def test_broker_an_answer_that_is_too_large_is_refused_before_it_is_read(length: int) -> None:
+    target = rocketmq.RocketTarget(RocketConfig(kind="rocketmq", servers="127.0.0.1:9876", topic="shop"), str, None)
+    connection = rocketmq._Connection(target, "127.0.0.1:10911")
+    connection._socket = Answering(struct.pack(">i", length))  # type: ignore[assignment]
+    with pytest.raises(PublishError, match=f"a frame of {length} bytes"):
+        connection._receive()

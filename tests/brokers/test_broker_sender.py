@@ -44,7 +44,7 @@ class Numbered:
         self.stops: Exception | None = None
 
     def take(
-        self, place: At, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+        self, place: At, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool], *, entries_max: int = 0
     ) -> tuple[Numbers | None, At]:
         if self.stops is not None:
             raise self.stops
@@ -79,7 +79,7 @@ def kept(broker: MemoryBroker, partition: int) -> list[int]:
 def test_broker_gets_everything_and_is_acked_batch_by_batch() -> None:
     broker, service = MemoryBroker(), service_of(Numbered(10))
     sender = sender_of(service, broker)
-    assert [sender.turn() for _ in range(4)] == [
+    assert [sender.send_next() for _ in range(4)] == [
         RoundResult.SENT,
         RoundResult.SENT,
         RoundResult.SENT,
@@ -93,10 +93,10 @@ def test_broker_that_fails_amid_a_batch_gets_it_again_and_the_status_says_why() 
     broker, service = MemoryBroker(), service_of(Numbered(8))
     sender = sender_of(service, broker)
     broker.refuses = lambda message: "the broker is away" if message.body == b"6" else ""
-    assert [sender.turn() for _ in range(3)] == [RoundResult.SENT, RoundResult.AGAIN, RoundResult.AGAIN]
+    assert [sender.send_next() for _ in range(3)] == [RoundResult.SENT, RoundResult.AGAIN, RoundResult.AGAIN]
     assert (service.undelivered, service.acked.position) == ("the broker is away", At(4).position)
     broker.refuses = lambda _: ""
-    assert sender.turn() is RoundResult.SENT
+    assert sender.send_next() is RoundResult.SENT
     assert (service.undelivered, service.acked.position) == ("", At(8).position)
     assert kept(broker, 2) == [2, 5, 5, 5]
     assert kept(broker, 0) == [0, 3, 6]
@@ -109,7 +109,7 @@ def test_broker_that_cannot_be_opened_loses_nothing() -> None:
         raise PublishError("nobody listens at broker:9092")
 
     sender: BrokerSender[Numbers] = BrokerSender("test", lambda: service, made, away, bytes_max=100, wait_seconds=0.0)  # type: ignore[arg-type]
-    assert sender.turn() is RoundResult.AGAIN
+    assert sender.send_next() is RoundResult.AGAIN
     assert "nobody listens" in service.undelivered
     assert service.acked.position == At(0).position
 
@@ -119,23 +119,25 @@ def test_broker_waits_where_its_consumer_stopped_or_the_engine_did() -> None:
     service = service_of(feed)
     sender = sender_of(service, broker)
     feed.stops = ConsumerStoppedError("the rows of shop.orders cannot be read")
-    assert sender.turn() is RoundResult.AGAIN
+    assert sender.send_next() is RoundResult.AGAIN
     assert service.trouble == "the rows of shop.orders cannot be read", "what it waits for is told"
     feed.stops = None
-    assert sender.turn() is RoundResult.SENT
+    assert sender.send_next() is RoundResult.SENT
     assert not service.trouble
 
     def gone() -> ConsumerService[At, Numbers]:
         raise NotStartedError("destination:shop should start first")
 
-    assert BrokerSender("test", gone, made, broker.publisher, bytes_max=100).turn() is RoundResult.AGAIN
+    assert BrokerSender("test", gone, made, broker.publisher, bytes_max=100).send_next() is RoundResult.AGAIN
 
 
 def test_broker_thread_outlives_a_mistake_before_anything_is_taken() -> None:
     def mistaken() -> ConsumerService[At, Numbers]:
         raise KeyError("ours")
 
-    assert BrokerSender("test", mistaken, made, MemoryBroker().publisher, bytes_max=100).turn() is RoundResult.AGAIN
+    assert (
+        BrokerSender("test", mistaken, made, MemoryBroker().publisher, bytes_max=100).send_next() is RoundResult.AGAIN
+    )
 
 
 def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,7 @@ def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(mo
         wait_seconds=0.0,
         may_send=lambda: next(looks, True),
     )
-    assert sender.turn() is RoundResult.AGAIN, "it stays given up"
+    assert sender.send_next() is RoundResult.AGAIN, "it stays given up"
     assert [int(each) for place in broker.kept.values() for each in place] == [0, 1]
     assert service.acked.position == At(0).position
 
@@ -175,7 +177,7 @@ def test_broker_loses_nothing_whenever_it_or_the_engine_is_killed(seed: int) -> 
     service = service_of(feed, ledger)
     repeats = 0
     while ledger < 60:
-        sender_of(service, broker).turn()
+        sender_of(service, broker).send_next()
         if chance.random() < 0.2:  # killed
             service = service_of(feed, ledger)
         elif chance.random() < 0.5:  # the cursor is written

@@ -76,9 +76,9 @@ canal.instance.filter.field = shop.orders:id/status
     [
         ("canal.instance.standby.address = other:3306", "both servers need GTIDs"),
         ("canal.instance.standby.address = other:3306", "`sluice source switch` switches"),
-        ("canal.instance.standby.journal.name = bin.000001", "it has no position of its own"),
-        ("canal.serverMode = pulsarMQ", "Sluice sends to Kafka, RabbitMQ and RocketMQ"),
-        ("canal.instance.memory.batch.mode = ITEMSIZE", "1024 bytes a unit"),
+        ("canal.instance.standby.journal.name = bin.000001", "set canal.instance.standby.address"),
+        ("canal.serverMode = natsMQ", "Sluice itself has no such broker: install or write a plug-in"),
+        ("canal.instance.memory.batch.mode = ITEMSIZE", "`fetch_unit`, what a client's fetch size counts"),
         ("canal.auto.reset.latest.pos.mode = true", "POSITION_LOST"),
         ("canal.admin.manager = 127.0.0.1:8089", "not in this folder"),
         ("canal.zkServers = zk1:2181", "the ledger is in a file"),
@@ -178,6 +178,37 @@ canal.instance.detecting.retry.threshold = 2
     beat = shop.heartbeat
     assert (beat.sql, beat.seconds, beat.retries, beat.switch) == ("select 1 from dual", 7.0, 2, True)
     assert "not known" not in "\n".join(found.sentences())
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(
+    ("gtidon", "cursor", "start"),
+    [
+        ("false", False, {"file": "other-bin.000009", "offset": 157}),
+        ("true", False, {"gtid_set": "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"}),
+        ("false", True, None),
+    ],
+)
+def test_canals_standby_has_its_own_position(
+    tmp_path: Path, gtidon: str, cursor: bool, start: dict[str, object] | None
+) -> None:
+    instance = f"""
+canal.instance.gtidon = {gtidon}
+canal.instance.standby.address = db2
+canal.instance.standby.journal.name = other-bin.000009
+canal.instance.standby.position = 157
+canal.instance.standby.gtid = 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5
+"""
+    folder = canal_folder(tmp_path, instance=instance)
+    if cursor:
+        (folder / "example" / "meta.dat").write_text(meta((1001, 20154, 1597025219500)))
+    found = imported(folder, tmp_path).findings["example"]
+    _, second = load_config(tmp_path / "conf").destinations["example"].sources
+    assert (second.start.model_dump(exclude_defaults=True) if second.start else None) == start
+    named = {
+        kind for kind in ("taken", "left", "no_meaning") if "standby.journal.name" in "\n".join(getattr(found, kind))
+    }
+    assert named == {"no_meaning" if cursor else "left" if gtidon == "true" else "taken"}
 
 
 def test_canals_detecting_that_writes_or_may_not_switch_is_said(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_canal_that_serves_no_clients_gets_no_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("mode", ["tcp", "kafka", "rabbitMQ", "rocketMQ"])
+@pytest.mark.parametrize("mode", ["tcp", "kafka", "rabbitMQ", "rocketMQ", "pulsarMQ"])
 @pytest.mark.parametrize("on", ["true", "false"])
 def test_gtids_in_headers_are_carried_over(tmp_path: Path, mode: str, on: str) -> None:
     found = imported(tmp_path, {"canal.serverMode": mode}, {"canal.instance.gtidon": on, "canal.mq.topic": "example"})
@@ -219,3 +219,20 @@ def test_kinds_of_entries_that_canal_leaves_out_are_left_out(tmp_path: Path, mod
             assert reported(found, f"canal.instance.{key}") == {"taken"}
         else:
             assert reported(found, f"canal.instance.{key}") == {"left" if value == "true" else "no_meaning"}
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(
+    ("mode", "value", "unit", "kind"),
+    [
+        ("tcp", "ITEMSIZE", "entries", "taken"),
+        ("tcp", "itemsize", "entries", "taken"),
+        ("tcp", "MEMSIZE", "kibibytes", "taken"),
+        ("kafka", "ITEMSIZE", "kibibytes", "left"),
+        ("kafka", "MEMSIZE", "kibibytes", "no_meaning"),
+    ],
+)
+def test_what_a_fetch_size_counts_is_carried_over(tmp_path: Path, mode: str, value: str, unit: str, kind: str) -> None:
+    found = imported(tmp_path, {"canal.serverMode": mode, "canal.instance.memory.batch.mode": value}, {})
+    assert load_config(tmp_path / "conf").destinations["example"].canal_server.fetch_unit == unit
+    assert reported(found, "canal.instance.memory.batch.mode") == {kind}

@@ -8,8 +8,9 @@ import pytest
 
 from sluice.cdc_engine.brokers import rabbitmq
 from sluice.cdc_engine.brokers.kafka import KafkaPublisher, settings_of
+from sluice.cdc_engine.brokers.pulsar import PulsarConfig
+from sluice.cdc_engine.brokers.settings import KafkaConfig, RabbitConfig, RocketConfig
 from sluice.cdc_engine.config import load_config
-from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.consumers.sending import rules_of
 from sluice.cdc_engine.meta.left_consumers import FILE_NAME
@@ -153,6 +154,37 @@ def test_broker_rocketmq_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
 
 
+PULSAR = """
+canal.serverMode = pulsarMQ
+pulsarmq.serverUrl = pulsar+ssl://pulsar1:6651,pulsar2:6651
+pulsarmq.roleToken = open-sesame
+pulsarmq.topicTenantPrefix = persistent://shop/changes
+"""
+
+
+@pytest.mark.seeds
+def test_broker_pulsar_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
+    hashed = "canal.mq.partitionsNum = 3\ncanal.mq.partitionHash = .*:$pk$"
+    found = import_canal(canal_folder(tmp_path, PULSAR, hashed), tmp_path / "conf")
+    (pulsar,) = load_config(tmp_path / "conf").destinations["example"].brokers
+    assert isinstance(pulsar, PulsarConfig)
+    assert pulsar.url == "pulsar+ssl://pulsar1:6651,pulsar2:6651"
+    assert (pulsar.namespace, rules_of(pulsar).partitions_num) == ("shop/changes", 3)
+    said = "\n".join(found.sentences())
+    assert "set the environment variable EXAMPLE_PULSAR_TOKEN to pulsarmq.roleToken of example" in said
+    assert "not known" not in said
+    assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
+
+
+@pytest.mark.seeds
+def test_a_pulsar_of_canal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    lines = "canal.serverMode = pulsarMQ\npulsarmq.serverUrl = other\npulsarmq.topicTenantPrefix = a/b/c/d"
+    found = import_canal(canal_folder(tmp_path, lines, ""), tmp_path / "conf")
+    said = "\n".join(found.sentences())
+    assert "NOT carried over: pulsarmq.serverUrl: it is no pulsar:// URL: set `servers`" in said
+    assert "NOT carried over: pulsarmq.topicTenantPrefix: it is no tenant/namespace" in said
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -184,7 +216,7 @@ def test_broker_in_conf_that_is_wrong_is_said_without_its_secret(tmp_path: Path,
         ("kind: rabbitmq, servers: rabbit, partitions_num: 3", "partitions_num"),
         ("kind: rocketmq, servers: names, access_key: alice", "set both access_key and secret_key"),
         ("kind: rocketmq, servers: ''", "servers"),
-        ("kind: pulsar, servers: pulsar", "'kafka', 'rabbitmq', 'rocketmq'"),
+        ("kind: nats, servers: nats", "no kind of broker 'nats': installed are kafka, .*rabbitmq, rocketmq"),
     ],
 )
 def test_broker_of_another_kind_that_is_wrong_is_said(tmp_path: Path, lines: str, said: str) -> None:

@@ -1,0 +1,85 @@
+"""Runs a real Apicurio Registry, a schema registry with Confluent's API, which keeps schemas in memory. Used by the tests."""
+
+import json
+import shutil
+import tarfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from sluice.console.toolchain.artifacts import load_artifacts
+from sluice.console.toolchain.cache import locked
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines
+from sluice.console.toolchain.setup import set_up
+
+APICURIO = "apicurio"
+START_SECONDS_MAX, CALL_SECONDS_MAX = 120.0, 30.0
+LIMITS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class ApicurioServer:
+    """A registry on 127.0.0.1 with compatibility BACKWARD. A restart loses its schemas."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder.absolute(), free_port()
+        self._process: ChildProcess | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}/apis/ccompat/v7"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "apicurio.log"
+
+    def start(self) -> Self:
+        """Starts on the same port as before; returns when it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        java, jar = _distribution()
+        settings = (f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self.port}")
+        self._process = ChildProcess([str(java), *LIMITS, *settings, "-jar", str(jar)], self.log, folder=self.folder)
+        end = time.monotonic() + START_SECONDS_MAX
+        while not self._is_ready():
+            if not self._process.running or time.monotonic() > end:
+                raise ServerError(f"Apicurio did not start; its log {self.log} ends: {last_lines(self.log)}")
+            time.sleep(0.1)
+        return self
+
+    def kill(self) -> None:
+        """Ends the server with SIGKILL, as a crash would."""
+        if self._process:
+            self._process.kill()
+
+    def _is_ready(self) -> bool:
+        """Sets the compatibility of all subjects. Returns whether the server answered."""
+        request = urllib.request.Request(  # noqa: S310  on the loopback address
+            f"{self.url}/config",
+            json.dumps({"compatibility": "BACKWARD"}).encode(),
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=CALL_SECONDS_MAX):  # noqa: S310  on the loopback address
+                return True
+        except OSError:
+            return False
+
+
+def _distribution() -> tuple[Path, Path]:
+    """Returns Java's program and the jar to run. Downloads and unpacks the distribution once."""
+    toolchain = set_up([], delta=False, extras=(APICURIO,))
+    (artifact,) = load_artifacts(APICURIO)
+    home = toolchain.cache.servers / f"{APICURIO}-{artifact.revision}"
+    with locked(toolchain.cache):
+        if not home.is_dir():
+            toolchain.cache.servers.mkdir(exist_ok=True)
+            arriving = home.with_suffix(".arriving")
+            shutil.rmtree(arriving, ignore_errors=True)
+            with tarfile.open(toolchain.cache.jars / artifact.file_name) as opened:
+                opened.extractall(arriving, filter="data")
+            arriving.rename(home)
+    (jar,) = home.glob("*-runner.jar")
+    return toolchain.java.program, jar

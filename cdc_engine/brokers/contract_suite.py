@@ -1,0 +1,186 @@
+"""Tests what every broker must promise the sender. The tests of a plug-in inherit `PublisherContract` and have a fixture `place`
+(docs/guides/write-a-broker-plug-in.md).
+"""
+
+# ruff: noqa: S101 - pytest runs this file
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sluice.cdc_engine.brokers.publisher import CommittingPublisher, Message, Publisher
+from sluice.cdc_engine.errors import PublishError
+
+LARGE_BYTES = 3 << 20
+RETURN_SECONDS_MAX = 90.0  # How long a broker may take to accept messages after its start.
+LOOKS = 8  # How often a publisher asks whether to give up before a test says yes.
+
+
+class Place(Protocol):
+    """A broker for one test. It accepts less than LARGE_BYTES in a message, and no topic that was not created.
+
+    `partitions`: of a topic that `topic` creates; 1 for a broker without partitions. `where`: what an error names, such as "Kafka at
+    127.0.0.1:9092". `secret`: the login's, which no error may have; empty without a login.
+    """
+
+    partitions: int
+    where: str
+    secret: str
+
+    def topic(self) -> str:
+        """Creates a new topic and returns its name."""
+
+    def publisher(self) -> Publisher:
+        """Connects as conf/ would. It gives up a message after a few seconds."""
+
+    def read(self, topic: str, partition: int, count: int) -> list[bytes]:
+        """Returns all messages of a partition once there are `count` of them."""
+
+    def stall(self) -> None:
+        """Makes the broker hang: its connections stay, and it answers nothing (SIGSTOP)."""
+
+    def kill(self) -> None:
+        """Ends the broker as a crash would (SIGKILL)."""
+
+    def start(self) -> None:
+        """Starts the killed broker again, with its topics."""
+
+
+def never() -> bool:
+    return False
+
+
+class PublisherContract:
+    """The promises, each as a test. `place` is a fixture of the class that inherits them."""
+
+    def test_broker_keeps_each_partition_in_order_and_every_byte(self, place: Place) -> None:
+        topic, publisher = place.topic(), place.publisher()
+        sent = [Message(topic, number % place.partitions, b"%d" % number + bytes(range(256))) for number in range(600)]
+        publisher.send(sent[:400], never)
+        publisher.send([], never)
+        publisher.send(sent[400:], never)
+        publisher.close()
+        for partition in range(place.partitions):
+            own = [each.body for each in sent if each.partition == partition]
+            assert place.read(topic, partition, len(own)) == own
+
+    def test_broker_without_the_topic_says_what_to_make(self, place: Place) -> None:
+        said = refusal(place, [Message("missing", 0, b"1")])
+        assert "no topic missing" in said
+        assert "create it" in said
+        assert place.where in said
+
+    def test_broker_that_refuses_a_size_says_so_and_takes_the_next(self, place: Place) -> None:
+        topic = place.topic()
+        said = refusal(place, [Message(topic, 0, b"x" * LARGE_BYTES)])
+        assert f"{LARGE_BYTES} bytes for topic {topic} is larger" in said
+        publisher = place.publisher()
+        publisher.send([Message(topic, 0, b"small")], never)
+        publisher.close()
+        assert place.read(topic, 0, 1)[-1] == b"small"
+
+    def test_broker_ends_a_batch_that_is_given_up(self, place: Place) -> None:
+        assert "is sent again" in refusal(place, [Message(place.topic(), 0, b"1")], lambda: True)
+
+    def test_broker_that_stalls_and_is_killed_delays_its_sender_and_loses_nothing(self, place: Place) -> None:
+        topic = place.topic()
+        messages = [Message(topic, number % place.partitions, b"%d" % number) for number in range(60)]
+        publisher = place.publisher()
+        publisher.send(messages[:20], never)
+        place.stall()
+        asked = itertools.count()
+        try:
+            stalled = refusal(place, messages[20:21], lambda: next(asked) > LOOKS, publisher)
+            place.kill()
+            killed = refusal(place, messages[20:40])
+        finally:
+            place.kill()
+            place.start()
+        assert "is sent again" in stalled, "a send returns only after the confirmation"
+        assert place.where in killed
+        assert not place.secret or place.secret not in killed
+        _send_until_accepted(place, messages[20:])
+        for partition in range(place.partitions):
+            own = [each.body for each in messages if each.partition == partition]
+            assert list(dict.fromkeys(place.read(topic, partition, len(own)))) == own
+
+
+class CommittingContract(PublisherContract):
+    """The promises of a `CommittingPublisher`, in addition to those of any publisher."""
+
+    def test_broker_keeps_the_position_of_the_last_batch_that_it_has(self, place: Place) -> None:
+        topic, first = place.topic(), _committing(place)
+        before = first.committed(never)
+        first.commit([Message(topic, number % place.partitions, b"%d" % number) for number in range(4)], "at 4", never)
+        first.commit([Message(topic, 0, b"4")], "at 5", never)
+        looks = itertools.count()
+        given_up = _said(
+            lambda: first.commit([Message(topic, 0, b"5")] * 9, "at 14", lambda: next(looks) > LOOKS), first
+        )
+        assert "is sent again" in given_up
+        second = _committing(place)
+        assert (before, second.committed(never)) == ("", "at 5")
+        second.commit([Message(topic, place.partitions - 1, b"6")], "at 6", never)
+        second.close()
+        third = _committing(place)
+        assert third.committed(never) == "at 6", "also if the last batch is in another partition"
+        third.close()
+        assert place.read(topic, 0, 1)[-1] == b"4"
+
+    def test_broker_takes_nothing_from_an_earlier_publisher_once_a_later_one_has_read_the_position(
+        self, place: Place
+    ) -> None:
+        topic, earlier, later = place.topic(), _committing(place), _committing(place)
+        earlier.commit([Message(topic, 0, b"1")], "at 1", never)
+        assert later.committed(never) == "at 1"
+        assert place.where in _said(lambda: earlier.commit([Message(topic, 0, b"2")], "at 2", never), earlier)
+        later.commit([Message(topic, 0, b"3")], "at 3", never)
+        later.close()
+        assert place.read(topic, 0, 2) == [b"1", b"3"]
+
+
+def _committing(place: Place) -> CommittingPublisher:
+    publisher = place.publisher()
+    assert isinstance(publisher, CommittingPublisher), "it has both methods"
+    return publisher
+
+
+def _said(call: Callable[[], None], publisher: Publisher) -> str:
+    """Returns the error of a call, and closes the publisher. Raises AssertionError if there is none."""
+    try:
+        call()
+    except PublishError as error:
+        return str(error)
+    finally:
+        publisher.close()
+    raise AssertionError("the messages were accepted")
+
+
+def refusal(
+    place: Place,
+    messages: Sequence[Message],
+    given_up: Callable[[], bool] = never,
+    publisher: Publisher | None = None,
+) -> str:
+    """Returns the error with which a publisher refuses messages, and closes it. Raises AssertionError if it accepts them."""
+    used = publisher or place.publisher()
+    return _said(lambda: used.send(messages, given_up), used)
+
+
+def _send_until_accepted(place: Place, messages: Sequence[Message]) -> None:
+    """Sends messages as the sender does: again, with a new connection, until the broker accepts all of them."""
+    end, pause = time.monotonic() + RETURN_SECONDS_MAX, threading.Event().wait
+    while True:
+        publisher = place.publisher()
+        try:
+            return publisher.send(messages, never)
+        except PublishError:
+            if time.monotonic() > end:
+                raise
+            pause(0.2)
+        finally:
+            publisher.close()

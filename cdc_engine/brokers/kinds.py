@@ -1,0 +1,42 @@
+"""The kinds of brokers that Sluice has itself: settings with a publisher. pyproject.toml registers them in the group `sluice.brokers`. The
+libraries are imported only when the engine connects.
+"""
+
+from __future__ import annotations
+
+from sluice.cdc_engine.brokers.publisher import Publisher
+from sluice.cdc_engine.brokers.settings import KafkaConfig, RabbitConfig, RocketConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.extras import Extra, require
+
+
+class Kafka(KafkaConfig):
+    """Apache Kafka."""
+
+    def publisher(self) -> Publisher:
+        require(Extra.KAFKA, ConfigurationError)
+        from sluice.cdc_engine.brokers.kafka import KafkaPublisher, TransactionalPublisher, settings_of  # noqa: PLC0415
+
+        settings = settings_of(self.servers, self.options)
+        if not self.transactional_id:
+            return KafkaPublisher(settings)
+        return TransactionalPublisher({**settings, "transactional.id": self.transactional_id})
+
+
+class Rabbit(RabbitConfig):
+    """RabbitMQ."""
+
+    def publisher(self) -> Publisher:
+        require(Extra.RABBITMQ, ConfigurationError)
+        from sluice.cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of  # noqa: PLC0415
+
+        return RabbitPublisher(target_of(self))
+
+
+class Rocket(RocketConfig):
+    """Apache RocketMQ."""
+
+    def publisher(self) -> Publisher:
+        from sluice.cdc_engine.brokers.rocketmq import RocketPublisher, target_of  # noqa: PLC0415
+
+        return RocketPublisher(target_of(self))

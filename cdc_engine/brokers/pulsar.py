@@ -1,0 +1,214 @@
+"""Sends to Apache Pulsar, as a plug-in: settings and `Publisher`, with Pulsar's own client. The only file that knows Pulsar.
+
+A partition is the partition of that number of a partitioned topic; each has a producer of its own, which keeps its order. The client
+itself sends again after a lost connection, for `timeout_seconds`; after that a message has failed. A client with a failed batch is closed
+with everything that it still holds, so that none of it arrives after the batch is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sluice.cdc_engine.brokers.connecting import tls_context
+from sluice.cdc_engine.brokers.publisher import (
+    GTID_HEADER,
+    POSITION_HEADER,
+    Message,
+    Publisher,
+    ended_amid,
+    too_large,
+    unknown_target,
+)
+from sluice.cdc_engine.config.brokers import Addresses, PartitionedConfig, addresses_of
+from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.errors import ConfigurationError, PublishError
+from sluice.cdc_engine.source.settings import SecretConfig, TlsFilesConfig
+from sluice.extras import Extra, require
+
+PORT, TLS_PORT = 6650, 6651
+LOOK_SECONDS = 0.1
+CALL_SECONDS = 5  # How long the client tries to find or open a topic.
+UNCONFIRMED_MAX = 1000
+NOT_ALLOWED = ("AuthenticationError", "AuthorizationError", "NotAllowedError")
+
+# The client logs each attempt to connect; Sluice's own messages contain the reason.
+logging.getLogger("pulsar").setLevel(logging.CRITICAL)
+
+
+class PulsarConfig(PartitionedConfig):
+    """Apache Pulsar. A partition is that of a partitioned topic."""
+
+    kind: Literal["pulsar"] = Field(description="Apache Pulsar.")
+    servers: Addresses = Field(description="Brokers or proxies of one cluster, as `host:port,host`.")
+    namespace: str = Field(
+        "public/default", pattern=r"^[\w.-]+/[\w.-]+$", description="Tenant and namespace of the topics."
+    )
+    token: SecretConfig | None = Field(
+        None, description="Where the token of the login is: `env`, `file` or `command`. Empty: no login."
+    )
+    tls: TlsFilesConfig | None = Field(
+        None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
+    )
+    timeout_seconds: int = Field(
+        30, ge=1, description="How long the client tries to send a message before the batch is sent again."
+    )
+
+    def publisher(self) -> Publisher:
+        """Connects at the first message. Raises ConfigurationError if the token or a file of `tls` cannot be read."""
+        require(Extra.PULSAR, ConfigurationError)
+        _ = self.token_now(), tls_context(self.tls) if self.tls else None
+        return PulsarPublisher(self)
+
+    def token_now(self) -> str:
+        """Returns the current token; empty without a login. Raises ConfigurationError."""
+        return secret_at(self.token.location, "brokers.token") if self.token else ""
+
+    @property
+    def url(self) -> str:
+        port = TLS_PORT if self.tls else PORT
+        scheme = "pulsar+ssl" if self.tls else "pulsar"
+        return f"{scheme}://{','.join(f'{_bracketed(host)}:{each}' for host, each in addresses_of(self.servers, port))}"
+
+
+class PulsarPublisher:
+    """A connection to Pulsar. Implements `Publisher`."""
+
+    def __init__(self, config: PulsarConfig) -> None:
+        self._config, self._where = config, f"Pulsar at {config.servers}"
+        self._client: Any = None
+        self._partitions: dict[str, int] = {}
+        self._producers: dict[tuple[str, int], Any] = {}
+
+    def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
+        batch = _Confirmations()
+        for message in messages:
+            batch.wait(UNCONFIRMED_MAX - 1, given_up)
+            if batch.failed or given_up():
+                break
+            with self._named(message):
+                producer = self._producer(message)
+                producer.send_async(message.body, batch.expect(message), properties=_properties(message))
+        batch.wait(0, given_up)
+        if batch.failed:
+            raise self._why(*batch.failed[0])
+        if batch.left or given_up():
+            raise ended_amid()
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        self._producers, self._partitions = {}, {}
+        if client is not None:
+            client.shutdown()  # It drops what is not sent; `close` would wait for the broker.
+
+    def _producer(self, message: Message) -> Any:
+        where = (message.topic, message.partition)
+        if where not in self._producers:
+            name = self._topic(message)
+            self._producers[where] = self._connected().create_producer(
+                name,
+                send_timeout_millis=self._config.timeout_seconds * 1000,
+                max_pending_messages=UNCONFIRMED_MAX,
+                batching_enabled=True,
+                batching_max_publish_delay_ms=1,
+            )
+        return self._producers[where]
+
+    def _topic(self, message: Message) -> str:
+        """Returns the full name of a message's topic and partition. Raises PublishError if the topic has no such partition."""
+        name = f"persistent://{self._config.namespace}/{message.topic}"
+        if message.topic not in self._partitions:
+            found = self._connected().get_topic_partitions(name)
+            self._partitions[message.topic] = 0 if found == [name] else len(found)
+        count = self._partitions[message.topic]
+        if message.partition >= max(count, 1):
+            raise unknown_target(self._where, message)
+        return f"{name}-partition-{message.partition}" if count else name
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            import pulsar  # noqa: PLC0415
+
+            config, tls = self._config, self._config.tls or TlsFilesConfig()
+            options = {
+                "tls_trust_certs_file_path": tls.ca_file,
+                "tls_certificate_file_path": tls.certificate_file,
+                "tls_private_key_file_path": tls.key_file,
+            }
+            self._client = pulsar.Client(
+                config.url,
+                authentication=pulsar.AuthenticationToken(config.token_now) if config.token else None,
+                operation_timeout_seconds=CALL_SECONDS,
+                tls_validate_hostname=True,
+                logger=logging.getLogger("pulsar"),
+                **{name: str(file) for name, file in options.items() if file is not None},
+            )
+        return self._client
+
+    @contextlib.contextmanager
+    def _named(self, message: Message) -> Iterator[None]:
+        """Raises errors of the client as PublishError."""
+        import pulsar  # noqa: PLC0415
+
+        try:
+            yield
+        except pulsar.PulsarException as error:
+            raise self._why(message, type(error).__name__) from None
+
+    def _why(self, message: Message, result: str) -> PublishError:
+        if result == "TopicNotFound":
+            return unknown_target(self._where, message)
+        if result == "MessageTooBig":
+            return too_large(message, "maxMessageSize of Pulsar's brokers")
+        if result in NOT_ALLOWED:
+            return PublishError(
+                f"{self._where} does not permit writing to topic {message.topic} ({result}): correct its permissions, or the token"
+            )
+        return PublishError(
+            f"{self._where} did not confirm a message for topic {message.topic}, partition {message.partition} ({result}): check that "
+            "its brokers run, can be reached and accept the token; Sluice tries again"
+        )
+
+
+class _Confirmations:
+    """Counts the messages of a batch that the broker has not confirmed. The client's thread calls `confirm`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.left = 0
+        self.failed: list[tuple[Message, str]] = []
+
+    def expect(self, message: Message) -> Callable[[Any, Any], None]:
+        """Counts a message, and returns what is called with the broker's answer."""
+        with self._changed:
+            self.left += 1
+        return functools.partial(self._confirm, message)
+
+    def _confirm(self, message: Message, result: Any, _id: Any) -> None:
+        with self._changed:
+            self.left -= 1
+            if result.name != "Ok":
+                self.failed.append((message, result.name))
+            self._changed.notify()
+
+    def wait(self, left_max: int, given_up: Callable[[], bool]) -> None:
+        """Waits until at most so many messages are not confirmed, or one has failed, or the batch is given up."""
+        while self.left > left_max and not self.failed and not given_up():
+            with self._changed:
+                self._changed.wait(LOOK_SECONDS)
+
+
+def _properties(message: Message) -> dict[str, str]:
+    """Returns the GTID and the position of a message's event, as in Kafka's headers."""
+    named = {GTID_HEADER: message.origin.gtid, POSITION_HEADER: message.origin.position}
+    return {name: value for name, value in named.items() if value}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

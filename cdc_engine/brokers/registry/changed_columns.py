@@ -1,0 +1,61 @@
+"""Says which columns of a table have another type in a new schema, so that a consumer would misread earlier messages. Pure; used by
+`subjects`.
+
+A registry's check of BACKWARD ignores logical types, and reads bytes as a string and a string as bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+WIDENED = {("int", "long"), ("float", "double")}
+
+
+def changed_columns(old: str, new: str) -> list[str]:
+    """Returns each changed column with both types. Columns that were added or dropped are not among them.
+
+    Empty also if the schemas are not of the same record: a consumer cannot read one as the other.
+    """
+    before, after = json.loads(old), json.loads(new)
+    if not isinstance(before, dict) or _full_name(before) != _full_name(after):
+        return []
+    types = _columns(before)
+    return [
+        f"{name} from {_shown(types[name])} to {_shown(each)}"
+        for name, each in _columns(after).items()
+        if name in types and types[name] != each and (_shown(types[name]), _shown(each)) not in WIDENED
+    ]
+
+
+def _columns(record: Any) -> dict[str, Any]:
+    """Returns the type of each column: of the rows in an envelope, or of a key."""
+    fields = {field["name"]: field for field in record.get("fields", ())}
+    found = _nested(fields["before"]["type"]) if "before" in fields and "after" in fields else None
+    rows = found.get("fields", ()) if found else fields.values()
+    return {field["name"]: _type(field["type"]) for field in rows}
+
+
+def _nested(kind: Any) -> Any:
+    """Returns the record within a union."""
+    return next((each for each in kind if isinstance(each, dict) and each.get("type") == "record"), None)
+
+
+def _type(kind: Any) -> Any:
+    """Returns what decides how a column's bytes are read: the type in its union, without attributes that say nothing of it."""
+    own = next((each for each in kind if each != "null"), "null") if isinstance(kind, list) else kind
+    if not isinstance(own, dict):
+        return (own,)
+    return tuple(own.get(each) for each in ("type", "logicalType", "precision", "scale"))
+
+
+def _shown(kind: Any) -> str:
+    base, logical, precision, scale = (*kind, None, None, None)[:4]
+    if precision is not None:
+        return f"{logical}({precision},{scale or 0})"
+    return str(logical or base)
+
+
+def _full_name(record: Any) -> str:
+    name = record.get("name", "")
+    return name if "." in name else f"{record.get('namespace', '')}.{name}"

@@ -1,0 +1,182 @@
+"""Looks up and registers schemas in a registry over HTTP, with Confluent's API. The only file that knows a registry. Used by `subjects`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from sluice.cdc_engine.config.brokers import RegistryConfig
+from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.errors import PublishError
+
+ANSWER_SECONDS_MAX = 5.0  # for a whole request; at most as long again to connect
+ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+SCHEME = "AVRO"
+OK, NOT_FOUND = 200, 404
+
+
+class SchemaRegistry(Protocol):
+    """A schema registry. Used by one thread. Its methods raise PublishError with what must be done if the registry is away or refuses;
+    the batch is then sent again.
+    """
+
+    where: str
+
+    def known(self, subject: str, schema: str) -> int | None:
+        """Returns the number of a schema; None if the subject does not have it."""
+
+    def latest(self, subject: str) -> str | None:
+        """Returns the schema of a subject's latest version; None if it has none."""
+
+    def register(self, subject: str, schema: str) -> int:
+        """Registers a schema under the subject if it is new there, and returns its number. The same schema has the same number."""
+
+
+class HttpRegistry:
+    """A registry with Confluent's API. Implements `SchemaRegistry`. It reads password and certificates at each request. `context`: makes
+    the TLS context.
+    """
+
+    def __init__(self, config: RegistryConfig, context: Callable[[], ssl.SSLContext]) -> None:
+        self._config, self._context, self.where = config, context, f"the schema registry at {config.url}"
+
+    def known(self, subject: str, schema: str) -> int | None:
+        code, answer = self._asked("POST", _path(subject), _body(schema))
+        return None if code == NOT_FOUND else self._number(self._good(subject, code, answer))
+
+    def latest(self, subject: str) -> str | None:
+        code, answer = self._asked("GET", f"{_path(subject)}/versions/latest")
+        if code == NOT_FOUND:
+            return None
+        found = self._good(subject, code, answer)
+        schema = found.get("schema") if isinstance(found, dict) else None
+        if not isinstance(schema, str):
+            raise self._odd()
+        return schema
+
+    def register(self, subject: str, schema: str) -> int:
+        code, answer = self._asked("POST", f"{_path(subject)}/versions", _body(schema))
+        return self._number(self._good(subject, code, answer))
+
+    def _number(self, answer: Any) -> int:
+        number = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 31:
+            raise self._odd()
+        return number
+
+    def _odd(self) -> PublishError:
+        return PublishError(
+            f"{self.where} answered without a schema or its id: set `registry.url` to a registry with Confluent's API"
+        )
+
+    def _asked(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Returns status and body of an answer. Redirects and proxies are not followed."""
+        headers, connection = self._headers(), self._connection()
+        try:
+            connection.connect()
+            with _limited(connection.sock):
+                path = urllib.parse.urlsplit(self._config.url).path.rstrip("/") + path
+                connection.request(method, path, body, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise self._silent(said) from None
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        parts = urllib.parse.urlsplit(self._config.url)
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, parts.port, timeout=ANSWER_SECONDS_MAX, context=self._context())
+        return http.client.HTTPConnection(host, parts.port, timeout=ANSWER_SECONDS_MAX)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE}
+        if self._config.user:
+            password = secret_at(self._config.password.location, "registry.password") if self._config.password else ""
+            basic = base64.b64encode(f"{self._config.user}:{password}".encode()).decode()
+            headers["Authorization"] = f"Basic {basic}"
+        return headers
+
+    def _good(self, subject: str, code: int, answer: bytes) -> Any:
+        """Returns what an answer says. Raises PublishError if it is a refusal."""
+        if code != OK:
+            raise self._refused(subject, code, _said(answer))
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise self._silent(type(error).__name__) from None
+
+    def _silent(self, said: str) -> PublishError:
+        return PublishError(
+            f"{self.where} does not answer ({said}): check that it runs and can be reached; nothing is sent until it answers"
+        )
+
+    def _refused(self, subject: str, code: int, said: str) -> PublishError:
+        shown = f" ({said})" if said else ""
+        if code in (401, 403):
+            return PublishError(
+                f"{self.where} does not permit it ({code}): correct user and password of `registry`, or its rights"
+            )
+        if code == 409:
+            return incompatible(self.where, subject, shown)
+        if code == 422:
+            return PublishError(
+                f"{self.where} does not accept the schema of subject {subject}{shown}: check the rules of the subject"
+            )
+        return PublishError(
+            f"{self.where} answered {code}{shown} for subject {subject}: check `registry.url` and the registry's log"
+        )
+
+
+def incompatible(where: str, subject: str, shown: str) -> PublishError:
+    return PublishError(
+        f"{where} refuses the new schema of subject {subject}, because it is incompatible with an earlier version{shown}. Set the "
+        f"compatibility of the subject to NONE until it is registered, or send the table to another topic; if several tables share the "
+        "topic, set `subjects: topic_record`"
+    )
+
+
+def _path(subject: str) -> str:
+    return f"/subjects/{urllib.parse.quote(subject, safe='')}"
+
+
+def _body(schema: str) -> bytes:
+    return json.dumps({"schema": schema, "schemaType": SCHEME}).encode()
+
+
+@contextlib.contextmanager
+def _limited(connected: socket.socket) -> Iterator[None]:
+    """Ends a request that takes too long. A timeout of the socket applies to each read, and a server may answer byte by byte."""
+
+    def cut() -> None:
+        with contextlib.suppress(OSError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(ANSWER_SECONDS_MAX, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _said(answer: bytes) -> str:
+    """Returns the registry's message from the body of an answer."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        return ""
+    return str(found.get("message", ""))[:SAID_CHARS] if isinstance(found, dict) else ""

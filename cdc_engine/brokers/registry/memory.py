@@ -1,0 +1,72 @@
+"""A schema registry in memory, for tests and for the set-up of kernels. It passes the contract suite as a real one does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sluice.cdc_engine.brokers.registry.client import incompatible
+from sluice.cdc_engine.errors import PublishError
+
+WHERE = "the schema registry in memory"
+PROMOTIONS = {
+    ("int", "long"),
+    ("int", "float"),
+    ("int", "double"),
+    ("long", "float"),
+    ("long", "double"),
+    ("float", "double"),
+    ("string", "bytes"),
+    ("bytes", "string"),
+}
+
+
+class MemoryRegistry:
+    """Keeps schemas while the process runs. Implements `SchemaRegistry`. `away`: it answers nothing. `asked`: how often it was asked.
+
+    A new version of a subject must be able to read data of the version before it, as BACKWARD demands, in so far as Sluice's schemas
+    differ: names of records, added fields and types of fields. Logical types do not count, as in registries.
+    """
+
+    def __init__(self) -> None:
+        self.where = WHERE
+        self.versions: dict[str, list[str]] = {}
+        self.away, self.asked = False, 0
+        self.ids: dict[str, int] = {}
+
+    def known(self, subject: str, schema: str) -> int | None:
+        return self.ids[schema] if schema in self._versions(subject) else None
+
+    def latest(self, subject: str) -> str | None:
+        known = self._versions(subject)
+        return known[-1] if known else None
+
+    def register(self, subject: str, schema: str) -> int:
+        known = self._versions(subject)
+        if schema not in known:
+            if known and not _reads(json.loads(schema), json.loads(known[-1])):
+                raise incompatible(WHERE, subject, "")
+            self.versions.setdefault(subject, []).append(schema)
+        return self.ids.setdefault(schema, len(self.ids) + 1)
+
+    def _versions(self, subject: str) -> list[str]:
+        self.asked += 1
+        if self.away:
+            raise PublishError(f"{WHERE} does not answer: nothing is sent until it answers")
+        return self.versions.get(subject, [])
+
+
+def _reads(reader: Any, writer: Any) -> bool:
+    """Returns whether a schema can read data of another one."""
+    if isinstance(reader, list) and isinstance(writer, list):
+        return all(any(_reads(each, other) for each in reader) for other in writer)
+    kinds = tuple(each["type"] if isinstance(each, dict) else each for each in (writer, reader))
+    if kinds != ("record", "record"):
+        return kinds[0] == kinds[1] or kinds in PROMOTIONS
+    if any(reader.get(each) != writer.get(each) for each in ("name", "namespace")):
+        return False
+    fields = {field["name"]: field for field in writer.get("fields", ())}
+    return all(
+        _reads(field["type"], fields[field["name"]]["type"]) if field["name"] in fields else "default" in field
+        for field in reader.get("fields", ())
+    )

@@ -1,0 +1,112 @@
+"""Defines the settings of Kafka, RabbitMQ and RocketMQ. `kinds` adds the publishers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from sluice.cdc_engine.config.brokers import Addresses, BrokerConfig, PartitionedConfig
+from sluice.cdc_engine.source.settings import SecretConfig, SecretText, TlsFilesConfig
+
+SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
+# A user may not set these options: other values could lose or reorder messages before the ack.
+NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
+NAMED = {"bootstrap.servers", "metadata.broker.list"}
+
+
+class KafkaConfig(PartitionedConfig):
+    kind: Literal["kafka"] = Field(description="Apache Kafka.")
+    servers: str = Field(min_length=1, description="Some servers of the cluster, as `host:port,host:port`.")
+    transactional_id: str = Field(
+        "",
+        description="Sends each batch as a transaction of this name, so that readers see all of a batch or nothing, and a host that has "
+        "lost the destination sends nothing more. Each transaction also commits its position, so readers see each message once. "
+        "Give each broker of each destination its own. Empty: no transactions.",
+    )
+    options: dict[str, SecretText] = Field(
+        {}, description="Options of librdkafka. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+    )
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _as_texts(cls, given: Any) -> Any:
+        """Converts values to text, because YAML parses numbers and words such as true into other types."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: value if isinstance(value, dict) else str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in given.items()
+        }
+
+    @model_validator(mode="after")
+    def _safe_options(self) -> KafkaConfig:
+        bare = [name for name, value in self.options.items() if SECRET.search(name) and not value.startswith("$")]
+        if bare:
+            raise ValueError(
+                f"options {', '.join(bare)} must be $NAME of an environment variable, {{file: …}} or {{command: […]}}, not the "
+                "secret itself"
+            )
+        for name, value in self.options.items():
+            if name == "transactional.id":
+                raise ValueError(f"options {name}: set `transactional_id` instead")
+            if name in NAMED:
+                raise ValueError(f"options {name}: name the servers in `servers`")
+            if value.lower() not in NEEDED.get(name, (value.lower(),)):
+                raise ValueError(f"options {name}: {value} would lose messages; remove it")
+        return self
+
+
+class RabbitConfig(BrokerConfig):
+    """A RabbitMQ exchange. The routing key of a message is its topic, as in Canal."""
+
+    kind: Literal["rabbitmq"] = Field(description="RabbitMQ.")
+    servers: Addresses = Field(
+        description="Servers of one cluster, as `host:port,host`. The first that answers is used."
+    )
+    virtual_host: str = Field("/", description="Virtual host.")
+    exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
+    user: str = Field("guest", description="User name.")
+    password: SecretConfig | None = Field(None, description="Where the password is: `env`, `file` or `command`.")
+    tls: TlsFilesConfig | None = Field(
+        None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
+    )
+    queue: str = Field(
+        "", description="Durable queue that is declared when the engine connects. Empty: nothing is declared."
+    )
+    routing_key: str = Field("", description="Routing key that binds the queue to the exchange, which is declared too.")
+    exchange_type: Literal["", "direct", "topic", "fanout", "headers"] = Field(
+        "", description="Type of the declared exchange. Canal calls it `deliveryMode`."
+    )
+
+    @model_validator(mode="after")
+    def _whole_binding(self) -> RabbitConfig:
+        bound = (self.routing_key, self.exchange_type)
+        if any(bound) and not (all(bound) and self.queue and self.exchange):
+            raise ValueError("to bind a queue, set all of queue, exchange, routing_key and exchange_type")
+        return self
+
+
+class RocketConfig(PartitionedConfig):
+    """A RocketMQ cluster. A partition is a queue of its topic: its number modulo the number of queues."""
+
+    kind: Literal["rocketmq"] = Field(description="Apache RocketMQ.")
+    servers: Addresses = Field(description="Name servers, as `host:port;host`.")
+    group: str = Field("sluice", min_length=1, description="Producer group.")
+    namespace: str = Field("", description="Namespace of the topics.")
+    tag: str = Field("", description="Tag of every message.")
+    access_key: str = Field("", description="Access key of the access control list.")
+    secret_key: SecretConfig | None = Field(None, description="Where the secret key is: `env`, `file` or `command`.")
+    tls: TlsFilesConfig | None = Field(
+        None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
+    )
+    batches: bool = Field(
+        True, description="Sends several messages of a queue in one request. Some services do not accept these."
+    )
+
+    @model_validator(mode="after")
+    def _whole_key(self) -> RocketConfig:
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ValueError("set both access_key and secret_key, or neither")
+        return self

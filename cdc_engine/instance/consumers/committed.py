@@ -1,0 +1,125 @@
+"""Writes a consumer's position as a text that a broker stores in the transaction of a batch, and decides where the consumer continues when
+it reads the text back after a crash. Pure. Used by `consumers` and `group.committed`.
+
+    batch ─▶ messages + text of the batch's end ─▶ one transaction of the broker ─▶ ack ─▶ cursor in the ledger
+                                                            │ crash before the ledger has the cursor
+                                                            └──▶ text ─▶ the stream continues after the batch
+
+The text has the whole position and not a count of messages, so it does not matter which batches are made after the restart."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from sluice.cdc_engine.errors import PublishError
+from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.window.positions import WindowPosition, key_of
+
+FORMAT = 1
+CONSUMER = "consumer"
+WAY_OUT = "set another transactional_id for this broker in conf/, and it continues at the cursor in the ledger, which may repeat messages"
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting:
+    """How positions in a stream are counted: the highest epoch, and the patterns of the captured tables, whose row events are counted
+    within a transaction.
+    """
+
+    epoch: int
+    tables: str
+
+
+class StreamPositionTexts:
+    """Implements `server.consumer.PositionTexts` for a destination. `identity`: that of the consumer. `counting`: the current one."""
+
+    def __init__(self, identity: Callable[[], str], counting: Callable[[], Counting]) -> None:
+        self._identity, self._counting = identity, counting
+
+    def text(self, position: StreamPosition) -> str:
+        return packed(self._identity(), stream_record(position, self._counting()))
+
+    def later(self, acked: StreamPosition, text: str) -> StreamPosition | None:
+        record = unpacked(text, self._identity())
+        return later_of(acked, record, self._counting()) if record is not None else None
+
+
+def packed(identity: str, record: dict[str, Any]) -> str:
+    """Returns the text of a record. `identity`: the consumer whose position it is."""
+    text = json.dumps({"format": FORMAT, CONSUMER: identity, **record}, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def unpacked(text: str, identity: str) -> dict[str, Any] | None:
+    """Reads a text of `packed`; None if it belongs to another consumer. Raises PublishError if it is no such text."""
+    try:
+        record = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        if record["format"] != FORMAT:
+            raise ValueError(f"it has format {record['format']!r}")
+        owner = record[CONSUMER]
+    except (ValueError, zlib.error, KeyError, TypeError) as error:
+        raise PublishError(
+            f"the broker has a committed position that this version of Sluice did not write ({error}): {WAY_OUT}"
+        ) from None
+    if owner != identity:
+        # The consumer was forgotten, or the ledger was created again. What it sends now, it shall send.
+        log.warning("committed_position_of_another_consumer", consumer=identity, committed_by=owner)
+        return None
+    return dict(record)
+
+
+def stream_record(position: StreamPosition, counting: Counting) -> dict[str, Any]:
+    """Returns the record of a position in one stream."""
+    at = position.window_position
+    within = {"events": at.events, "begun": at.begun, "tables": zlib.crc32(counting.tables.encode())}
+    return {"position": at.position.to_json(), **(within if at.events else {}), "state": position.state}
+
+
+def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) -> StreamPosition | None:
+    """Returns the committed position of a record if it is after what is acked, otherwise None. Raises PublishError if the two cannot be
+    compared.
+    """
+    committed = _position_of(record, counting)
+    _refuse_incomparable(acked.position, committed.position, counting.epoch)
+    return committed if _key(committed) > _key(acked) else None
+
+
+def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
+    """Returns a record's position. If other tables are captured now, row events within a transaction are counted in another way: the
+    position is then that before the transaction, whose first messages are repeated.
+    """
+    position = Position.from_json(record["position"])
+    if "events" in record and record["tables"] != zlib.crc32(counting.tables.encode()):
+        return StreamPosition(WindowPosition(position))
+    epoch, file, offset = record.get("begun") or (0, 0, 0)
+    begun = (epoch, file, offset) if record.get("begun") else None
+    shown, at, left_out, frame_at, frames_left_out = record["state"]
+    at_events = WindowPosition(position, record.get("events", 0), begun)
+    return StreamPosition(at_events, (shown, at, left_out, frame_at, frames_left_out))
+
+
+def _refuse_incomparable(acked: Position, committed: Position, epoch: int) -> None:
+    if committed.epoch > epoch:
+        raise PublishError(
+            f"the broker has committed up to {committed}, but the ledger knows no epoch above {epoch}: an older ledger was restored, or "
+            f"another installation uses this transactional_id. Correct that, or {WAY_OUT}"
+        )
+    if committed.epoch == acked.epoch and not committed.counts_as(acked):
+        raise PublishError(
+            f"the broker has committed up to {committed} of the server {committed.server_uuid}, and the cursor {acked} is of the server "
+            f"{acked.server_uuid}; positions of two servers in one epoch cannot be compared: {WAY_OUT}"
+        )
+
+
+def _key(position: StreamPosition) -> tuple[int, int, int, int]:
+    return *key_of(position.position), position.window_position.events

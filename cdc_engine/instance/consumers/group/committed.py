@@ -1,0 +1,48 @@
+"""Writes the position of a group's consumer as a text for a broker, and reads it back, like `consumers.committed` for each member. Used by
+`consumers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from sluice.cdc_engine.instance.consumers.committed import Counting, later_of, packed, stream_record, unpacked
+from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamPosition
+
+
+class GroupPositionTexts:
+    """Implements `server.consumer.PositionTexts` for a group. `identity`: that of the consumer. `counting`: how a member's positions are
+    counted now; raises SluiceError if the member does not run here.
+    """
+
+    def __init__(self, identity: Callable[[], str], counting: Callable[[str], Counting]) -> None:
+        self._identity, self._counting = identity, counting
+
+    def text(self, position: GroupStreamPosition) -> str:
+        members = {name: stream_record(each, self._counting(name)) for name, each in position.members.items()}
+        newest = {name: each for name, each in position.newest_us.items() if name in members}
+        times = {"barrier_us": position.barrier_us, "late": position.late, "newest_us": newest}
+        return packed(self._identity(), {"members": members, **times})
+
+    def later(self, acked: GroupStreamPosition, text: str) -> GroupStreamPosition | None:
+        """Moves the members whose committed position is later. A member that has left since, or joined, keeps its own."""
+        record = unpacked(text, self._identity())
+        if record is None:
+            return None
+        found = {
+            name: later
+            for name, each in acked.members.items()
+            if name in record["members"]
+            and (later := later_of(each, record["members"][name], self._counting(name))) is not None
+        }
+        if not found:
+            return None
+        newest = {name: max(time, acked.newest_us.get(name, 0)) for name, time in record["newest_us"].items()}
+        return dataclasses.replace(
+            acked,
+            members={**acked.members, **found},
+            barrier_us=max(acked.barrier_us, record["barrier_us"]),
+            late=max(acked.late, record["late"]),
+            newest_us={**acked.newest_us, **{name: time for name, time in newest.items() if name in found}},
+        )

@@ -1,0 +1,34 @@
+"""Converts Canal's pulsarmq.* to a broker in conf/. Pure; used by `brokers`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sluice.console.canal_import.properties import ImportReport, Settings
+
+SERVERS = "127.0.0.1:6650"
+URL = re.compile(r"pulsar(?P<tls>\+ssl)?://(?P<servers>[^/]+)/?")
+# `tenant/namespace`, with or without the domain of the topics.
+PREFIX = re.compile(r"(?:persistent://)?(?P<namespace>[\w.-]+/[\w.-]+)/?")
+
+
+def pulsar_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
+    """Returns the settings of Pulsar besides those that all brokers have."""
+    found: dict[str, Any] = {"servers": SERVERS}
+    if text := settings.get("pulsarmq.serverUrl"):
+        if url := URL.fullmatch(text):
+            found |= {"servers": url["servers"], **({"tls": {}} if url["tls"] else {})}
+            report.taken.append("pulsarmq.serverUrl: the broker's servers")
+        else:
+            report.left.append("pulsarmq.serverUrl: it is no pulsar:// URL: set `servers` of the broker")
+    if text := settings.get("pulsarmq.topicTenantPrefix"):
+        if prefix := PREFIX.fullmatch(text):
+            found["namespace"] = prefix["namespace"]
+            report.taken.append("pulsarmq.topicTenantPrefix: the broker's namespace")
+        else:
+            report.left.append("pulsarmq.topicTenantPrefix: it is no tenant/namespace: set `namespace` of the broker")
+    if settings.get("pulsarmq.roleToken"):
+        found["token"] = {"env": report.secret(name, "PULSAR_TOKEN", "pulsarmq.roleToken")}
+    report.taken.append("canal.serverMode pulsarMQ: a topic must exist, with its partitions")
+    return found

@@ -1,0 +1,61 @@
+"""Finds what installed packages register as entry points of a group. Used by `handlers` and by the settings of brokers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tomllib
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from sluice.package_files import checkout
+
+
+@dataclasses.dataclass(frozen=True)
+class PluginGroup:
+    """A group of entry points. `what`: what each of them is, for messages."""
+
+    name: str
+    what: str
+
+    def names(self) -> list[str]:
+        """Returns the names that are registered, sorted."""
+        return sorted({each.name for each in self._registered()})
+
+    def problem_of(self, name: str) -> str:
+        """Returns why a name in conf/ cannot be used, with the existing names; empty if exactly one package registers it."""
+        found = self._named(name)
+        if not found:
+            return (
+                f"there is no {self.what} {name!r}: installed are {', '.join(self.names()) or 'none'} (entry points of the group "
+                f"{self.name}, in the environment that Sluice runs in)"
+            )
+        if len({each.value for each in found}) > 1:
+            brought = ", ".join(sorted(described(each) for each in found))
+            return f"the {self.what} {name!r} is installed more than once: {brought}; remove all of these packages except one"
+        return ""
+
+    def entry(self, name: str) -> EntryPoint:
+        """Returns the entry point of a name that has no problem."""
+        return self._named(name)[0]
+
+    def _named(self, name: str) -> list[EntryPoint]:
+        return [each for each in self._registered() if each.name == name]
+
+    def _registered(self) -> list[EntryPoint]:
+        return [*entry_points(group=self.name), *_of_checkout(checkout(), self.name)]
+
+
+def described(entry: EntryPoint) -> str:
+    """Returns an entry point's object and package, for messages."""
+    return f"{entry.value} of {entry.dist.name if entry.dist is not None else 'sluice'}"
+
+
+@functools.cache
+def _of_checkout(root: Path | None, group: str) -> tuple[EntryPoint, ...]:
+    """Returns what pyproject.toml of a checkout registers. A checkout is not installed, so it has no entry points."""
+    if root is None:
+        return ()
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    registered = project["entry-points"].get(group, {})
+    return tuple(EntryPoint(name, value, group) for name, value in registered.items())

@@ -1,0 +1,1 @@
+"""Tests of Avro messages and of schema registries."""

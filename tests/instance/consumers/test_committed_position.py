@@ -1,0 +1,107 @@
+"""Which committed positions a consumer continues at: those that are its own, comparable, and after its cursor."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import uuid
+
+import pytest
+
+from sluice.cdc_engine.errors import PublishError
+from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionTexts, packed
+from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition
+from sluice.cdc_engine.instance.consumers.group.committed import GroupPositionTexts
+from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamPosition
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.window.positions import WindowPosition
+
+AT = Position(epoch=1, file="bin.000002", offset=1000, gtid_set="a:1-5", server_uuid="a", time_us=7, file_created=3)
+COUNTING = Counting(epoch=1, tables="shop\\..*")
+
+
+def place(events: int = 0, **changed: object) -> StreamPosition:
+    begun = (1, 2, 1019) if events else None
+    state = (1, 2, 3, 4, 5) if events else (0, 0, 0, 0, 0)
+    return StreamPosition(WindowPosition(dataclasses.replace(AT, **changed), events, begun), state)  # type: ignore[arg-type]
+
+
+def texts(identity: str = "one", counting: Counting = COUNTING) -> StreamPositionTexts:
+    return StreamPositionTexts(lambda: identity, lambda: counting)
+
+
+def later(acked: StreamPosition, committed: StreamPosition, counting: Counting = COUNTING) -> StreamPosition | None:
+    return texts(counting=counting).later(acked, texts().text(committed))
+
+
+@pytest.mark.parametrize(
+    "committed",
+    [
+        place(offset=1001),
+        place(file="bin.000003", offset=4),
+        place(events=2),
+        place(offset=1001, events=300),
+        place(offset=1001, gtid_set="", server_uuid=""),
+    ],
+)
+def test_consumer_continues_exactly_at_a_later_position(committed: StreamPosition) -> None:
+    assert later(place(), committed) == committed
+
+
+@pytest.mark.parametrize("committed", [place(), place(offset=999), place(file="bin.000001", offset=2000)])
+def test_consumer_at_or_after_the_committed_position_continues_at_its_own(committed: StreamPosition) -> None:
+    assert later(place(), committed) is None
+    assert later(place(events=3), place(events=2)) is None
+
+
+def test_consumer_that_was_forgotten_or_has_a_new_ledger_sends_again_what_an_earlier_one_has_committed() -> None:
+    assert texts("two").later(place(), texts("one").text(place(offset=2000))) is None
+
+
+def test_consumer_compares_positions_of_two_servers_by_their_epochs() -> None:
+    other = place(epoch=2, file="bin.000001", offset=4, server_uuid="b")
+    both = Counting(epoch=2, tables=COUNTING.tables)
+    assert later(place(), other, both) == other
+    assert later(other, place(offset=2000), both) is None
+
+
+def test_consumer_refuses_an_epoch_that_its_ledger_does_not_know() -> None:
+    with pytest.raises(PublishError, match=r"no epoch above 1: an older ledger was restored.*another transactional_id"):
+        later(place(), place(epoch=2))
+
+
+def test_consumer_refuses_another_server_in_the_same_epoch() -> None:
+    with pytest.raises(PublishError, match=r"of the server b.*cannot be compared: set another transactional_id"):
+        later(place(), place(offset=2000, server_uuid="b"))
+
+
+def test_consumer_repeats_the_part_of_a_transaction_whose_row_events_are_counted_in_another_way_now() -> None:
+    other = Counting(epoch=1, tables="shop\\.orders")
+    assert later(place(), place(offset=1001, events=2), other) == place(offset=1001)
+    assert later(place(), place(offset=1001), other) == place(offset=1001)
+    assert later(place(), place(events=2), other) is None
+
+
+@pytest.mark.parametrize("text", ["", "x", "eJwDAAAAAAE=", packed("one", {"format": 2})])
+def test_consumer_refuses_what_sluice_did_not_write(text: str) -> None:
+    with pytest.raises(PublishError, match="this version of Sluice did not write"):
+        texts().later(place(), text)
+
+
+def test_consumer_position_with_a_hundred_servers_fits_what_kafka_accepts() -> None:
+    chance = random.Random(1)  # noqa: S311
+    sources = [uuid.UUID(int=chance.getrandbits(128), version=1) for _ in range(100)]
+    gtid_set = ",".join(f"{source}:1-{chance.randint(1, 10**9)}" for source in sources)
+    assert len(texts().text(place(gtid_set=gtid_set))) <= 4096
+
+
+def test_group_consumer_moves_the_members_whose_committed_position_is_later() -> None:
+    acked = GroupStreamPosition({"east": place(), "west": place(offset=500), "new": place()}, 5, 1, {"west": 3})
+    committed = GroupStreamPosition(
+        {"east": place(offset=900), "west": place(offset=600, events=2), "gone": place()}, 9, 2, {"west": 8, "gone": 4}
+    )
+    own = GroupPositionTexts(lambda: "one", lambda _: COUNTING)
+    moved = {"east": place(), "west": place(offset=600, events=2), "new": place()}
+    assert own.later(acked, own.text(committed)) == GroupStreamPosition(moved, 9, 2, {"west": 8})
+    assert own.later(committed, own.text(committed)) is None
+    assert GroupPositionTexts(lambda: "two", lambda _: COUNTING).later(acked, own.text(committed)) is None
