@@ -45,13 +45,13 @@ class LockWatcher:
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
         """Returns the record, its content, and whether somebody holds the lock as far as is known. Raises MetaError."""
-        asked_at = now()
+        requested_at = now()
         kept = self._store.read(self._name)
         claim = _claim(kept.text, f"{self._name} in {self._store}") if kept else None
         with self._lock:
             if kept is not None and kept.version != self._seen[0]:
                 self._seen = (kept.version, now())
-            silent_seconds = asked_at - self._seen[1]
+            silent_seconds = requested_at - self._seen[1]
         return kept, claim, claim is not None and claim.held and silent_seconds < self._seconds
 
 
@@ -98,13 +98,13 @@ class BeatLock:
             token=(there.token if there else 0) + 1,
             held=True,
         )
-        asked_at = now()
+        requested_at = now()
         try:
             self._version = self._write(claim, kept.version if kept else NOT_THERE)
         except StaleWriteError:
             return False
         self._claim = claim
-        self._session.begin(asked_at)
+        self._session.begin(requested_at)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, args=(claim, self._ending), daemon=True)
         self._thread.name = f"beat-{self._name}"
@@ -145,14 +145,14 @@ class BeatLock:
         with self._beating:
             if self._claim is not claim:  # The lock was released in the meantime; a new version would take it again.
                 return False
-            asked_at = now()
+            requested_at = now()
             try:
                 self._version = self._write(claim, self._version)
             except StaleWriteError:
                 if not self._is_ours(claim):
                     self._session.end()
                     return False
-            self._session.confirm(asked_at)
+            self._session.confirm(requested_at)
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:

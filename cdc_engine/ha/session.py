@@ -34,15 +34,15 @@ class LeaseSession:
         with self._lock:
             return self._confirmed_at is not None and now() - self._confirmed_at < self.seconds * TRUSTED_PART
 
-    def confirm(self, asked_at: float) -> None:
-        """Records that the claim was held when the store was asked, at `asked_at` or later."""
+    def confirm(self, requested_at: float) -> None:
+        """Records that the claim was held when the store was queried, at `requested_at` or later."""
         with self._lock:
             if self._confirmed_at is not None:
-                self._confirmed_at = max(self._confirmed_at, asked_at)
+                self._confirmed_at = max(self._confirmed_at, requested_at)
 
-    def begin(self, asked_at: float) -> None:
+    def begin(self, requested_at: float) -> None:
         with self._lock:
-            self._confirmed_at = asked_at
+            self._confirmed_at = requested_at
 
     def end(self) -> None:
         """Records that the claim is lost or released. A confirmation that is under way does not restore it."""

@@ -22,7 +22,14 @@ from kazoo.handlers.threading import KazooTimeoutError
 from sluice.cdc_engine.contracts import Holder, ZooKeeperServers
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
-from sluice.cdc_engine.records.zookeeper_client import answer, end, is_over, new_client, shared_client, told
+from sluice.cdc_engine.records.zookeeper_client import (
+    answer,
+    as_not_shared_error,
+    end,
+    is_over,
+    new_client,
+    shared_client,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,15 +66,15 @@ class ZooKeeperLock:
         if self.held:
             return True
         self._forget()
-        with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.servers} cannot be taken"):
+        with as_not_shared_error(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.servers} cannot be taken"):
             client = self._connected()
             self._appear(client)
-            asked_at = now()
+            requested_at = now()
             token = self._create(client)
         if not token:
             return False
         self.token = token
-        self._session.begin(asked_at)
+        self._session.begin(requested_at)
         if client.state != KazooState.CONNECTED:
             self._session.end()
         self._ending = threading.Event()
@@ -95,7 +102,9 @@ class ZooKeeperLock:
         if client is None or not self.token:
             return False
         try:
-            with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.servers} cannot be confirmed"):
+            with as_not_shared_error(
+                f"the lock {self._nodes.held} in ZooKeeper {self._nodes.servers} cannot be confirmed"
+            ):
                 return self._confirm_once(client) and self.held
         except MetaError:
             if not self.held:  # The session is over, and therefore nobody answers.
@@ -115,7 +124,7 @@ class ZooKeeperLock:
             client.add_listener(self._hear)
             self._client = client
         elif not self._client.connected:
-            raise MetaError(f"ZooKeeper {self._nodes.servers} does not answer; it is tried again")
+            raise MetaError(f"ZooKeeper {self._nodes.servers} does not answer; Sluice tries again")
         return self._client
 
     def _appear(self, client: Any) -> None:
@@ -163,12 +172,12 @@ class ZooKeeperLock:
 
     def _confirm_once(self, client: Any) -> bool:
         """Returns whether the node is still ours."""
-        asked_at = now()
+        requested_at = now()
         answer(client.sync_async(self._nodes.held))  # A server without contact to the others may have old data.
         if not self._is_ours(client):
             self._session.end()
             return False
-        self._session.confirm(asked_at)
+        self._session.confirm(requested_at)
         return True
 
     def _hear(self, state: str) -> None:
@@ -191,7 +200,7 @@ class ZooKeeperLock:
 
 def read_lock(nodes: Nodes, seconds: float) -> Holder | None:
     """Returns the current or last holder of a lock; None if there never was one. Raises MetaError."""
-    with told(f"the lock {nodes.held} in ZooKeeper {nodes.servers} cannot be read"):
+    with as_not_shared_error(f"the lock {nodes.held} in ZooKeeper {nodes.servers} cannot be read"):
         client = shared_client(nodes.servers, seconds)
         try:
             data, _ = answer(client.get_async(nodes.counter))

@@ -62,7 +62,7 @@ def test_tables_beside_a_mirror_lie_beside_it_history(tmp_path: Path) -> None:
     config = load_config(conf(tmp_path, "tables:\n  a.x: {change_log: true, history: true}\n  a.y: {deletes: soft}\n"))
     found = target(config, "shop", "a.x")
     assert (found.change_log, found.history) == (f"{config.lake}/a/x__log", f"{config.lake}/a/x__history")
-    assert not target(config, "shop", "a.y").beside
+    assert not target(config, "shop", "a.y").has_side_tables
 
 
 def test_a_table_in_the_place_of_another_ones_log_is_refused_history(tmp_path: Path) -> None:

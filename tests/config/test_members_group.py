@@ -56,6 +56,7 @@ def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Pat
         (GROUP + "tables: {}\nmerge: spark\n", "tables, merge: a group has no lake and no tables"),
         (GROUP + "wait_seconds: 0.1\n", "greater than or equal to 2"),
         ("members: [east]\ncanal_server: {port: 1, window_bytes_max: 8388608}\n", "the members have the windows"),
+        ("members: [east]\ncanal_server: {port: 1, fetch_unit: entries}\n", "a group's fetch sizes count bytes"),
         (GROUP + "membres: [x]\n", "Extra inputs are not permitted"),
     ],
 )
@@ -70,6 +71,33 @@ def test_group_brokers_have_numbers_of_their_own(tmp_path: Path) -> None:
     broker = "{kind: rabbitmq, servers: 127.0.0.1:5672, topic: t, client_id: 5}"
     with pytest.raises(ConfigurationError, match="two of the brokers have the same client_id"):
         read(tmp_path, all=f"members: [east]\nbrokers: [{broker}, {broker}]\n")
+
+
+def transactional(*named: tuple[int, str]) -> str:
+    settings = "kind: kafka, servers: k, topic: t"
+    brokers = [f"{{{settings}, client_id: {number}, transactional_id: '{name}'}}" for number, name in named]
+    return f"brokers: [{', '.join(brokers)}]\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "who"),
+    [
+        ({"shop": MEMBER + transactional((1, "x"), (2, "x"))}, "1 of shop and 2 of shop"),
+        ({"shop": MEMBER + transactional((1, "x")), "crm": MEMBER + transactional((1, "x"))}, "1 of crm and 1 of shop"),
+        ({"shop": MEMBER + transactional((1, "x")), "all": GROUP + transactional((3, "x"))}, "3 of all and 1 of shop"),
+    ],
+)
+def test_brokers_of_destinations_and_groups_have_transactional_ids_of_their_own(
+    tmp_path: Path, files: dict[str, str], who: str
+) -> None:
+    sentence = f"the brokers with client_id {who} have the same transactional_id x, so each would fence the other"
+    with pytest.raises(ConfigurationError, match=sentence):
+        read(tmp_path, **files)
+
+
+def test_brokers_with_different_transactional_ids_or_without_transactions_are_valid(tmp_path: Path) -> None:
+    shop, crm = transactional((1, "x"), (2, "y"), (3, "")), transactional((1, "z"), (2, ""))
+    assert sorted(read(tmp_path, shop=MEMBER + shop, crm=MEMBER + crm).destinations) == ["crm", "east", "shop", "west"]
 
 
 def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_members_go_on(tmp_path: Path) -> None:

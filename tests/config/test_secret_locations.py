@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from sluice.cdc_engine.brokers import kafka, rabbitmq, rocketmq
+from sluice.cdc_engine.brokers.settings import KafkaConfig, RabbitConfig, RocketConfig
 from sluice.cdc_engine.config import SluiceConfig, load_config
-from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig
 from sluice.cdc_engine.config.conf_files import mapping_of
 from sluice.cdc_engine.config.sluice import SparkConfig
 from sluice.cdc_engine.environment import filled
@@ -21,7 +21,7 @@ from sluice.cdc_engine.source.iam import iam_token
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.console.conf_check import conf_problems
 from sluice.object_stores import options
-from sluice.orchestration.base.lake_settings import storage_options, told
+from sluice.orchestration.base.lake_settings import lake_error_line, storage_options
 from sluice.secret_values import SecretLocation
 from sluice.spark_jobs.errors import SparkUnavailableError
 from sluice.spark_jobs.session import with_token
@@ -71,7 +71,7 @@ def test_a_file_of_conf_is_read_from_the_folder_that_holds_conf(tmp_path: Path) 
         assert reference == f"$file:{tmp_path}/secret"
         assert filled(reference, "setting") == SECRET
     assert storage_options(config.storage_options) == {"AWS_SECRET_ACCESS_KEY": SECRET}
-    assert told(config, f"the store said {SECRET}") == "the store said ***"
+    assert lake_error_line(config, f"the store said {SECRET}") == "the store said ***"
     assert config.destinations["shop"].source.password() == SECRET
     (tmp_path / "secret").write_text("another")
     assert config.destinations["shop"].source.password() == "another"
@@ -90,7 +90,7 @@ def test_an_error_hides_a_secret_of_the_store_that_was_rotated_and_reads_none_ag
         assert storage_options(config.storage_options)["AWS_SECRET_ACCESS_KEY"] == secret
     (tmp_path / "secret").unlink()
     error = "refused before-rotation/71, before-rotation%2F71 and after-rotation/72 in eu-somewhere"
-    assert told(config, error) == "refused ***, *** and *** in eu-somewhere"
+    assert lake_error_line(config, error) == "refused ***, *** and *** in eu-somewhere"
     assert (tmp_path / "runs").read_text().split() == ["run"] * len(secrets)
 
 

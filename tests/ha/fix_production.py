@@ -1,16 +1,20 @@
-"""Two engine hosts with one Dagster: its storage and the ledger in one Postgres, batches and lake in S3, runs on a host of their own.
+"""Two engine hosts with one Dagster: its storage in Postgres, the ledger in the same Postgres or in three ZooKeeper nodes, batches and
+lake in S3, runs on a host of their own.
 
-Each host is a folder with a conf/ of its own; they share servers and no file. Runs and ticks reach the engines over TLS.
+Each host is a folder with a conf/ of its own; they share servers and no file. Runs and ticks reach the engines over TLS. Each host
+reaches each ZooKeeper node over a line that can be cut.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import os
 import signal
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +22,36 @@ import dagster as dg
 import psutil
 import yaml
 from dagster._core.storage.tags import RUN_KEY_TAG
+from deltalake import QueryBuilder
 from sqlalchemy import create_engine, text
 
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from benchmarks.servers.zookeeper import ZooKeeperEnsemble
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.destination_files import drain_lock_held, lease_holder, read_ledger
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.position import file_number
+from sluice.console.lake.history import HistoryTable
+from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.object_stores.options import resolved
+from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG
 from sluice.package_files import package_file
+from sluice.spark_jobs.tables.commit_record import read_commit
 from tests.certificates import make_certificate
 from tests.instance.fix_destination import Captured
+from tests.parser.proxy import Proxy
 from tests.style.sources import ROOT
 from tests.waiting import wait_for
 
 SESSION_SECONDS = 6
 HOSTS = ("one", "two", "dagster", "runs")
 ENGINES = HOSTS[:2]
+TABLES = ("numbers", "journal", "people")
 MARK = "SLUICE_TEST_PRODUCTION"
 SECRETS = {
     "PRODUCTION_TOKEN": "a token that all hosts have",
@@ -47,15 +61,29 @@ SECRETS = {
 }
 
 
-class Production:
-    """The processes and what all of them reach. `postgres`: killed and started again by the test."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The servers that all hosts reach. `zookeeper`: None if the ledger is in Postgres."""
 
-    def __init__(self, root: Path, captured: Captured, postgres: PostgresServer, store: S3Server, spark: str) -> None:
-        self.root, self.captured, self.postgres = root, captured, postgres
-        self._prefix = f"s3://{store.bucket}/{uuid.uuid4().hex[:12]}"
-        self._store, self._spark = store, spark
+    postgres: PostgresServer
+    store: S3Server
+    spark: SparkConnectServer
+    zookeeper: ZooKeeperEnsemble | None = None
+
+
+class Production:
+    """The processes and what all of them reach. A test kills and stops each of them."""
+
+    def __init__(self, root: Path, captured: Captured, reached: Reached) -> None:
+        self.root, self.captured, self.reached, self.postgres = root, captured, reached, reached.postgres
+        self._prefix = f"s3://{reached.store.bucket}/{uuid.uuid4().hex[:12]}"
+        nodes = reached.zookeeper.nodes if reached.zookeeper else []
+        self._nodes = [node.port for node in nodes]
+        self._lines = {name: [Proxy(port) for port in self._nodes] for name in HOSTS}
         self._certificate, self._key = make_certificate(root)
-        self._ports = {name: free_port() for name in ("one", "two", "dagster")}
+        self._ports = {name: free_port() for name in ("one", "two", "dagster", "webserver")}
+        self._gates = root / "gates"
+        self._gates.mkdir()
         self.processes: dict[str, ChildProcess] = {}
         for name in HOSTS:
             self._write(name)
@@ -73,12 +101,12 @@ class Production:
             "lake": f"{self._prefix}/lake",
             "staging": f"{self._prefix}/staged",
             "storage_options": {
-                **self._store.options,
+                **self.reached.store.options,
                 "aws_access_key_id": "$LAKE_ACCESS",
                 "aws_secret_access_key": "$LAKE_SECRET",
             },
-            "spark": {"remote": self._spark},
-            "meta": {"kind": "sql", "url": self._url("ledger"), "session_seconds": SESSION_SECONDS, "address": name},
+            "spark": {"remote": self.reached.spark.url},
+            "meta": {**self._ledger(name), "session_seconds": SESSION_SECONDS, "address": f"{name}:4266"},
             "engine": {**calls, **listens, **tls, "authority": str(self._certificate)},
         }
         (host / "conf" / "sluice.yaml").write_text(yaml.safe_dump(main))
@@ -87,6 +115,11 @@ class Production:
         (host / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(self.dagster_settings()))
         location = {"host": "127.0.0.1", "port": self._ports["dagster"], "location_name": "sluice"}
         (host / "dagster" / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
+
+    def _ledger(self, name: str) -> dict[str, str]:
+        if not self._nodes:
+            return {"kind": "sql", "url": self._url("ledger")}
+        return {"kind": "zookeeper", "hosts": ",".join(f"127.0.0.1:{line.port}" for line in self._lines[name])}
 
     def dagster_settings(self) -> dict[str, Any]:
         """The package's dagster.yaml with a storage and a launcher as production has them."""
@@ -119,9 +152,11 @@ class Production:
         return load_config(self.root / name / "conf")
 
     def start(self) -> None:
+        """Starts all processes. Returns when the source is read: what is committed later is captured."""
         for name in (*ENGINES, "code server", "daemon"):
             self.start_part(name)
         self.instance = dg.DagsterInstance.from_config(str(self.root / "dagster" / "dagster"))
+        wait_for("the source is read", lambda: any("state=STREAMING" in self.log(name) for name in ENGINES), 120)
 
     def start_part(self, name: str) -> None:
         host = self.root / (name if name in ENGINES else "dagster")
@@ -132,6 +167,7 @@ class Production:
             **{key: str(path) for key, path in own.items()},
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
             "SLUICE_CACHE": os.environ.get("SLUICE_CACHE") or str(Path.home() / ".cache" / "sluice"),
+            failpoints.VARIABLE: str(self._gates),
             MARK: str(self.root),
         }
         command = [sys.executable, "-m", *self._words(name)]
@@ -141,8 +177,11 @@ class Production:
     def _words(self, name: str) -> Sequence[str]:
         if name in ENGINES:
             return ("sluice.orchestration.rpc.process",)
+        workspace = ("-w", str(self.root / "dagster" / "dagster" / "workspace.yaml"))
         if name == "daemon":
-            return ("dagster._daemon", "run", "-w", str(self.root / "dagster" / "dagster" / "workspace.yaml"))
+            return ("dagster._daemon", "run", *workspace)
+        if name == "webserver":
+            return ("dagster_webserver", "-h", "127.0.0.1", "-p", str(self._ports["webserver"]), *workspace)
         where = ("-h", "127.0.0.1", "-p", str(self._ports["dagster"]), "--location-name", "sluice")
         return ("sluice.orchestration.code_server", "-m", "sluice.orchestration.definitions", *where)
 
@@ -163,7 +202,7 @@ class Production:
 
         def found() -> str:
             with contextlib.suppress(SluiceError):  # Postgres is away
-                holder = lease_holder(self.config("runs").destination_dir("shop"))
+                holder = lease_holder(self.config("dagster").destination_dir("shop"))
                 if holder is not None and holder.held:
                     return next((name for name in ENGINES if holder.pid == self.processes[name].pid), "")
             return ""
@@ -172,7 +211,7 @@ class Production:
 
     def cursor(self) -> tuple[int, int]:
         try:
-            cursor = read_ledger(self.config("runs").destination_dir("shop")).cursor
+            cursor = read_ledger(self.config("dagster").destination_dir("shop")).cursor
         except SluiceError:  # Postgres is away
             return (0, 0)
         return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
@@ -222,16 +261,75 @@ class Production:
 
         return wait_for(f"run {run.run_id} has ended", ended, 120)
 
+    def wait_for_takeover_from(self, host: str) -> str:
+        """Returns the engine host that has the lease after `host`."""
+        return wait_for(f"another host takes over from {host}", lambda: next(iter({self.active()} - {host}), ""), 120)
+
+    def table(self, name: str) -> HistoryTable:
+        config, database = self.config("runs"), self.captured.database
+        path, options = config.kept_path("shop", database, name), resolved(config.storage_options)
+        return HistoryTable("shop", f"{database}.{name}", path, (), dict(options))
+
+    def columns(self, table: str, *names: str) -> list[list[Any]]:
+        """Returns the values of these columns of a lake table."""
+        query = QueryBuilder().register("t", self.table(table).log())
+        answer = query.execute(f"SELECT {', '.join(names)} FROM t").read_all()
+        return [list(column.to_pylist()) for column in answer.columns]
+
+    def commits_of(self, run: dg.DagsterRun) -> int:
+        """Returns how many commits of the tables a run has made."""
+        commits = [read_commit(commit) for name in TABLES for commit in self.table(name).log().history()]
+        return sum(commit.run == run.run_id for commit in commits)
+
     def stand_still(self, name: str) -> None:
-        os.kill(self.processes[name].pid, signal.SIGSTOP)
+        """Stops an engine host, a part of Dagster, or Spark."""
+        os.kill(self._pid(name), signal.SIGSTOP)
 
     def go_on(self, name: str) -> None:
-        os.kill(self.processes[name].pid, signal.SIGCONT)
+        os.kill(self._pid(name), signal.SIGCONT)
+
+    def _pid(self, name: str) -> int:
+        return self.reached.spark.pid if name == "Spark" else self.processes[name].pid
+
+    def log(self, name: str) -> str:
+        return (self.root / f"{name.replace(' ', '-')}.log").read_text(errors="replace")
+
+    @contextlib.contextmanager
+    def gate(self, point: str) -> Iterator[Callable[[], int]]:
+        """Holds the processes that reach a failpoint until the block ends. Yields a function that waits for one and returns its id."""
+        gate, note = self._gates / point, self._gates / f"{point}.reached"
+        note.unlink(missing_ok=True)
+        gate.touch()
+        try:
+            yield lambda: int(
+                wait_for(f"a process reaches {point}", lambda: note.read_text() if note.exists() else "", 120)
+            )
+        finally:
+            gate.unlink()
+
+    def cut_off(self, host: str) -> None:
+        """The host reaches no node of ZooKeeper any more."""
+        for line in self._lines[host]:
+            line.turn_to(free_port())
+            line.cut()
+
+    def connect(self, host: str) -> None:
+        for line, port in zip(self._lines[host], self._nodes, strict=True):
+            line.turn_to(port)
+
+    def run_of(self, pid: int) -> dg.DagsterRun:
+        """Returns the run that is this process."""
+        for path in (self.root / "runs" / "pids").iterdir():
+            if path.read_text() == str(pid) and (run := self.instance.get_run_by_id(path.name)):
+                return run
+        raise AssertionError(f"process {pid} is no run")
 
     def pid_of(self, run: dg.DagsterRun) -> int:
         return int((self.root / "runs" / "pids" / run.run_id).read_text())
 
     def stop(self) -> None:
+        with contextlib.suppress(ServerError, ProcessLookupError):
+            self.go_on("Spark")
         for process in self.processes.values():
             process.kill()
         for left in psutil.process_iter():
@@ -242,3 +340,5 @@ class Production:
                 continue
         if hasattr(self, "instance"):
             self.instance.dispose()
+        for line in itertools.chain.from_iterable(self._lines.values()):
+            line.cut()

@@ -61,9 +61,10 @@ class OtherHostLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
 
     def terminate(self, run_id: str) -> bool:
         process = self._process(run_id)
-        if process is not None:
-            process.send_signal(signal.SIGINT)
-        return process is not None
+        if process is None or process.status() == psutil.STATUS_STOPPED:  # Nobody reaches a host that stands still.
+            return False
+        process.send_signal(signal.SIGINT)
+        return True
 
     @property
     def supports_check_run_worker_health(self) -> bool:

@@ -21,10 +21,10 @@ import pickle, sys
 from sluice.cdc_engine.contracts import DestinationDir
 from sluice.cdc_engine.destination_files import drain_lock
 location = pickle.loads(bytes.fromhex(sys.argv[1]))
-with drain_lock(DestinationDir.of(location)) as is_alone:
-    print(is_alone(), flush=True)
+with drain_lock(DestinationDir.of(location)) as why_not:
+    print(not why_not(), flush=True)
     for line in sys.stdin:
-        print(is_alone(), flush=True)
+        print(not why_not(), flush=True)
 """
 
 
@@ -39,12 +39,12 @@ def other_host(location: LedgerLocation, root: Path) -> DestinationDir:
 def test_ha_one_run_drains_at_a_time_over_all_hosts(location: LedgerLocation, tmp_path: Path) -> None:
     here, there = DestinationDir.of(location), other_host(location, tmp_path)
     assert not drain_lock_held(there)
-    with drain_lock(here) as is_alone:
-        assert is_alone()
+    with drain_lock(here) as why_not:
+        assert not why_not()
         assert drain_lock_held(there), "the ticks of another host see it"
-        with drain_lock(there, 0.0) as other_is_alone:
-            assert not other_is_alone()
-        assert is_alone()
+        with drain_lock(there, 0.0) as why_not_other:
+            assert "is attached and drains" in why_not_other()
+        assert not why_not()
     assert not drain_lock_held(there)
 
 
@@ -64,8 +64,8 @@ def test_ha_a_run_that_stood_still_does_not_drain_any_more(shared: LedgerLocatio
     with holding_process(shared, DRAINING) as (process, said):
         assert said() == "True"
         process.send_signal(signal.SIGSTOP)
-        with drain_lock(DestinationDir.of(shared)) as is_alone:
-            wait_for("another run drains", is_alone, 60)
+        with drain_lock(DestinationDir.of(shared)) as why_not:
+            wait_for("another run drains", lambda: not why_not(), 60)
             process.send_signal(signal.SIGCONT)
             assert process.stdin is not None
             process.stdin.write(b"?\n")

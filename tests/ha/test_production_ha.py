@@ -1,27 +1,38 @@
-"""Two engine hosts with one Dagster, and each of their parts killed under load: nothing is lost, and the lake equals the source."""
+"""Two engine hosts with one Dagster, and each of their parts killed and stopped under load: nothing is lost, no batch is applied twice,
+and the lake equals the source."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import psutil
 import pytest
 
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.s3 import S3Server
+from benchmarks.servers.zookeeper import ZooKeeperEnsemble
 from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.position import file_number
+from sluice.console.lake.history import history_of
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent
 from sluice.object_stores.options import resolved
-from tests.ha.fix_production import SECRETS, Production
+from sluice.orchestration.base.failpoints import BEFORE_MERGE, BETWEEN_TABLES
+from tests.ha.fix_production import SECRETS, TABLES, Production, Reached
+from tests.ha.rows_transform import IN_TRANSFORM
 from tests.instance.fix_destination import Captured
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
@@ -32,6 +43,7 @@ S = dg.DagsterRunStatus
 def load(captured: Captured) -> Iterator[None]:
     """Inserts, updates, moves of keys and deletes, in one transaction after the other until the block ends."""
     stopping, table = threading.Event(), f"{captured.database}.numbers"
+    journal, people = f"{captured.database}.journal", f"{captured.database}.people"
 
     def write() -> None:
         number = 0
@@ -42,10 +54,14 @@ def load(captured: Captured) -> Iterator[None]:
                 f"INSERT INTO {table} VALUES {', '.join(f'({number + each}, {each})' for each in range(8))}",
                 f"UPDATE {table} SET filler = CONCAT(filler, 'x') WHERE n % 7 = {number % 7}",
                 f"UPDATE {table} SET n = n + 8 WHERE n = {number + 1}",
-                f"DELETE FROM {table} WHERE n = {number - 96}",
+                f"DELETE FROM {table} WHERE n < {number - 800}",
+                f"INSERT INTO {journal} VALUES ({number})",
+                f"INSERT INTO {people} VALUES ({number}, 'ann {number}')",
+                f"UPDATE {people} SET name = CONCAT(name, 'x') WHERE id % 70 = {number % 70}",
+                f"DELETE FROM {people} WHERE id < {number - 200}",
                 "COMMIT",
             )
-            stopping.wait(0.1)
+            stopping.wait(0.2)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -66,59 +82,159 @@ def production(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Production]:
-    """`request.param`: the setting `runs`; without it, `batch`."""
+    """`request.param`: the setting `runs`, and where the ledger is."""
+    runs, ledger = request.param
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    postgres = PostgresServer(tmp_path / "postgres").start()
     captured = Captured(tmp_path / "source", mysql80)
-    captured.describe(f"runs: {getattr(request, 'param', 'batch')}")
-    made = Production(tmp_path, captured, postgres, s3_store, spark_server.url)
-    try:
+    captured.run(
+        f"CREATE TABLE {captured.database}.journal (entry INT NOT NULL)",
+        f"CREATE TABLE {captured.database}.people (id INT PRIMARY KEY, name VARCHAR(200))",
+    )
+    transform = {"function": "tests.ha.rows_transform:people", "reads": ["name"], "writes": ["name"]}
+    tables = {
+        f"{captured.database}.people": {"transform": transform},
+        f"{captured.database}.numbers": {"merge": "spark"},
+    }
+    captured.describe(f"runs: {runs}", f"tables: {json.dumps(tables)}")
+    with ExitStack() as stack:
+        postgres = PostgresServer(tmp_path / "postgres")
+        stack.callback(postgres.stop)
+        keeper = ZooKeeperEnsemble(tmp_path / "zookeeper") if ledger == "zookeeper" else None
+        if keeper is not None:
+            stack.callback(keeper.stop)
+            keeper.start()
+        reached = Reached(postgres=postgres.start(), store=s3_store, spark=spark_server, zookeeper=keeper)
+        made = Production(tmp_path, captured, reached)
+        stack.callback(spark_server.start)  # if the test ended between its end and its new start
+        stack.callback(made.stop)
         yield made
-    finally:
-        made.stop()
-        postgres.stop()
 
 
-@pytest.mark.timeout(600)  # ten starts of a Python with Dagster, beside whatever else the machine does
-def test_ha_two_engine_hosts_with_one_dagster_whatever_is_killed(production: Production) -> None:
+@pytest.mark.seeds
+@pytest.mark.timeout(1500)  # some twenty starts of a Python with Dagster
+@pytest.mark.parametrize("production", [("batch", "zookeeper")], indirect=True)
+def test_ha_each_process_of_two_hosts_is_killed_and_stopped_with_zookeeper(production: Production) -> None:
+    production.start()
+    production.start_part("webserver")
     with load(production.captured):
-        production.start()
-
-        # a new code server, while a run merges: the run is no child of the old one
-        run = production.wait_for_run()
-        production.kill("code server")
-        assert production.wait_until_ended(run).status is S.SUCCESS
-
-        # a run whose host dies, and an engine host that stands still
-        active = production.active()
-        run = production.wait_for_run()
-        os.kill(production.pid_of(run), signal.SIGKILL)
-        production.stand_still(active)
-        assert production.wait_until_ended(run).status is S.FAILURE
-        file, offset = production.cursor()
-        production.wait_until_merged("a run was killed and an engine host stood still", (file, offset + 1))
-        successor = production.active()
-        assert successor != active
-        production.go_on(active)
-
-        # the daemon, Dagster's storage, which has the ledger too, and the engine host that reads
-        known = {each.run_id for each in production.instance.get_runs()}
-        for name in ("daemon", successor):
-            production.kill(name)
-        production.postgres.kill()
-        production.postgres.start()
-    production.wait_until_merged("Postgres, the daemon and an engine host were killed")
-    assert known <= {each.run_id for each in production.instance.get_runs()}, "the storage lost nothing"
+        _engine_stands_still_in_a_transform(production)
+        _code_server_stands_still_while_an_engine_dies(production)
+        _daemon_stands_still(production)
+        _run_stands_still(production)
+        _spark_stands_still_while_a_run_dies(production)
+        _spark_dies(production)
+        _zookeeper_is_cut_off(production)
+    production.wait_until_merged("everything")
     require_equal(production)
     require_apart(production, "merging delivery")
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("production", ["drain"], indirect=True)
+def _engine_stands_still_in_a_transform(production: Production) -> None:
+    """The webserver stands still too, which nothing waits for."""
+    with production.gate(IN_TRANSFORM) as reached:
+        stopped = production.active()
+        assert reached() == production.processes[stopped].pid
+        production.stand_still(stopped)
+    production.stand_still("webserver")
+    successor = production.wait_for_takeover_from(stopped)
+    said = len(production.log(stopped))
+    production.go_on(stopped)
+    production.go_on("webserver")
+    wait_for("it says that it lost the lease", lambda: "LEASE_LOST" in production.log(stopped)[said:])
+    production.wait_until_merged("an engine host stood still in a transform, and continued")
+    assert production.active() == successor
+
+
+def _code_server_stands_still_while_an_engine_dies(production: Production) -> None:
+    """The takeover needs no Dagster."""
+    with production.gate(IN_TRANSFORM) as reached:
+        killed = production.active()
+        assert reached() == production.processes[killed].pid
+        production.stand_still("code server")
+        production.kill(killed)
+    production.wait_for_takeover_from(killed)
+    production.go_on("code server")
+    production.wait_until_merged("the code server stood still while an engine host died in a transform")
+
+
+def _daemon_stands_still(production: Production) -> None:
+    run = production.wait_for_run()
+    production.stand_still("daemon")
+    production.kill("webserver")
+    known = {each.run_id for each in production.instance.get_runs()}
+    assert production.wait_until_ended(run).status is S.SUCCESS
+    assert {each.run_id for each in production.instance.get_runs()} == known, "nothing starts a run meanwhile"
+    production.go_on("daemon")
+    production.wait_until_merged("the daemon stood still and the webserver was killed")
+
+
+def _run_stands_still(production: Production) -> None:
+    """Between two of its tables. It is ended and replaced, and writes no further table when it continues."""
+    with production.gate(BETWEEN_TABLES) as reached:
+        stopped = reached()
+        os.kill(stopped, signal.SIGSTOP)
+        run = production.run_of(stopped)
+    production.wait_until_merged("a run stood still")
+    assert production.wait_until_ended(run).status is S.FAILURE
+    written = production.commits_of(run)
+    said = len(production.log("runs/runs"))
+    os.kill(stopped, signal.SIGCONT)
+    wait_for("the run that stood still has ended", lambda: not psutil.pid_exists(stopped), 120)
+    assert production.commits_of(run) == written, "it wrote nothing after it was replaced"
+    assert "does not hold the run lock of shop any more" in production.log("runs/runs")[said:], (
+        "the fence refused its next table"
+    )
+
+
+def _spark_stands_still_while_a_run_dies(production: Production) -> None:
+    """The next run has the same batch and waits for Spark, in which a statement of the first one may be left."""
+    with production.gate(BETWEEN_TABLES) as reached:
+        killed = reached()
+        run = production.run_of(killed)
+        production.stand_still("Spark")
+        os.kill(killed, signal.SIGKILL)
+    production.kill("daemon")
+    assert production.wait_until_ended(run).status is S.FAILURE
+    with production.gate(BEFORE_MERGE) as reached:
+        reached()
+    production.go_on("Spark")
+    production.wait_until_merged("Spark stood still while a run and the daemon were killed")
+
+
+def _spark_dies(production: Production) -> None:
+    with production.gate(BETWEEN_TABLES) as reached:
+        reached()
+        production.reached.spark.kill()
+        production.kill("code server")
+    production.reached.spark.start()
+    production.wait_until_merged("Spark and the code server were killed")
+
+
+def _zookeeper_is_cut_off(production: Production) -> None:
+    """From the engine host that reads, then from the runs, then its leader dies."""
+    host = production.active()
+    production.cut_off(host)
+    production.wait_for_takeover_from(host)
+    production.wait_until_merged("an engine host lost ZooKeeper")
+    production.connect(host)
+    with production.gate(BETWEEN_TABLES) as reached:
+        run = production.run_of(reached())
+        production.cut_off("runs")
+    assert production.wait_until_ended(run).status is S.FAILURE, "the fence refused what it had not written"
+    production.connect("runs")
+    assert production.reached.zookeeper is not None
+    leader = production.reached.zookeeper.leader
+    leader.kill()
+    production.wait_until_merged("the runs lost ZooKeeper, and its leader was killed")
+    leader.start()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("production", [("drain", "sql")], indirect=True)
 def test_ha_a_run_on_another_host_drains_whatever_is_killed(production: Production) -> None:
+    production.start()
     with load(production.captured):
-        production.start()
         run = production.wait_for_attached_run()
         known = len(production.instance.get_runs())
         production.wait_until_merged("a run was attached")
@@ -136,18 +252,41 @@ def test_ha_a_run_on_another_host_drains_whatever_is_killed(production: Producti
         os.kill(production.pid_of(run), signal.SIGKILL)
         assert production.wait_until_ended(run).status is S.FAILURE
         assert production.wait_for_attached_run().run_id != run.run_id
-    production.wait_until_merged("a run that drained was killed")
+
+        # Dagster's storage, which has the ledger too
+        known_runs = {each.run_id for each in production.instance.get_runs()}
+        production.kill("code server")
+        production.postgres.kill()
+        production.postgres.start()
+    production.wait_until_merged("Postgres and the code server were killed")
+    assert known_runs <= {each.run_id for each in production.instance.get_runs()}, "the storage lost nothing"
     require_equal(production)
     require_apart(production, "tables merged in")
 
 
 def require_equal(production: Production) -> None:
-    config = production.config("runs")
+    """Each table equals the source, the transformed one by its function, and has each batch once."""
+    config, database = production.config("runs"), production.captured.database
     shop = config.destinations["shop"]
     options = resolved(config.storage_options)
     asked = ComparedDestination(config, "shop", source_of(shop), storage_options=options)
-    (result,) = compare_destination(asked, [f"{production.captured.database}.numbers"], Extent())
-    assert result.equal, result
+    for result in compare_destination(asked, [f"{database}.{table}" for table in TABLES], Extent()):
+        assert result.equal, result
+    with production.captured.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT id, UPPER(name) FROM {database}.people")
+        people = dict(cursor.fetchall())
+    assert dict(zip(*production.columns("people", "id", "name"), strict=True)) == people
+    (entries,) = production.columns("journal", "entry")
+    assert len(entries) == len(set(entries)), "an entry of the journal was applied twice"
+    for table in TABLES:
+        intervals = [each for each in history_of(production.table(table))[::-1] if each.streamed]
+        assert intervals
+        for before, after in itertools.pairwise(intervals):
+            assert _place(before.end) <= _place(after.start), f"{table} got changes twice: {before}, {after}"
+
+
+def _place(position: Mapping[str, Any]) -> tuple[int, int]:
+    return file_number(position["file"]), int(position["offset"])
 
 
 def require_apart(production: Production, says: str) -> None:

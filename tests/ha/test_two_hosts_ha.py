@@ -153,7 +153,7 @@ def test_ha_a_statement_that_is_read_while_the_ledger_is_away_ends_no_stream(
         if not name.startswith("schema-"):
             return write(self, name, text, **rest)
         tried.append(name)
-        raise NotSharedError("nobody answers; it is tried again")
+        raise NotSharedError("nobody answers; Sluice tries again")
 
     with running(one) as engine:
         one.insert([1])
@@ -205,9 +205,9 @@ def test_ha_orders_and_notes_of_one_host_hold_on_the_next(apart: Hosts) -> None:
     assert orders.may_run(two)
     assert orders.stopped(one) is None
     orders.ask(two, "release")
-    assert orders.asked(one) is not None
+    assert orders.requested(one) is not None
     orders.done(one)
-    assert orders.asked(two) is None
+    assert orders.requested(two) is None
     request_new_start(one)
     assert new_start_requested(two)
     begin_done(two)

@@ -62,15 +62,23 @@ class Remembering(BatchHandler):
             raise ConnectionError("the audit's server is away")
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, **entries: str) -> None:
-    """Puts a distribution `name` with one module of that name on sys.path. `entries`: entry point → object in the module."""
+def install(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    source: str,
+    *,
+    group: str = "sluice.handlers",
+    **entries: str,
+) -> None:
+    """Puts a distribution `name` with one module of that name on sys.path. `entries`: entry point of the group → object in the module."""
     module, site = name.replace("-", "_"), folder / f"site-{name}"
     told = site / f"{module}-1.0.dist-info"
     told.mkdir(parents=True)
     (site / f"{module}.py").write_text(source)
     (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     points = "".join(f"{entry} = {module}:{location}\n" for entry, location in entries.items())
-    (told / "entry_points.txt").write_text(f"[sluice.handlers]\n{points}")
+    (told / "entry_points.txt").write_text(f"[{group}]\n{points}")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.delitem(sys.modules, module, raising=False)
     importlib.invalidate_caches()
