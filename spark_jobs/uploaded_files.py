@@ -27,7 +27,7 @@ LEFT_SECONDS = 24 * 3600.0  # Older uploads belong to runs that have ended.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Lending:
+class UploadSettings:
     """Where files are uploaded. `url`: a prefix in an object store; empty if files are not uploaded. `storage_options`: deltalake's, with
     the values of environment variables.
     """
@@ -39,8 +39,8 @@ class Lending:
 class UploadedFiles:
     """The uploaded files of one run. The names of the folders begin with the time of the upload."""
 
-    def __init__(self, lending: Lending) -> None:
-        self._lending = lending
+    def __init__(self, settings: UploadSettings) -> None:
+        self._settings = settings
         self._mine = f"{time.time():.0f}-{uuid.uuid4().hex[:12]}"
         self._numbers = itertools.count(1)
         self._begun = False
@@ -49,16 +49,16 @@ class UploadedFiles:
         """Returns the URL where Spark reads a file or the files of a folder, and uploads them if necessary. Raises SparkJobError if the
         object store refuses them.
         """
-        if not self._lending.url:
+        if not self._settings.url:
             return path.resolve().as_uri()
-        url = f"{self._lending.url}/{self._mine}/{next(self._numbers)}"
+        url = f"{self._settings.url}/{self._mine}/{next(self._numbers)}"
         try:
             if not self._begun:
                 self._forget_left()
             self._begun = True
             return self._put(path, url)
         except (StoreError, OSError) as error:
-            raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; it is tried again") from None
+            raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; Sluice tries again") from None
 
     def placed(self, files: StoredFiles) -> str:
         """Returns the URL where Spark reads the rows of a table's snapshot, or its buffered changes. They may be in an object store
@@ -78,7 +78,7 @@ class UploadedFiles:
                 self._folder(self._mine).remove()
 
     def _put(self, path: Path, url: str) -> str:
-        folder = StoreFolder(url, self._lending.storage_options)
+        folder = StoreFolder(url, self._settings.storage_options)
         if path.is_dir():
             folder.write(EMPTY, b"")
             folder.put(path)
@@ -87,7 +87,7 @@ class UploadedFiles:
         return f"{url}/{path.name}"
 
     def _folder(self, name: str = "") -> StoreFolder:
-        return StoreFolder(f"{self._lending.url}/{name}".rstrip("/"), self._lending.storage_options)
+        return StoreFolder(f"{self._settings.url}/{name}".rstrip("/"), self._settings.storage_options)
 
     def _forget_left(self) -> None:
         for name in self._folder().children():
@@ -98,9 +98,9 @@ class UploadedFiles:
 
 
 @contextlib.contextmanager
-def uploaded_files(lending: Lending) -> Iterator[UploadedFiles]:
+def uploaded_files(settings: UploadSettings) -> Iterator[UploadedFiles]:
     """Yields the uploads of a run, and removes them when its Spark sessions are closed."""
-    uploaded = UploadedFiles(lending)
+    uploaded = UploadedFiles(settings)
     try:
         yield uploaded
     finally:

@@ -108,7 +108,7 @@ class _Partial:
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
         order = np.argsort(lives, kind="stable")
-        self.images, self.lives = images.take(_places(order)), lives[order]
+        self.images, self.lives = images.take(_as_indices(order)), lives[order]
         self.fresh = _numbers(self.images[ORDER_KEY]) > applied_order_key
         self.starts = np.maximum.accumulate(np.where(np.r_[True, self.lives[1:] != self.lives[:-1]], _range(order), 0))
         self.rows = _numbers(self.images[ROW])
@@ -119,11 +119,11 @@ class _Partial:
         self.last = np.flatnonzero(last_of_key & self.fresh)
 
     def resolved(self, lake: Lake, *, soft: bool) -> pa.Table:
-        taken = self.images.take(_places(self.last))
+        taken = self.images.take(_as_indices(self.last))
         here = _Found(lake, [taken[name] for name in self.segment.key], self.segment, alive=False)
-        held, born = self._held_keys()
-        moved = self._moved(taken, held, born)
-        there = _Found(lake, held, self.segment, alive=True).where(moved & ~born)
+        stored, born = self._stored_keys()
+        moved = self._moved(taken, stored, born)
+        there = _Found(lake, stored, self.segment, alive=True).where(moved & ~born)
         known = {name: self._known(index, name) for index, name in enumerate(self.names)}
         whole = there.mask | np.logical_and.reduce([mask for mask, _ in known.values()])
         gone = removes(taken)
@@ -165,29 +165,29 @@ class _Partial:
         indices = self._before(self.fresh & ((bits & 1) == 1))
         return indices >= 0, _take(self.images[name], indices)
 
-    def _held_keys(self) -> tuple[list[Any], Mask]:
+    def _stored_keys(self) -> tuple[list[Any], Mask]:
         """Returns, for each last image of a key, the key under which the lake has its row, and a mask of the images whose row the lake
         cannot have.
         """
         if not self.segment.moves:
-            return [self.images[name].take(_places(self.last)) for name in self.segment.key], np.zeros(
+            return [self.images[name].take(_as_indices(self.last)) for name in self.segment.key], np.zeros(
                 len(self.last), np.bool_
             )
         indices = self._before(~self.fresh)
         is_known = indices >= 0
         since = _numbers(_filled(self.images[BIRTH], 0))[self.last]
-        origins = [column.take(_places(self.last)) for column in self._origins(self.images)]
-        held = [
+        origins = [column.take(_as_indices(self.last)) for column in self._origins(self.images)]
+        stored = [
             _picked([(is_known, _take(self.images[name], indices)), (np.ones(len(indices), np.bool_), origin)])
             for name, origin in zip(self.segment.key, origins, strict=True)
         ]
-        return held, (since > 0) & ~is_known
+        return stored, (since > 0) & ~is_known
 
-    def _moved(self, taken: pa.Table, held: Sequence[Any], born: Mask) -> Mask:
+    def _moved(self, taken: pa.Table, stored: Sequence[Any], born: Mask) -> Mask:
         if not self.segment.moves:
             return np.zeros(len(born), np.bool_)
         at_home = np.ones(len(born), np.bool_)
-        for name, column in zip(self.segment.key, held, strict=True):
+        for name, column in zip(self.segment.key, stored, strict=True):
             at_home &= _codes_equal(taken[name], column)
         return born | ~at_home
 
@@ -280,7 +280,7 @@ def _filled(column: Any, value: int) -> Any:
     return pc.fill_null(column, pa.scalar(value, column.type))
 
 
-def _places(numbers: Numbers) -> Any:
+def _as_indices(numbers: Numbers) -> Any:
     return pa.array(numbers, pa.int64())
 
 

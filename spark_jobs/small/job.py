@@ -1,7 +1,8 @@
 """Runs one Spark job that merges many small tables, each with `deltalake` in a task. `run_batch` calls it before Spark's own merges.
 
-The code that a task needs is sent to the executors with the job: they need Python, pyarrow and deltalake, but not Sluice. A table without
-a report in the result is merged by Spark: its task declined, or the whole job could not run on the executors."""
+The code that a task needs is sent to the executors with the job: they need Python, pyarrow and deltalake, but not Sluice. If executors
+lack these, or the server is older than 4.1, threads of the run merge the tables in the same way. A table without a report in the result is
+merged by Spark: its task declined, or the job failed."""
 
 from __future__ import annotations
 
@@ -9,13 +10,17 @@ import dataclasses
 import importlib.metadata
 import json
 import logging
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.object_stores.options import without_secrets
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
+from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
 from sluice.spark_jobs.table_owner import TableRecord
@@ -27,6 +32,9 @@ ANSWER = "number long, answer string"
 SILENT = "its Spark task returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # Tasks must use the versions that were tested.
 NO_TABLE = -1  # It stands in place of a job's number when the answer is about the executor itself.
+THREADS_MAX = 4  # Of the run. Each may hold a table of `ways.ROWS_MAX` rows.
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # The minor version that tasks must have.
+UNFIT = "unfit"  # In an answer: why no task can merge the table there.
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
 
 
@@ -45,12 +53,10 @@ def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[s
 
     Tasks cannot ask the fence, so it is checked here, and the tasks' commits are conditional (`small.merge`).
     """
-    if not session.shares_workers:
-        return {job.staged.name: SmallResult(declined=OLD_SPARK) for job in jobs}
     try:
-        ready = _told_of_new_tables(session, jobs)
+        ready = _allow_new_tables(session, jobs)
         session.fence.check(*(job.staged.name for job in jobs))
-        answers = _run(session, ready)
+        answers = _on_executors(session, ready)
     except TableError as error:
         names = [job.staged.name for job in jobs]
         return {name: SmallResult(error=TableError(name, error.reason, own=False)) for name in names}
@@ -58,39 +64,76 @@ def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[s
         if is_away(error):
             sentence = f"the connection to Spark was lost during the merge of small tables ({first_line(error)}); the batch is tried again"
             raise SparkUnavailableError(sentence) from error
-        why = _why_not(error)
+        why = _failed(error)
         logger.warning("Spark merges all tables: %s", why)
         return {job.staged.name: SmallResult(declined=why) for job in jobs}
+    if why := next((str(answer[UNFIT]) for answer in answers.values() if UNFIT in answer), ""):
+        logger.info("the run merges small tables in its own process: %s", why)
+        left = {number: ready[number] for number, answer in answers.items() if UNFIT in answer}
+        answers |= _in_the_run(session.fence, left)
     return {job.staged.name: _result(answers.get(number)) for number, job in enumerate(jobs)}
 
 
-def why_no_small_tables(settings: SparkSettings) -> str:
-    """Returns why the executors cannot merge small tables; empty if they can. Raises SparkUnavailableError."""
+def why_not_on_executors(settings: SparkSettings) -> str:
+    """Returns a sentence if the executors cannot merge small tables: why, what merges them instead, and what to do; otherwise an empty
+    string. Raises SparkUnavailableError.
+    """
     with open_sessions(settings, 1) as (session,):
-        if not session.shares_workers:
-            return OLD_SPARK
         try:
-            answers = _run(session, [])
+            answers = _on_executors(session, [])
         except Exception as error:
-            return _why_not(error)
-    return str(answers.get(NO_TABLE, {}).get("declined", ""))
+            return f"{_failed(error)}: every table gets a MERGE of Spark, which costs most of a second"
+    why = str(answers.get(NO_TABLE, {}).get(UNFIT, ""))
+    wanted = " and ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    advice = (
+        "" if why == OLD_SPARK else f"; to merge them on the executors, install Python {PYTHON} with {wanted} there"
+    )
+    return f"{why}: runs merge small tables in their own process{advice}" if why else ""
 
 
-def _told_of_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
+def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
     """Allows tasks to create new tables, unless Spark has default properties for new tables that Sluice does not know."""
     if all(job.known for job in jobs) or session.defaults_of_tables():
         return jobs
     return [dataclasses.replace(job, makes_tables=True) for job in jobs]
 
 
-def _why_not(error: BaseException) -> str:
-    """Returns why a whole job failed: what the executors lack if the error says so, otherwise its first line."""
+def _on_executors(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
+    """Returns the answers of the tasks by job number. If no task can run, each job's answer says why."""
+    why = ""
+    if session.shares_workers:
+        try:
+            return _run(session, jobs)
+        except Exception as error:
+            why = _lacking(error)
+            if not why:
+                raise
+    return {number: {UNFIT: why or OLD_SPARK} for number in (range(len(jobs)) if jobs else [NO_TABLE])}
+
+
+def _lacking(error: BaseException) -> str:
+    """Returns what the executors lack if the error of a whole job says so; empty for other errors."""
     text = str(error)
     if found := re.search(r"No module named '([\w.]+)'", text):
         return f"the executors lack the Python package {found[1]}"
-    if "PYTHON_VERSION_MISMATCH" in text:
-        return "the executors have another Python than the run"
+    return "the executors have another Python than the run" if "PYTHON_VERSION_MISMATCH" in text else ""
+
+
+def _failed(error: BaseException) -> str:
     return f"the job of small tables failed: {first_line(error)}"
+
+
+def _in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> dict[int, dict[str, Any]]:
+    """Merges tables in threads of this process, the shards of a table one after another. Returns the answers by job number."""
+    of_path: dict[str, list[int]] = {}
+    for number, job in jobs.items():
+        of_path.setdefault(job.target.path, []).append(number)
+
+    def work(numbers: Sequence[int]) -> list[tuple[int, dict[str, Any]]]:
+        return [(number, _answer(jobs[number], fence=fence)) for number in numbers]
+
+    with ThreadPoolExecutor(min(THREADS_MAX, len(os.sched_getaffinity(0))), thread_name_prefix="small") as pool:
+        return dict(answer for answers in pool.map(work, of_path.values()) for answer in answers)
 
 
 def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
@@ -141,7 +184,7 @@ def _task(
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 answers = ((number, _answer(job, others)) for number, job in shares[task])
-                for number, answer in [(NO_TABLE, {"declined": others})] if not shares[task] else answers:
+                for number, answer in [(NO_TABLE, {UNFIT: others})] if not shares[task] else answers:
                     yield pa.RecordBatch.from_pydict({"number": [number], "answer": [json.dumps(answer)]})
 
     return work
@@ -156,11 +199,16 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
     return ""
 
 
-def _answer(job: SmallJob, others: str) -> dict[str, Any]:
-    """Returns the result of a job as JSON, because classes that were sent to executors differ from the run's classes."""
+def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict[str, Any]:
+    """Returns the result of a job as JSON, because classes that were sent to executors differ from the run's classes.
+
+    `others`: which package has another version. `fence`: checked before the merge. A task has none: locks are of the run's process.
+    """
     if others:
-        return {"declined": others}
+        return {UNFIT: others}
     try:
+        if fence:
+            fence.check(job.staged.name)
         result = merge_small(job)
     except TableError as error:
         reason = without_secrets(error.reason, job.storage_options)

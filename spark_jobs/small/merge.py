@@ -110,8 +110,8 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
         return Declined(reason=choice.reason)
 
     def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
-        told = dataclasses.replace(merge, user_metadata=commit_record(job.batch, job.staged, segment, job.run))
-        return told.apply(segment, applied_order_key)
+        recorded = dataclasses.replace(merge, user_metadata=commit_record(job.batch, job.staged, segment, job.run))
+        return recorded.apply(segment, applied_order_key)
 
     try:
         report = apply_lacking(job.staged, table, apply, job.known, staged_at_seconds=job.staged_at, started=started)

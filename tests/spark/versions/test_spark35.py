@@ -1,0 +1,42 @@
+"""Spark 3.5 with Delta 3.3 merges and publishes as the pinned version does: tests of both, on its server."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.spark_jobs.session import open_sessions
+from sluice.spark_jobs.side_tables.side_table import SideTable
+from sluice.spark_jobs.small.job import OLD_SPARK, why_not_on_executors
+from tests.spark.conftest import Lake
+from tests.spark.merging import test_merge_semantics as semantics
+from tests.spark.side_tables import test_features_history
+from tests.spark.snapshot import test_publish_snapshot as publishing
+
+pytestmark = [pytest.mark.spark, pytest.mark.spark_version]
+
+NOT_HERE = {
+    # It changes a table with deltalake, which adds a feature that Delta 3.3 does not know (`variantType`).
+    "test_identity_an_older_image_never_overwrites_a_newer_row",
+}
+story = semantics.story
+history = test_features_history.history
+reading = publishing.reading
+test_a_row_that_was_deleted_meanwhile = publishing.test_a_row_that_was_deleted_while_a_snapshot_read_does_not_come_back
+test_layouts_of_a_publication = publishing.test_a_snapshot_gives_a_table_the_layout_that_conf_asks_for
+test_a_repeated_publication = publishing.test_a_publication_that_is_repeated_or_late_is_dropped_by_its_transaction
+globals().update(
+    {name: each for name, each in vars(semantics).items() if name.startswith("test_") and name not in NOT_HERE}
+)
+
+
+def test_the_server_is_the_old_one_and_runs_merge_its_small_tables(lake: Lake) -> None:
+    """It starts no Python process for them, which would stay when the session ends."""
+    with open_sessions(lake.spark, 1) as (session,):
+        assert session.spark.version.startswith("3.5.")
+    assert why_not_on_executors(lake.spark).startswith(OLD_SPARK)
+
+
+def test_the_old_server_reads_a_history_with_local_times(lake: Lake, history: SideTable) -> None:
+    with open_sessions(lake.spark, 1) as (session,):
+        (found,) = session.spark.sql(f"SELECT count(*), max(at) FROM delta.`{history.path}`").collect()
+    assert tuple(found) == (0, None)
