@@ -1,8 +1,11 @@
 """Makes the SPARK_HOME from which servers and clusters start: pyspark's files as hard links in the cache. Both use it, and the class
 archive.
 
-Java ties an archive of classes to the paths of the jars. The paths in an environment differ between checkouts, those in the cache do not,
-so all checkouts share one archive. Hard links take no space, and remain when their environment is deleted."""
+Java ties an archive of classes to the paths and times of the jars. Those in an environment differ between checkouts, those in the cache do
+not, so all checkouts share one archive. Hard links take no space, and remain when their environment is deleted.
+
+A home is named by the content of its files. Reading 0.4 GB at each start would take a second, so the name is kept as a symbolic link from
+the sizes and times of the environment's files to the home."""
 
 import contextlib
 import hashlib
@@ -10,6 +13,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
@@ -25,23 +29,49 @@ UNUSED_SECONDS_MAX = 30 * 86_400.0
 
 
 def spark_home(cache: Cache) -> Path:
-    """Returns the directory, one per set of files, and creates it if it is missing."""
+    """Returns the directory, one per content of the files, and creates it if it is missing."""
     own = pyspark_home()
-    home = cache.spark / _name(own)
-    if not home.exists():
-        _link(own, home)
-        _remove_unused(home.parent)
+    files = _files(own)
+    link = cache.spark / f"installed-{_digest_of_stamps(own, files)}"
+    if not link.exists():
+        home = cache.spark / _digest_of_content(own, files)
+        if not home.exists():
+            _link(own, home)
+            _remove_unused(home.parent)
+        _point(link, home)
+    home = link.resolve()
     # In a cache of several users, only the owner may set the time.
     with contextlib.suppress(PermissionError):
         os.utime(home)
+        os.utime(link, follow_symlinks=False)
     return home
 
 
-def _name(own: Path) -> str:
+def _files(own: Path) -> list[Path]:
     found = (path for part in PARTS for path in sorted((own / part).rglob("*")) if path.is_file())
-    files = [path for path in found if BYTECODE not in path.relative_to(own).parts]
+    return [path for path in found if BYTECODE not in path.relative_to(own).parts]
+
+
+def _digest_of_stamps(own: Path, files: Sequence[Path]) -> str:
     stamps = [f"{path.relative_to(own)} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
     return hashlib.sha256("\n".join(stamps).encode()).hexdigest()[:16]
+
+
+def _digest_of_content(own: Path, files: Sequence[Path]) -> str:
+    whole = hashlib.blake2b(digest_size=8)
+    for path in files:
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(content, "blake2b").hexdigest()
+        whole.update(f"{path.relative_to(own)} {digest}\n".encode())
+    return whole.hexdigest()
+
+
+def _point(link: Path, home: Path) -> None:
+    """Creates or replaces a symbolic link in one step, because another start may do the same now."""
+    with tempfile.TemporaryDirectory(prefix="link-", dir=link.parent) as folder:
+        made = Path(folder) / link.name
+        made.symlink_to(home.name)
+        made.replace(link)
 
 
 def _link(own: Path, home: Path) -> None:
@@ -70,5 +100,10 @@ def _link_or_copy(source: str, target: str) -> None:
 
 def _remove_unused(homes: Path) -> None:
     for home in homes.iterdir():
-        if time.time() - home.stat().st_mtime > UNUSED_SECONDS_MAX:
-            shutil.rmtree(home, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # Another start removed it, or has made its link.
+            if time.time() - home.lstat().st_mtime <= UNUSED_SECONDS_MAX:
+                continue
+            if home.is_symlink():
+                home.unlink()
+            else:
+                shutil.rmtree(home, ignore_errors=True)

@@ -22,6 +22,7 @@ from sluice.console.toolchain.java import Java
 from sluice.console.toolchain.ports import LOOPBACK, free_port, require_free
 from sluice.console.toolchain.process import ChildProcess, last_lines
 from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark import log_store
 from sluice.console.toolchain.spark.class_archive import class_archive, reading_options, writing_options
 from sluice.console.toolchain.spark.home import spark_home
 from sluice.package_files import package_file
@@ -31,6 +32,8 @@ LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
+# In a file of settings: Delta refuses a store for all schemes beside one for S3.
+LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(?:s3a\.impl|class)\b", re.MULTILINE)
 MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # in a file of settings
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
@@ -49,10 +52,14 @@ class ClassRecording:
 
 @dataclasses.dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server: a properties file, and `more` settings, which take precedence."""
+    """The settings of a server: a properties file, and `more` settings, which take precedence.
+
+    `home`: a SPARK_HOME of another version of Spark; None: that of the installed pyspark.
+    """
 
     file: Path = SETTINGS_FILE
     more: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    home: Path | None = None
 
 
 DEFAULT_SETTINGS = ServerSettings()
@@ -82,6 +89,7 @@ class SparkConnectServer:
         self._wanted_port = port
         self._port = port
         self._settings = dict(settings.more)
+        self._other_home = settings.home
         self._extras = tuple(extras)
         self._secrets: dict[str, str] = {}
         self._die_with_parent = die_with_parent
@@ -201,18 +209,19 @@ class SparkConnectServer:
         self.provide()
         scratch = self.folder / "scratch"
         machine = {
-            "spark.jars": ",".join(str(jar) for jar in self._jars or ()),
+            "spark.jars": ",".join(str(jar) for jar in (*(self._jars or ()), *self._log_store())),
             "spark.driver.memory": self.memory,
             "spark.driver.extraJavaOptions": " ".join(self._java_options(scratch)),
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.ui.enabled": "false",
-            **({"spark.python.daemon.module": PYTHON_DAEMON} if self._is_local() else {}),
+            **({"spark.python.daemon.module": PYTHON_DAEMON} if self._is_local() and not self._other_home else {}),
+            **({log_store.SETTING: log_store.CLASS} if self._log_store() else {}),
         }
         scratch.mkdir(parents=True, exist_ok=True)
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
-        submit = str(spark_home(open_cache()) / "bin" / "spark-submit")
+        submit = str(self._home() / "bin" / "spark-submit")
         return [
             submit,
             "--properties-file",
@@ -222,6 +231,11 @@ class SparkConnectServer:
             SERVER_CLASS,
             "spark-internal",
         ]
+
+    def _log_store(self) -> tuple[Path, ...]:
+        """Returns the jar of the log store for S3; none without a lake there, or if the settings' file names another log store."""
+        named = LOG_STORE.search(self._settings_file.read_text())
+        return (log_store.JAR,) if "s3" in self._extras and not named else ()
 
     def _is_local(self) -> bool:
         """Returns whether tasks run on this machine. The executors of a cluster do not have Sluice."""
@@ -238,7 +252,12 @@ class SparkConnectServer:
         ]
         if self._archives_to is not None:
             return [*options, *writing_options(self._archives_to)]
-        return [*options, *reading_options(class_archive(open_cache(), self._java))] if self._java else options
+        if self._java is None or self._other_home is not None:
+            return options
+        return [*options, *reading_options(class_archive(open_cache(), self._java))]
+
+    def _home(self) -> Path:
+        return self._other_home or spark_home(open_cache())
 
     def provide(self) -> None:
         """Gets Java and the jars, which may need a download."""
@@ -264,7 +283,7 @@ class SparkConnectServer:
             **self._secrets,
             **java_home,
             **python,
-            "SPARK_HOME": str(spark_home(open_cache())),
+            "SPARK_HOME": str(self._home()),
             "SPARK_LOCAL_IP": LOOPBACK,
         }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql.connect.session import SparkSession
 
 from sluice.spark_jobs.session import SparkSettings
-from sluice.spark_jobs.small.job import why_no_small_tables
+from sluice.spark_jobs.small.job import why_not_on_executors
 
 MERGES = 2
 
@@ -26,7 +26,7 @@ def warm_up(url: str, folder: Path) -> None:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
     # The check of conf/ uses the result; here the call starts a Python worker.
-    why_no_small_tables(SparkSettings(remote=url))
+    why_not_on_executors(SparkSettings(remote=url))
 
 
 def _merge_tiny_table(session: SparkSession, folder: Path) -> None:

@@ -111,7 +111,7 @@ def test_cluster_s3_what_is_merged_equals_the_source_whatever_is_killed(
             run = multiprocessing.get_context("spawn").Process(target=run_until_killed, args=(shop.order(batch), gate))
             run.start()
             wait_for("the first table is merged", lambda: gate.exists() or not run.is_alive(), 240)
-            assert gate.exists()
+            assert gate.exists(), f"the run ended with {run.exitcode}"
             assert run.pid is not None
             os.kill(run.pid, signal.SIGKILL)
             run.join()
@@ -126,7 +126,7 @@ def test_cluster_s3_what_is_merged_equals_the_source_whatever_is_killed(
                 "COMMIT",
             )
             batch = shop.next(engine)
-            assert cluster.alive == 2
+            wait_for("the master has both workers", lambda: cluster.alive == 2, 120)
             cluster.kill_worker(0)
             ways = shop.merge(batch)
             assert {"small", "spark"} & set(ways)

@@ -26,7 +26,7 @@ from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.snapshot.buffering import BufferedChanges
-from sluice.spark_jobs.uploaded_files import Lending
+from sluice.spark_jobs.uploaded_files import UploadSettings
 from tests.instance.fix_destination import Captured, running
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import ORDERS, Holding, Reading, image
@@ -182,9 +182,9 @@ def test_s3_fault_a_run_whose_store_refuses_it_says_so_without_credentials(
 def test_s3_rows_that_were_read_and_changes_that_were_held_are_lent_to_spark(
     lake: Lake, s3_store: S3Server, prefix: str
 ) -> None:
-    lending = Lending(url=f"{prefix}/_sluice_uploaded/shop", storage_options=s3_store.options)
+    lending = UploadSettings(url=f"{prefix}/_sluice_uploaded/shop", storage_options=s3_store.options)
     remote = lake.spark.remote
-    lake.spark = SparkSettings(remote=remote, sessions_file=lake.spark.sessions_file, lending=lending)
+    lake.spark = SparkSettings(remote=remote, sessions_file=lake.spark.sessions_file, uploads=lending)
     holds = Holding(
         lake.folder / "held",
         {
