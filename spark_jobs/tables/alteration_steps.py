@@ -15,10 +15,21 @@ from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.tables import alterations
 from sluice.spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
 from sluice.spark_jobs.tables.delta_table import DeltaTable, set_properties
+from sluice.spark_jobs.tables.retyped_table import can_be_retyped
 from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
+
+
+def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan | None:
+    """Returns the plan of a statement that only converts columns, which one commit can execute (`retyped_table`). None if it needs steps,
+    or if an earlier attempt has begun them.
+    """
+    if not segment.alterations or _kept_plan(table, f"{app_id}@{segment.order_key}") is not None:
+        return None
+    plan = _made(table, segment)
+    return plan if can_be_retyped(table.snapshot, segment, plan) else None
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:

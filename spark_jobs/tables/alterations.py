@@ -33,7 +33,8 @@ class AlterationPlan:
     """The steps of an alteration in the order of the fields. Names are those that the table has when the step is executed.
 
     `kept`: dropped columns that the table has afterwards. `moves` and `renames`: (name, new name). `widened`: (name, type). `copies`:
-    (column, SQL expression over existing columns). `leftovers`: columns that are dropped once they are copied.
+    (column, SQL expression over existing columns). `leftovers`: columns that are dropped once they are copied. `retyped`: (column, SQL
+    expression over the columns before the first step), if the plan does nothing but convert columns; the steps are then not needed.
     """
 
     kept: tuple[str, ...]
@@ -43,6 +44,7 @@ class AlterationPlan:
     widened: Pairs = ()
     copies: Pairs = ()
     leftovers: tuple[str, ...] = ()
+    retyped: Pairs = ()
 
     @property
     def is_kept_in_table(self) -> bool:
@@ -50,7 +52,8 @@ class AlterationPlan:
         return bool(self.drops or self.moves or self.copies)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        record = dataclasses.asdict(self)
+        return {name: value for name, value in record.items() if name != "retyped"}  # Steps do not need it.
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> AlterationPlan:
@@ -131,13 +134,14 @@ class _Steps:
         self.widened: list[tuple[str, str]] = []
         self.copies: list[tuple[str, str]] = []
         self.leftovers: list[str] = []
+        self.retyped: list[tuple[str, str]] = []
         self.kept: dict[str, str] = {}
 
     def plan(self) -> AlterationPlan:
         for name in self.names.kept:
             self._keep(name)
         for name, origin in self.names.origins.items():
-            self._place(name, origin)
+            self._move(name, origin)
         for name, source in self.names.copied:
             self._copy(self.wanted.get(name.lower()), sql_text.identifier(self.kept[source]), source)
         return AlterationPlan(
@@ -148,7 +152,12 @@ class _Steps:
             widened=tuple(self.widened),
             copies=tuple(self.copies),
             leftovers=tuple(self.leftovers),
+            retyped=tuple(self.retyped) if self._only_retypes() else (),
         )
+
+    def _only_retypes(self) -> bool:
+        others = self.names.drops or self.renames or self.widened
+        return not others and len(self.moves) == len(self.copies) == len(self.retyped)
 
     def _actual(self, name: str) -> str:
         return self.names.columns[name][0]
@@ -169,7 +178,7 @@ class _Steps:
         self.kept[name] = f"{self._actual(name)}_until_{self.order_key}"
         self.moves.append((self._actual(name), self.kept[name]))
 
-    def _place(self, name: str, origin: _Origin) -> None:
+    def _move(self, name: str, origin: _Origin) -> None:
         wanted, old_type = self.wanted.get(name), self.names.columns[origin.name][1]
         changes = bool(origin.plan) and wanted is not None and wanted.type != old_type
         if wanted is not None and changes and not (origin.plan == WIDEN and widens(old_type, wanted.type)):
@@ -189,6 +198,10 @@ class _Steps:
             return
         temporary = self._away(origin.name)
         self._copy(wanted, sql_text.identifier(temporary), origin.name)
+        if wanted.name.lower() == origin.name:
+            old_type = self.names.columns[origin.name][1]
+            before = sql_text.identifier(self._actual(origin.name))
+            self.retyped.append((wanted.name, converted(before, old_type, wanted.type)))
         self.leftovers.append(temporary)
 
     def _copy(self, wanted: LakeColumn | None, expression: str, source: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import polars as pl
 import pytest
 
 from sluice.batch_manifest.table_report import TableReport
@@ -60,6 +61,8 @@ WIDE_AFTER = Schema(
     {"id": "bigint", "a": "bigint", "d": "decimal(12,2)", "f": "double", "t": "timestamp_ntz", "u": "decimal(20,0)"},
     KEY,
 )
+RETYPED = schema(kept="string", wide="int", text="string", same="string")
+RETYPED_AFTER = schema(wide="bigint", text="int", same="string", new="string", empty="string")
 AGAIN = schema(a="int", b="int")
 ROWS = ((1, 10, "x"), (2, 20, "y"), (2, 21), (3, 30))
 STORIES: dict[str, list[Segment]] = {
@@ -96,6 +99,21 @@ STORIES: dict[str, list[Segment]] = {
         rows(AGAIN, 21, INSERT, (4, 40, 44)),
         rows(AGAIN, 22, DELETE, (3, 30, 7)),
     ],
+    "ddl.retyped": story(
+        RETYPED,
+        RETYPED_AFTER,
+        SchemaChange(
+            10,
+            RETYPED_AFTER,
+            (
+                *(alteration("drop", "kept", "keep"), alteration("widen", "wide", "rewrite")),
+                *(alteration("convert", "text"), alteration("add", "new"), alteration("add", "empty")),
+            ),
+            (("new", "it's"),),
+        ),
+        *((1, "k", 5, "15", "s"), (2, "l", 6, "z", "t")),
+        *((2, 2**40, 8, "u", None, None), (3, 32, 33, "v", "n", "e")),
+    ),
     "ddl.widened": story(
         WIDE,
         WIDE_AFTER,
@@ -133,6 +151,14 @@ EXPECTED: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
             (3, 30, 31, None, 32, 33, 34, None, "n"),
         ],
     ),
+    "ddl.retyped": (
+        "id, kept, wide, text, same, new, empty",
+        [
+            (1, "k", 5, 15, "s", "it's", None),
+            (2, None, 2**40, 8, "u", None, None),
+            (3, None, 32, 33, "v", "n", "e"),
+        ],
+    ),
     "ddl.beside": ("id, b, a", [(1, 10, 10), (2, 21, None), (9, 30, None)]),
     "ddl.again": ("id, a, b, b_until_20", [(1, 10, 7, "x"), (2, 21, 7, None), (4, 40, 44, None)]),
 }
@@ -162,6 +188,20 @@ def test_ddl_a_type_is_widened_in_place(followed: Followed) -> None:
     ]
 
 
+def test_ddl_a_statement_that_only_converts_columns_is_one_commit_without_column_mapping(followed: Followed) -> None:
+    """So every reader reads the table afterwards, also Polars, which refuses column mapping."""
+    table = followed.lake.log("ddl.retyped")
+    operations = [commit["operation"] for commit in reversed(table.history())]
+    assert [each for each in operations if each not in {"MERGE", "WRITE"}] == [
+        "CREATE TABLE",
+        "CREATE OR REPLACE TABLE AS SELECT",
+    ]
+    assert "delta.columnMapping.mode" not in table.metadata().configuration
+    assert "columnMapping" not in (table.protocol().reader_features or [])
+    wide = pl.read_delta(table.table_uri).sort("id").select("id", "wide", "text")
+    assert wide.rows() == [(1, 5, 15), (2, 2**40, 8), (3, 32, 33)]
+
+
 def test_ddl_a_batch_that_comes_again_changes_nothing(followed: Followed) -> None:
     versions = {name: followed.lake.log(name).version() for name in STORIES}
     repeated = followed.merge(followed.directory)
@@ -180,7 +220,7 @@ class LaneThatBreaks(LakeSession):
         self.left = statements
 
     def commit(self, name: str, statement: str) -> None:
-        if statement.startswith(("ALTER", "UPDATE", "INSERT")):
+        if statement.startswith(("ALTER", "UPDATE", "INSERT", "CREATE OR REPLACE")):
             if not self.left:
                 raise ConnectionError("cut off")
             self.left -= 1

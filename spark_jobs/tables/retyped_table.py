@@ -1,0 +1,81 @@
+"""Converts columns of a Delta table to other types in one commit, which replaces the table by a copy of itself. `merge` calls it.
+
+A conversion writes every row again in any case. Written into the same columns, it needs no column mapping, with which readers such as
+Polars cannot read a table. The commit carries the statement's transaction, so it happens once or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sluice.batch_manifest.values import LakeColumn, SchemaSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.tables.alterations import KEPT_PROPERTY, LOCAL_TIMES, PLAN_PROPERTY, AlterationPlan
+from sluice.spark_jobs.tables.delta_table import (
+    DELETED_COLUMN,
+    METADATA_COLUMNS,
+    DeltaSnapshot,
+    DeltaTable,
+    needs_mapping,
+    pairs,
+    wanted_columns,
+)
+from sluice.spark_jobs.tables.renamed_table import carried_properties, is_mapped
+from sluice.spark_jobs.targets import layout
+from sluice.spark_jobs.targets.report import TableTarget
+
+OWN = "sluice."  # Properties of Sluice, such as the owner.
+# Properties with which a table stays as it is: its CHECK constraints, and features that a new table would begin again.
+CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", "delta.enableInCommitTimestamps")
+
+
+def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
+    """Returns whether one commit can execute the plan.
+
+    Columns that are mapped by name stay so, and steps cost the same. Constraints and generated columns would be lost. A column that has
+    another type than the statement expects needs the error of the steps. A new column may have a name that needs the mapping.
+    """
+    ruled = snapshot.ruled or any(name.startswith(CHECKS) for name in snapshot.properties)
+    if not plan.retyped or is_mapped(snapshot) or ruled or needs_mapping(segment.columns):
+        return False
+    retyped = {name.lower() for name, _ in plan.retyped}
+    types = {column.name.lower(): column.type for column in (*segment.columns, *METADATA_COLUMNS, DELETED_COLUMN)}
+    return all(kind == types.get(name, kind) for name, (_, kind) in snapshot.columns.items() if name not in retyped)
+
+
+def retype(
+    table: DeltaTable, segment: SchemaSegment, target: TableTarget, plan: AlterationPlan, values: Mapping[str, str]
+) -> str:
+    """Returns the statement that writes the table again. `values`: column → SQL expression, for converted and for new columns.
+
+    Existing columns stay in their order, with the columns that the source dropped before. Other new columns are NULL. Raises TableError
+    if conf/ has other partitions than the table.
+    """
+    layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
+    there = table.snapshot.columns
+    soft = target.deletes == "soft" and bool(segment.key)
+    wanted = {column.name.lower(): column for column in wanted_columns(segment.columns, soft_deletes=soft)}
+    stay = [
+        LakeColumn(name=own, type=wanted[name].type if name in wanted else kind) for name, (own, kind) in there.items()
+    ]
+    columns = (*stay, *(column for name, column in wanted.items() if name not in there))
+    given = {name.lower(): value for name, value in values.items()}
+    selected = ", ".join(
+        f"{given.get(column.name.lower()) or _value(column, there)} AS {sql_text.identifier(column.name)}"
+        for column in columns
+    )
+    properties = {
+        **carried_properties(table.snapshot),
+        **{name: value for name, value in table.snapshot.properties.items() if name.startswith(OWN)},
+        **({KEPT_PROPERTY: json.dumps(plan.kept)} if plan.kept else {}),
+        **(LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in columns) else {}),
+    }
+    properties.pop(PLAN_PROPERTY, None)
+    laid = layout.clause(table.name, target.layout, columns, table.snapshot.partitions, table.snapshot.features)
+    path = sql_text.delta_path(target.path)
+    return f"CREATE OR REPLACE TABLE {path} USING delta{laid} TBLPROPERTIES ({pairs(properties)}) AS SELECT {selected} FROM {path}"
+
+
+def _value(column: LakeColumn, there: Mapping[str, tuple[str, str]]) -> str:
+    name = there.get(column.name.lower(), ("", ""))[0]
+    return sql_text.identifier(name) if name else f"CAST(NULL AS {column.type})"
