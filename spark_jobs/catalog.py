@@ -1,13 +1,16 @@
-"""Registers Delta tables in a catalog of Spark, so that readers find them by name. Called by a run.
+"""Registers Delta tables in a catalog of Spark, and views of them, so that readers find them by name. Called by a run.
 
 A registration is a table of the catalog without data of its own: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta
 table, whose log has the columns, so later changes of columns need no registration. DROP TABLE of it removes no file. A table that the
 catalog manages is never dropped, because its files would be removed with it, even if it is at the path of a Delta table of the lake.
+
+A view lists the columns of its table. A property has a digest of the Delta table's path: a view without it is somebody else's, and stays.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -17,62 +20,120 @@ import deltalake
 from sluice.spark_jobs.errors import SparkUnavailableError
 from sluice.spark_jobs.object_store import spark_path
 from sluice.spark_jobs.session import LakeSession, first_line, is_away
-from sluice.spark_jobs.sql_text import identifier, text
+from sluice.spark_jobs.sql_text import identifier, identifiers, spark_type, text
+from sluice.spark_jobs.staged_batch import DELETED
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 Identifier = tuple[str, str, str]  # catalog, schema, name
+Columns = tuple[tuple[str, str], ...]  # (name, Spark's type)
 NOT_DELTA = "no Delta table"  # This stands in place of a location.
+COMMENT_MAX = 256  # A Hive metastore refuses a longer comment of a column.
+OURS = "_sluice_"  # The prefix of columns that are not the source's.
+IS_CURRENT = "is_current"  # Of a history.
+MARK = "sluice.of"  # The property of a view that says of which Delta table it is: `mark_of` its path.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogTable:
-    """A Delta table and its name in the catalog. `of`: "database.table" in the source. `identifier`: catalog, schema and name.
+    """A Delta table, or a view of one, and its name in the catalog. `of`: "database.table" in the source. `identifier`: catalog, schema
+    and name. `before`: the path for which Sluice registered this name last; empty if it did not.
 
-    `before`: the path for which Sluice registered this name last; empty if it did not.
+    Only for a view: `over` is the name of the table that it reads. `comments`: those of the columns, and that of the table under an
+    empty name. `shaped_by` is the path of the Delta table whose columns say whether the view's columns are still right. `current`: it shows
+    only the current rows of a history.
     """
 
     of: str
     identifier: Identifier
     path: str
     before: str = ""
+    over: Identifier | None = None
+    shaped_by: str = ""
+    current: bool = False
+    comments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def comments_digest(self) -> str:
+        """A digest of the comments; empty if there are none."""
+        return _digest(sorted(self.comments.items())) if self.comments else ""
 
     @property
     def quoted(self) -> str:
-        return ".".join(identifier(part) for part in self.identifier)
+        return quoted(self.identifier)
 
     @property
     def schema(self) -> str:
         return ".".join(identifier(part) for part in self.identifier[:2])
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Registration:
+    """What `register` did. `shapes`: name of each view → digest of the columns for which it was made. `failed`: name → reason."""
+
+    shapes: Mapping[Identifier, str]
+    failed: Mapping[Identifier, str]
+
+
 def register(
     session: LakeSession, tables: Sequence[CatalogTable], storage_options: Mapping[str, str] = NO_OPTIONS
-) -> Mapping[Identifier, str]:
-    """Registers tables one by one. Returns name → reason for tables that could not be registered.
+) -> Registration:
+    """Registers tables and views one by one, a view after its table. `storage_options`: of the lake's store, for deltalake.
 
-    `storage_options`: of the lake's store, for deltalake. Raises SparkUnavailableError.
+    Raises SparkUnavailableError.
     """
+    shapes: dict[Identifier, str] = {}
 
     def act(table: CatalogTable) -> None:
-        _register(session, table, storage_options)
+        if table.over is None:
+            _register(session, table, storage_options)
+        else:
+            shapes[table.identifier] = _create_view(session, table, table.over, storage_options)
 
-    return _each(tables, act)
+    return Registration(failed=_each(tables, act), shapes=shapes)
 
 
 def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[Identifier, str]:
-    """Removes registrations that still name the table's path. Returns and raises like `register`."""
+    """Removes registrations and views that still name the table's path. Returns name → reason for those that could not be removed.
+
+    Raises SparkUnavailableError.
+    """
 
     def act(table: CatalogTable) -> None:
-        there = _entry(session, table)
-        if there is not None and same_location(there.location, table.path):
+        there = _entry(session, table.identifier)
+        if there is None:
+            return
+        if table.over is not None and there.is_view_of(table.path):
+            session.sql(f"DROP VIEW {table.quoted}")
+        elif table.over is None and same_location(there.location, table.path):
             _drop(session, table, there)
 
     return _each(tables, act)
 
 
+def shape_of(columns: Columns) -> str:
+    """Returns a digest of the columns of a Delta table. A view is replaced when it changes."""
+    return _digest(columns)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def quoted(name: Identifier) -> str:
+    return ".".join(identifier(part) for part in name)
+
+
 def same_location(one: str, other: str) -> bool:
     """Returns whether two locations are the same, whether Spark, Hadoop or deltalake wrote the URL."""
     return _plain(one) == _plain(other)
+
+
+def mark_of(path: str) -> str:
+    """Returns the value of the property that marks a view of the Delta table at `path`. Pure.
+
+    It is a digest, because Spark redacts each property whose key or value looks like a secret, as a path with `tokens` in it does.
+    """
+    return hashlib.sha256(_plain(path).encode()).hexdigest()
 
 
 def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -> Mapping[Identifier, str]:
@@ -89,15 +150,21 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """What the catalog has under a name. `location`: NOT_DELTA for a table of another kind. `managed`: DROP TABLE removes its files."""
+    """What the catalog has under a name. `location`: NOT_DELTA for a view or a table of another kind. `managed`: DROP TABLE removes its
+    files. `mark`: for a view of Sluice `mark_of` the path of its Delta table.
+    """
 
     location: str
     managed: bool = False
+    mark: str = ""
+
+    def is_view_of(self, path: str) -> bool:
+        return self.mark == mark_of(path)
 
 
 def _register(session: LakeSession, table: CatalogTable, storage_options: Mapping[str, str]) -> None:
     session.sql(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
-    there = _entry(session, table)
+    there = _entry(session, table.identifier)
     if there is not None and same_location(there.location, table.path):
         return
     if there is not None and not (table.before and same_location(there.location, table.before)):
@@ -113,6 +180,49 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 
+def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, storage_options: Mapping[str, str]) -> str:
+    """Creates a view or replaces an own one. Returns the digest of the columns for which it was made."""
+    table = _entry(session, over)
+    if table is None or not same_location(table.location, view.path):  # It would show rows of another table.
+        raise ValueError(f"its table {'.'.join(over)} is not registered for {view.path}")
+    there = _entry(session, view.identifier)
+    if there is not None and not (there.is_view_of(view.path) or (view.before and there.is_view_of(view.before))):
+        raise ValueError(
+            "the catalog has another table or view of this name: remove it there, or set catalog.views in conf/sluice.yaml"
+        )
+    shape = shape_of(_columns_at(view.shaped_by, storage_options))
+    session.spark.sql(view_statement(view, over, _columns_at(view.path, storage_options)))
+    return shape
+
+
+def view_statement(view: CatalogTable, over: Identifier, columns: Columns) -> str:
+    """Returns the statement that creates a view of a Delta table with these columns. Pure."""
+    names = {name.lower(): name for name, _ in columns}
+    shown = tuple(name for folded, name in names.items() if not folded.startswith(OURS))
+    rule = ""
+    if view.current:
+        rule = f" WHERE {identifier(names[IS_CURRENT])}"
+    elif DELETED in names:
+        rule = f" WHERE NOT coalesce({identifier(names[DELETED])}, false)"
+    comments = {name.lower(): comment for name, comment in view.comments.items()}
+    described = ", ".join(
+        f"{identifier(name)}{_comment(comments.get(name.lower(), '')[:COMMENT_MAX])}" for name in shown
+    )
+    return (
+        f"CREATE OR REPLACE VIEW {view.quoted} ({described}){_comment(comments.get('', ''))} "
+        f"TBLPROPERTIES ({text(MARK)} = {text(mark_of(view.path))}) AS SELECT {identifiers(shown)} FROM {quoted(over)}{rule}"
+    )
+
+
+def _comment(comment: str) -> str:
+    return f" COMMENT {text(comment)}" if comment else ""
+
+
+def _columns_at(path: str, storage_options: Mapping[str, str]) -> Columns:
+    log = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
+    return tuple((field.name, spark_type(field.type)) for field in log.schema().fields)
+
+
 def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
     """Removes a registration. Raises ValueError if that would remove the files of the Delta table."""
     if entry.managed:
@@ -123,19 +233,23 @@ def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
     session.sql(f"DROP TABLE {table.quoted}")
 
 
-def _entry(session: LakeSession, table: CatalogTable) -> _Entry | None:
-    """Returns what the catalog has under a table's name; None if there is nothing.
+def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
+    """Returns what the catalog has under a name; None if there is nothing.
 
     Lists names before it describes one, because pyspark logs pages for a name that does not exist. Spark reads the pattern as a regular
     expression, in which a dot stands for any character.
     """
-    name = table.identifier[2]
+    catalog, schema, name = of
     pattern = re.sub(r"\W", ".", name)
-    listed = session.spark.sql(f"SHOW TABLES IN {table.schema} LIKE {text(pattern)}").collect()
+    within = f"{identifier(catalog)}.{identifier(schema)}"
+    listed = session.spark.sql(f"SHOW TABLES IN {within} LIKE {text(pattern)}").collect()
     if not any(str(row["tableName"]).lower() == name for row in listed):
         return None
-    rows = session.spark.sql(f"DESCRIBE TABLE EXTENDED {table.quoted}").collect()
+    rows = session.spark.sql(f"DESCRIBE TABLE EXTENDED {quoted(of)}").collect()
     found = {str(row[0]).lower(): str(row[1]) for row in rows}
+    if found.get("type", "").upper() == "VIEW":
+        properties = session.spark.sql(f"SHOW TBLPROPERTIES {quoted(of)}").collect()
+        return _Entry(location=NOT_DELTA, mark={str(row[0]): str(row[1]) for row in properties}.get(MARK, ""))
     if found.get("provider", "").lower() != "delta":
         return _Entry(location=NOT_DELTA)
     return _Entry(location=found.get("location", NOT_DELTA), managed=found.get("type", "").upper() == "MANAGED")

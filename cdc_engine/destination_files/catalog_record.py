@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sluice.cdc_engine.records.location import Location, record_store
 
@@ -17,13 +17,28 @@ AGAIN = "once that is corrected, a later run registers it, or `sluice lake regis
 Identifier = tuple[str, str, str]  # catalog, schema, name
 
 
+class CatalogEntry(NamedTuple):
+    """What has a name in the catalog: the Delta table of the source's table `of` ("database.table") at `path`, or a view of it.
+
+    Only for a view: `over` is the name of the table that it reads; `shape` and `comments` are digests of the columns and the comments that
+    it was made for. `shape` is empty if the columns have changed since. Columns and comments themselves would not fit: a record has a
+    megabyte in ZooKeeper, for all tables of a destination.
+    """
+
+    of: str
+    path: str
+    over: Identifier | None = None
+    shape: str = ""
+    comments: str = ""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registered:
-    """The record. `tables`: name in the catalog → ("database.table", path). `failed`: name → reason. `error`: why nothing could be
+    """The record. `tables`: name in the catalog → table or view. `failed`: name → reason. `error`: why nothing could be
     registered, for example because Spark has no such catalog; otherwise empty. `tried_at`: seconds since 1970.
     """
 
-    tables: Mapping[Identifier, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    tables: Mapping[Identifier, CatalogEntry] = dataclasses.field(default_factory=dict)
     failed: Mapping[Identifier, str] = dataclasses.field(default_factory=dict)
     error: str = ""
     tried_at: float = 0.0
@@ -32,14 +47,17 @@ class Registered:
     def of(cls, text: str | None) -> Registered:
         record: dict[str, Any] = json.loads(text) if text else {}
         return cls(
-            tables={_identifier(each): (each["of"], each["path"]) for each in record.get("tables", ())},
-            failed={_identifier(each): each["reason"] for each in record.get("failed", ())},
+            tables={_identifier(each["name"]): _entry(each) for each in record.get("tables", ())},
+            failed={_identifier(each["name"]): each["reason"] for each in record.get("failed", ())},
             error=record.get("error", ""),
             tried_at=record.get("tried_at", 0.0),
         )
 
     def to_text(self) -> str:
-        tables = [{"name": name, "of": of, "path": path} for name, (of, path) in sorted(self.tables.items())]
+        tables = [
+            {"name": name, **{field: value for field, value in entry._asdict().items() if value}}
+            for name, entry in sorted(self.tables.items())
+        ]
         failed = [{"name": name, "reason": why} for name, why in sorted(self.failed.items())]
         record = {"tables": tables, "failed": failed, "error": self.error, "tried_at": self.tried_at}
         return json.dumps(record, indent=1) + "\n"
@@ -71,6 +89,17 @@ def write_registered(directory: Location, registered: Registered) -> None:
     record_store(directory).put(RECORD, registered.to_text())
 
 
-def _identifier(record: Mapping[str, Any]) -> Identifier:
-    catalog, schema, name = record["name"]
+def _entry(record: Mapping[str, Any]) -> CatalogEntry:
+    over = record.get("over")
+    return CatalogEntry(
+        record["of"],
+        record["path"],
+        _identifier(over) if over else None,
+        record.get("shape", ""),
+        record.get("comments", ""),
+    )
+
+
+def _identifier(parts: Sequence[str]) -> Identifier:
+    catalog, schema, name = parts
     return catalog, schema, name

@@ -25,6 +25,7 @@ from typing import Any
 import dagster as dg
 
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.config.rows import TransformConfig
 from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.destination_files.for_runs import DOWNLOADED, local_copy
 from sluice.cdc_engine.durable_files import make_folder, replace_file
@@ -48,6 +49,11 @@ def read_tables(directory: Path) -> tuple[TableVersion, ...]:
     which states the remedy.
     """
     return _by_name(tables_file.read_tables(_list_of_now(directory)))
+
+
+def read_comments(directory: Path) -> tables_file.Comments:
+    """Returns the current comments of a destination's tables and their columns in the source. Raises MetaError."""
+    return tables_file.read_comments(_list_of_now(directory))
 
 
 def digest_of_tables(directory: Path) -> str:
@@ -121,8 +127,8 @@ def _list_of_now(directory: Path) -> Path:
         return local_copy(directory, tables_file.TABLES_FILE)
     except MetaError as error:
         log.warning("%s", error)
-        brought = directory / DOWNLOADED / tables_file.TABLES_FILE
-        return brought if brought.is_file() else directory / tables_file.TABLES_FILE
+        downloaded = directory / DOWNLOADED / tables_file.TABLES_FILE
+        return downloaded if downloaded.is_file() else directory / tables_file.TABLES_FILE
 
 
 def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
@@ -241,14 +247,20 @@ def size_metadata(rows: int | None, size_bytes: int | None) -> dict[str, dg.Meta
 
     Dagster shows the value of the last materialization, or else of the last observation.
     """
-    told = {"dagster/row_count": rows, "dagster/size_bytes": size_bytes}
-    return {name: dg.MetadataValue.int(int(number)) for name, number in told.items() if number is not None}
+    sizes = {"dagster/row_count": rows, "dagster/size_bytes": size_bytes}
+    return {name: dg.MetadataValue.int(int(number)) for name, number in sizes.items() if number is not None}
+
+
+def _names(columns: Iterable[str], name: str) -> bool:
+    """Returns whether a list of conf/ names a column, whatever the case of its letters."""
+    return name.lower() in {column.lower() for column in columns}
 
 
 class SourceColumns:
     """Maps the lake's columns to the source's columns by the current tables.json. Made for one run."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._settings = config.destinations[destination].tables
         self._directory, self._destination = config.destination_dir(destination), destination
         self._written_ns, self._tables = -1, dict[str, TableVersion]()
         self._comments: tables_file.Comments = {}
@@ -258,12 +270,18 @@ class SourceColumns:
         """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source column of each.
 
         A column that the source no longer has, or that Sluice adds, has no source column; the others are described by their comment and
-        their type in the source.
+        their type in the source. A column that a transform writes has the source columns that it reads, and is described by its function.
         """
         there, comments = self._known(table), self._comments.get(table, {})
         described = {
             name: f"{comments[name]} ({kind})" if name in comments else kind for name, kind in there.items() if kind
         }
+        if (transform := self._transform(table)) is not None:
+            described |= {
+                name: f"written by {transform.function} from {', '.join(transform.reads)}"
+                for name, _ in columns
+                if _names(transform.writes, name)
+            }
         schema = dg.TableSchema(
             [dg.TableColumn(name=name, type=kind, description=described.get(name)) for name, kind in columns]
         )
@@ -271,12 +289,23 @@ class SourceColumns:
 
     def _lineage(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
         there, key = self._known(table), source_key(self._destination, table)
-        told = {
-            name: [dg.TableColumnDep(asset_key=key, column_name=name)]
-            for name, _ in columns[:LINEAGE_COLUMNS_MAX]
-            if name in there
-        }
-        return {"dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told))} if told else {}
+        transform = self._transform(table)
+        dependencies = dict[str, list[dg.TableColumnDep]]()
+        for name, _ in columns[:LINEAGE_COLUMNS_MAX]:
+            if transform is not None and _names(transform.writes, name):
+                read = [each for each in there if _names(transform.reads, each)]
+                dependencies[name] = [dg.TableColumnDep(asset_key=key, column_name=each) for each in read]
+            elif name in there:
+                dependencies[name] = [dg.TableColumnDep(asset_key=key, column_name=name)]
+        return (
+            {"dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(dependencies))}
+            if dependencies
+            else {}
+        )
+
+    def _transform(self, table: str) -> TransformConfig | None:
+        settings = self._settings.get(table)
+        return settings.transform if settings is not None else None
 
     def _known(self, table: str) -> dict[str, str]:
         """Returns column → type in the source for a table. It reads the list again when the file changes, because a batch may change tables

@@ -1,134 +1,245 @@
 """Registers the Delta tables of a destination in the catalog of conf/, at the end of a run. `sluice lake register` calls it too.
 
-The record `catalog.json` has what is registered. Each run compares it with the tables that the lake has, and asks Spark only if they
-differ. A catalog that refuses a table or does not answer fails no run: the record keeps the reason, the engine's status shows it, and a
-later run tries again. A crash between Spark's answer and the record leaves a registration that the next run finds."""
+The record `catalog.json` has what is registered. Each run compares it with the tables that the lake has and, for views, with the columns of
+the tables that it wrote. It asks Spark only if they differ. A view whose columns changed is noted first, so that a later run replaces it
+if this one cannot. A catalog that refuses a table or does not answer fails no run: the record
+keeps the reason, the engine's status shows it, and a later run tries again. A crash between Spark's answer and the record leaves a
+registration that the next run finds."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.destination_files import LakeTables
-from sluice.cdc_engine.destination_files.catalog_record import Registered, read_registered, write_registered
-from sluice.cdc_engine.errors import SluiceError
-from sluice.orchestration.base.lake_settings import spark_settings, storage_options, told
+from sluice.cdc_engine.destination_files.catalog_record import (
+    CatalogEntry,
+    Registered,
+    read_registered,
+    write_registered,
+)
+from sluice.cdc_engine.table_meta.history.tables_file import Comments
+from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options
+from sluice.orchestration.base.table_catalog import read_comments
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
-    from sluice.spark_jobs.catalog import CatalogTable, Identifier
+    from sluice.spark_jobs.catalog import CatalogTable, Columns, Identifier
 
 logger = logging.getLogger(__name__)
 
+NO_COMMENTS: Comments = MappingProxyType({})
+NO_COLUMNS: Mapping[str, Columns] = MappingProxyType({})
 AGAIN_SECONDS = 300.0  # The wait before a run tries again what failed.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogChanges:
-    """What to do in the catalog. `clashes`: name → why it cannot be registered."""
+    """What to do in the catalog. `clashes`: name → why it cannot be registered. `failed`: name → why it failed before, for those that are
+    still wanted and are not tried now. `error`: why nothing is tried now, although there may be something to do.
+    """
 
     register: tuple[CatalogTable, ...] = ()
     unregister: tuple[CatalogTable, ...] = ()
     clashes: Mapping[Identifier, str] = dataclasses.field(default_factory=dict)
+    failed: Mapping[Identifier, str] = dataclasses.field(default_factory=dict)
+    error: str = ""
 
 
-def wanted_tables(config: SluiceConfig, destination: str, tables: LakeTables) -> list[CatalogTable]:
-    """Returns the Delta tables in the lake, with their names in the catalog of conf/, in a fixed order."""
+def wanted_tables(
+    config: SluiceConfig, destination: str, tables: LakeTables, comments: Comments = NO_COMMENTS
+) -> list[CatalogTable]:
+    """Returns the Delta tables in the lake, with their names in the catalog of conf/, in a fixed order; then the views of them.
+
+    `comments`: of the source's tables, for views.
+    """
     from sluice.spark_jobs.catalog import CatalogTable  # noqa: PLC0415  pyspark takes a second to import
 
     found: list[CatalogTable] = []
+    views: list[CatalogTable] = []
     for name in tables.names:
         database, _, table = name.partition(".")
         log, history = config.side_table_paths(destination, database, table)
         main = config.table_path(destination, database, table)
         there = {
             **({"": main} if tables.get(name) else {}),
-            **{kind: {"log": log, "history": history}[kind] for kind in tables.beside(name)},
+            **{kind: {"log": log, "history": history}[kind] for kind in tables.side_tables(name)},
         }
         for kind, path in sorted(there.items()):
             if path:
                 identifier = config.catalog_name(destination, database, table, kind)
                 found.append(CatalogTable(of=name, identifier=identifier, path=path))
-    return found
+                view = config.catalog_view(destination, database, table, kind)
+                if view is not None:
+                    views.append(
+                        CatalogTable(
+                            of=name,
+                            identifier=view,
+                            path=path,
+                            over=identifier,
+                            shaped_by=config.kept_path(destination, database, table),
+                            current=kind == "history",
+                            comments=comments.get(name, {}),
+                        )
+                    )
+    return [*found, *views]
 
 
 def changes_of(
-    wanted: Iterable[CatalogTable], known: Registered, *, again: bool, whole: bool = False
+    wanted: Iterable[CatalogTable],
+    known: Registered,
+    *,
+    again: bool,
+    whole: bool = False,
 ) -> CatalogChanges:
-    """Compares the wanted tables with the record. `again`: includes what failed before. `whole`: includes what is registered. Pure."""
+    """Compares the wanted tables and views with the record. `again`: includes what failed before. `whole`: includes what is registered.
+    Pure.
+    """
     if known.error and not (again or whole):
-        return CatalogChanges(clashes={})
+        return CatalogChanges(failed=known.failed, error=known.error)
     first: dict[Identifier, CatalogTable] = {}
     clashes: dict[Identifier, str] = {}
     for table in wanted:
         other = first.setdefault(table.identifier, table)
-        if other.path != table.path:
-            clashes[table.identifier] = (
-                f"{other.of} and {table.of} have this name there: set catalog.schema or catalog.table in conf/sluice.yaml"
-            )
+        if (other.path, other.over) != (table.path, table.over):
+            settings = "catalog.views" if table.over else "catalog.schema or catalog.table"
+            what = f"{other.of} and {'the view of ' if table.over else ''}{table.of}"
+            clashes[table.identifier] = f"{what} have this name there: set {settings} in conf/sluice.yaml"
     register = tuple(
-        dataclasses.replace(table, before=known.tables.get(name, ("", ""))[1])
+        dataclasses.replace(table, before=known.tables[name].path if name in known.tables else "")
         for name, table in first.items()
-        if whole or (known.tables.get(name) != (table.of, table.path) and (again or name not in known.failed))
+        if whole or (_is_due(table, known.tables.get(name)) and (again or name not in known.failed))
     )
     from sluice.spark_jobs.catalog import CatalogTable  # noqa: PLC0415
 
     gone = tuple(
-        CatalogTable(of=of, identifier=name, path=path)
-        for name, (of, path) in known.tables.items()
-        if name not in first
+        CatalogTable(of=entry.of, identifier=name, path=entry.path, over=entry.over)
+        for name, entry in known.tables.items()
+        if name not in first or (entry.over is None) != (first[name].over is None)
     )
-    return CatalogChanges(register=register, unregister=gone, clashes=clashes)
+    tried = {each.identifier for each in (*register, *gone)}
+    failed = {
+        name: why
+        for name, why in known.failed.items()
+        if name in first and name not in known.tables and name not in tried
+    }
+    return CatalogChanges(register=register, unregister=gone, clashes=clashes, failed=failed)
 
 
-def register_tables(config: SluiceConfig, destination: str, *, whole: bool = False) -> Registered:
-    """Registers the Delta tables of a destination as conf/ requires, and returns the record. Does nothing without a catalog.
+def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
+    """Returns whether the record lacks the table or view, or has a view for other columns or comments."""
+    if entry is None or (entry.of, entry.path, entry.over) != (table.of, table.path, table.over):
+        return True
+    return table.over is not None and (not entry.shape or table.comments_digest != entry.comments)
 
-    `whole`: looks up every table in the catalog, also those that are registered. Raises SluiceError, SparkJobError.
+
+def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Callable[[str], str]) -> Registered:
+    """Returns the record in which each view that was made for other columns than `shapes` has no shape, so that it is due. Pure.
+
+    `shapes`: path of a Delta table → digest of its columns, for tables whose columns the run knows. `shaped_by`: "database.table" → the
+    path of the Delta table whose columns count.
     """
-    from sluice.spark_jobs.catalog import register, unregister  # noqa: PLC0415
+    changed = {
+        name: entry._replace(shape="")
+        for name, entry in known.tables.items()
+        if entry.over is not None and shapes.get(shaped_by(entry.of), entry.shape) != entry.shape
+    }
+    return dataclasses.replace(known, tables={**known.tables, **changed}) if changed else known
+
+
+def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTable]) -> tuple[CatalogTable, ...]:
+    """Returns those of the tables that no other destination has registered, as those do that share a table. Raises MetaError."""
+    left = tuple(gone)
+    for name in config.destinations if left else ():
+        if name != destination:
+            others = read_registered(config.destination_dir(name)).tables
+            left = tuple(
+                each
+                for each in left
+                if (other := others.get(each.identifier)) is None or (other.path, other.over) != (each.path, each.over)
+            )
+    return left
+
+
+def register_tables(
+    config: SluiceConfig, destination: str, *, whole: bool = False, written: Mapping[str, Columns] = NO_COLUMNS
+) -> Registered:
+    """Registers the Delta tables of a destination, and views of them, as conf/ requires. Returns the record, empty without a catalog.
+
+    `whole`: looks up every table in the catalog, also those that are registered. `written`: path → columns of tables that the run has
+    written. Raises SluiceError, SparkJobError.
+    """
+    from sluice.spark_jobs.catalog import register, shape_of, unregister  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
 
     if config.catalog is None:
         return Registered()
     directory = config.destination_dir(destination)
-    known = read_registered(directory)
-    wanted = wanted_tables(config, destination, LakeTables(directory))
+    shapes = {path: shape_of(columns) for path, columns in written.items() if columns} if config.catalog.views else {}
+    known = _without_shapes_kept(config, destination, shapes)
+    comments = read_comments(directory) if config.catalog.views else NO_COMMENTS
+    wanted = wanted_tables(config, destination, LakeTables(directory), comments)
     again = abs(time.time() - known.tried_at) >= AGAIN_SECONDS
     todo = changes_of(wanted, known, again=again, whole=whole)
-    if not todo.register and not todo.unregister and all(known.failed.get(name) for name in todo.clashes):
-        if not known.error or not (again or whole):
-            return known
-        known = dataclasses.replace(known, error="", tried_at=time.time())  # The attempt left nothing to do.
-        write_registered(directory, known)
-        return known
+    gone = _only_here(config, destination, todo.unregister)
+    tried = {each.identifier for each in (*todo.register, *todo.unregister)}
+    if not todo.register and not gone:
+        left = {name: value for name, value in known.tables.items() if name not in tried}
+        now = dataclasses.replace(known, tables=left, failed={**todo.failed, **todo.clashes}, error=todo.error)
+        if now != known:
+            write_registered(directory, now)
+        return now
     settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)  # That file is for merges.
     with open_sessions(settings, 1) as (session,):
-        removed = unregister(session, todo.unregister)
-        refused = register(session, todo.register, storage_options(config.storage_options))
-    failed = {name: told(config, why) for name, why in {**refused, **removed}.items()}
-    tried = {each.identifier for each in (*todo.register, *todo.unregister)}
-    made = {each.identifier: (each.of, each.path) for each in todo.register}
+        removed = unregister(session, gone)
+        done = register(session, todo.register, storage_options(config.storage_options))
+    failed = {name: lake_error_line(config, why) for name, why in {**done.failed, **removed}.items()}
+    made = {
+        each.identifier: CatalogEntry(
+            each.of,
+            each.path,
+            each.over,
+            shapes.get(each.shaped_by) or done.shapes.get(each.identifier, ""),
+            each.comments_digest,
+        )
+        for each in todo.register
+    }
     kept = {name: value for name, value in known.tables.items() if name not in tried or name in removed}
     now = Registered(
         tables={**kept, **{name: value for name, value in made.items() if name not in failed}},
-        failed={**{name: why for name, why in known.failed.items() if name not in tried}, **failed, **todo.clashes},
+        failed={**todo.failed, **failed, **todo.clashes},
         tried_at=time.time(),
     )
     write_registered(directory, now)
     return now
 
 
-def register_after_run(config: SluiceConfig, destination: str) -> None:
+def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping[str, str]) -> Registered:
+    """Returns the record after `without_shapes`, which is durable then: whatever this run fails at, a later one replaces these views."""
+    directory = config.destination_dir(destination)
+
+    def shaped_by(of: str) -> str:
+        database, _, table = of.partition(".")
+        return config.kept_path(destination, database, table)
+
+    known = read_registered(directory)
+    noted = without_shapes(known, shapes, shaped_by)
+    if noted != known:
+        write_registered(directory, noted)
+    return noted
+
+
+def register_after_run(config: SluiceConfig, destination: str, written: Mapping[str, Columns] = NO_COLUMNS) -> None:
     """Calls `register_tables` at the end of a run. It logs an error, which the engine's status shows; the run does not fail."""
     try:
-        register_tables(config, destination)
+        register_tables(config, destination, written=written)
     # The error may be of any kind: the tables are merged, and the catalog is only for readers.
     except Exception as error:
-        why = told(config, str(error).partition("\n")[0])
+        why = lake_error_line(config, str(error).partition("\n")[0])
         logger.warning("%s: no table could be registered in the catalog: %s", destination, why)
         _keep_error(config, destination, why)
 
@@ -138,5 +249,5 @@ def _keep_error(config: SluiceConfig, destination: str, why: str) -> None:
         directory = config.destination_dir(destination)
         known = read_registered(directory)
         write_registered(directory, dataclasses.replace(known, error=why, tried_at=time.time()))
-    except (SluiceError, ValueError) as error:
+    except Exception as error:  # It may be of any kind, and must not hide an error of the run.
         logger.warning("%s: the reason could not be stored: %s", destination, error)

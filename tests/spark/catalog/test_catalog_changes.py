@@ -14,14 +14,24 @@ from sluice.cdc_engine.config.destination import DestinationConfig
 from sluice.cdc_engine.config.locations import CatalogConfig
 from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables
-from sluice.cdc_engine.destination_files.catalog_record import RECORD, Registered, catalog_troubles
-from sluice.orchestration.run.catalog.registration import changes_of, register_after_run, wanted_tables
-from sluice.spark_jobs.catalog import CatalogTable, same_location, unregister
+from sluice.cdc_engine.destination_files.catalog_record import RECORD, CatalogEntry, Registered, catalog_troubles
+from sluice.orchestration.run.catalog.registration import changes_of, register_after_run, wanted_tables, without_shapes
+from sluice.spark_jobs.catalog import COMMENT_MAX, CatalogTable, mark_of, same_location, unregister, view_statement
 
 pytestmark = pytest.mark.catalog
 
 ORDERS = CatalogTable(of="shop.orders", identifier=("main", "shop", "orders"), path="/lake/shop/orders")
-KNOWN = Registered(tables={ORDERS.identifier: (ORDERS.of, ORDERS.path)})
+KNOWN = Registered(tables={ORDERS.identifier: CatalogEntry(ORDERS.of, ORDERS.path)})
+VIEW = CatalogTable(
+    of="shop.orders",
+    identifier=("main", "shop", "orders_v"),
+    path=ORDERS.path,
+    over=ORDERS.identifier,
+    shaped_by=ORDERS.path,
+)
+VIEWED = Registered(
+    tables={**KNOWN.tables, VIEW.identifier: CatalogEntry(VIEW.of, VIEW.path, ORDERS.identifier, "of id")},
+)
 MOVED = dataclasses.replace(ORDERS, path="/lake/elsewhere/orders")
 
 
@@ -82,11 +92,88 @@ def test_shards_have_the_name_of_their_table_and_side_tables_that_of_theirs_with
     }
 
 
+def test_a_view_is_due_only_for_other_columns_or_another_table() -> None:
+    both = [ORDERS, VIEW]
+    assert changes_of(both, KNOWN, again=False).register == (VIEW,)
+    assert changes_of(both, VIEWED, again=False) == changes_of([], Registered(), again=False)
+    assert without_shapes(VIEWED, {ORDERS.path: "of id", "/lake/b": "of x"}, lambda _: ORDERS.path) == VIEWED
+    changed = without_shapes(VIEWED, {ORDERS.path: "of id and note"}, lambda _: ORDERS.path)
+    assert changes_of(both, changed, again=False).register == (dataclasses.replace(VIEW, before=VIEW.path),)
+    renamed = dataclasses.replace(VIEW, over=("main", "shop", "sales"))
+    assert changes_of([ORDERS, renamed], VIEWED, again=False).register == (
+        dataclasses.replace(renamed, before=VIEW.path),
+    )
+    (gone,) = changes_of([ORDERS], VIEWED, again=False).unregister
+    assert (gone.identifier, gone.over) == (VIEW.identifier, ORDERS.identifier)
+    assert Registered.of(VIEWED.to_text()) == VIEWED
+
+
+def test_a_table_takes_its_name_from_a_view() -> None:
+    table = CatalogTable(of="shop.orders_v", identifier=VIEW.identifier, path="/lake/shop/orders_v")
+    todo = changes_of([ORDERS, table, VIEW], VIEWED, again=False)
+    assert "shop.orders_v and the view of shop.orders have this name" in todo.clashes[VIEW.identifier]
+    assert "catalog.views" in todo.clashes[VIEW.identifier]
+    assert [each.over for each in todo.unregister] == [ORDERS.identifier], "the view is dropped first"
+    assert [each.of for each in todo.register] == ["shop.orders_v"]
+
+
+def test_a_view_shows_the_columns_of_the_source_and_rows_that_exist_now() -> None:
+    own = (("_sluice_order_key", "bigint"), ("_Sluice_Deleted", "boolean"))
+    made = "CREATE OR REPLACE VIEW `main`.`shop`.`orders_v`"
+    of = f"TBLPROPERTIES ('sluice.of' = '{mark_of('/lake/shop/orders')}')"
+    columns = (("Id", "int"), ("a`b", "string"))
+    assert view_statement(VIEW, ORDERS.identifier, (*columns, own[0])) == (
+        f"{made} (`Id`, `a``b`) {of} AS SELECT `Id`, `a``b` FROM `main`.`shop`.`orders`"
+    )
+    assert view_statement(VIEW, ORDERS.identifier, (columns[0], *own)) == (
+        f"{made} (`Id`) {of} AS SELECT `Id` FROM `main`.`shop`.`orders` WHERE NOT coalesce(`_Sluice_Deleted`, false)"
+    )
+    history = dataclasses.replace(VIEW, current=True)
+    assert view_statement(history, ORDERS.identifier, (columns[0], ("is_current", "boolean"), own[0])) == (
+        f"{made} (`Id`, `is_current`) {of} AS SELECT `Id`, `is_current` FROM `main`.`shop`.`orders` WHERE `is_current`"
+    )
+
+
+def test_a_view_has_the_comments_of_the_source_and_is_due_for_other_ones() -> None:
+    long = "x" * (COMMENT_MAX + 1)
+    described = dataclasses.replace(VIEW, comments={"": "it's all", "ID": "the key", "note": long})
+    statement = view_statement(described, ORDERS.identifier, (("id", "int"), ("note", "string"), ("n", "int")))
+    assert statement.startswith(
+        f"CREATE OR REPLACE VIEW `main`.`shop`.`orders_v` (`id` COMMENT 'the key', `note` COMMENT '{long[:-1]}', `n`) "
+        "COMMENT 'it\\'s all' TBLPROPERTIES"
+    )
+    (due,) = changes_of([ORDERS, described], VIEWED, again=False).register
+    entry = CatalogEntry(VIEW.of, VIEW.path, ORDERS.identifier, "of id", due.comments_digest)
+    now = Registered(tables={**KNOWN.tables, VIEW.identifier: entry})
+    assert changes_of([ORDERS, described], now, again=False).register == ()
+    assert Registered.of(now.to_text()) == now
+
+
+def test_a_table_and_its_history_have_views_and_a_change_log_has_none(tmp_path: Path) -> None:
+    config = config_of(tmp_path, tables={"shop.orders": {"change_log": True, "history": True}})
+    tables = LakeTables(config.destination_dir("east"))
+    tables.keep({"shop.orders": ("a", 1)})
+    tables.keep_side_table("shop.orders", "log", ("c", 1))
+    tables.keep_side_table("shop.orders", "history", ("d", 1))
+    assert not [each for each in wanted_tables(config, "east", tables) if each.over]
+    assert config.catalog is not None
+    named = config.model_copy(update={"catalog": config.catalog.model_copy(update={"views": "now_{table}"})})
+    views = [each for each in wanted_tables(named, "east", tables) if each.over]
+    assert [(each.identifier[2], each.over and each.over[2], each.current) for each in views] == [
+        ("now_orders", "orders", False),
+        ("now_orders__history", "orders__history", True),
+    ]
+    assert {each.shaped_by for each in views} == {f"{tmp_path}/lake/shop/orders"}
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"schema": "{table}"}, "placeholder"),
         ({"table": "all"}, "must contain {table}"),
+        ({"views": "all"}, "must contain {table}"),
+        ({"views": "{table}_{schema}"}, "placeholder"),
+        ({"views": "{table}"}, "views must differ from table"),
         ({"kind": "glue"}, "spark"),
     ],
 )
@@ -132,7 +219,7 @@ def test_an_error_ends_once_nothing_is_left_to_register(tmp_path: Path) -> None:
     directory = config.destination_dir("east")
     directory.mkdir(parents=True)
     wanted = wanted_tables(config, "east", LakeTables(directory))
-    known = {table.identifier: (table.of, table.path) for table in wanted}
+    known = {table.identifier: CatalogEntry(table.of, table.path) for table in wanted}
     (directory / RECORD).write_text(Registered(tables=known, error="it did not answer", tried_at=1.0).to_text())
     register_after_run(config, "east")
     assert catalog_troubles(directory) == ()
@@ -174,3 +261,31 @@ def test_a_name_with_signs_of_a_pattern_is_found() -> None:
     session = Answered("a+b$c", "EXTERNAL", "file:/lake/shop/orders")
     assert unregister(session, [odd]) == {}  # type: ignore[arg-type]
     assert len(session.statements) == 1
+
+
+class Redacted(Answered):
+    """The same with a view of Sluice, whose properties Spark redacts by the patterns of Spark and others."""
+
+    def __init__(self, view: CatalogTable) -> None:
+        super().__init__(view.identifier[2], "VIEW", "")
+        made = view_statement(view, ORDERS.identifier, (("id", "int"),))
+        self._properties = re.findall(r"'([^']*)' = '([^']*)'", made)
+
+    def collect(self) -> list[Any]:
+        if not self._asked.startswith("SHOW TBLPROPERTIES"):
+            return super().collect()
+        secret = re.compile(r"url|secret|password|token|credential|access[.]?key", re.IGNORECASE)
+        return [
+            (key, "*********(redacted)" if secret.search(key) or secret.search(value) else value)
+            for key, value in self._properties
+        ]
+
+
+@pytest.mark.parametrize("name", ["orders", "hourly_tokens", "secret_urls"])
+def test_a_view_is_known_although_spark_redacts_what_looks_like_a_secret(name: str) -> None:
+    view = dataclasses.replace(VIEW, identifier=("main", "shop", f"{name}_v"), path=f"s3a://lake/shop/{name}")
+    session = Redacted(view)
+    unregister(session, [dataclasses.replace(view, path="s3://lake/shop/of_others")])  # type: ignore[arg-type]
+    assert session.statements == []
+    unregister(session, [dataclasses.replace(view, path=f"s3://lake/shop/{name}")])  # type: ignore[arg-type]
+    assert session.statements == [f"DROP VIEW `main`.`shop`.`{name}_v`"]

@@ -14,9 +14,11 @@ import pytest
 from benchmarks.servers.hive_metastore import HiveMetastore
 from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from sluice.console.lake.register import register as lake_register
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.run.catalog.registration import register_after_run, register_tables
+from sluice.spark_jobs.catalog import COMMENT_MAX
 from sluice.spark_jobs.session import SparkSettings, open_sessions
 from tests.spark.catalog.test_catalog_changes import config_of
 
@@ -121,6 +123,70 @@ def test_register_repairs_what_others_removed_and_makes_no_table_where_none_is(t
     assert sparks.ask(f"SHOW TABLES IN {schema}") == [], "a run looks at its own record"
     lake_register(config, "east")
     assert sparks.ask(f"SELECT id FROM {schema}.orders") == [(1,)]
+
+
+def with_views(config: SluiceConfig, views: str | None = "{table}_v") -> SluiceConfig:
+    return config.model_copy(update={"catalog": config.catalog and config.catalog.model_copy(update={"views": views})})
+
+
+def test_views_have_the_columns_of_the_source_and_rows_that_exist_now(tmp_path: Path, sparks: Sparks) -> None:
+    config, schema = with_views(lake_of(tmp_path, sparks, "shop.orders")), f"{tmp_path.name}_shop".lower()
+    path = config.table_path("east", "shop", "orders")
+    rows = pa.table({"id": [1, 2, 3], "_sluice_order_key": [5, 6, 7], "_sluice_deleted": [None, False, True]})
+    deltalake.write_deltalake(path, rows, mode="overwrite", schema_mode="overwrite")
+    versions = pa.table(
+        {"id": [1, 1], "valid_from": [5, 6], "is_current": [False, True], "_sluice_to_order_key": [6, 0]}
+    )
+    config = config.model_copy(
+        update={"destinations": config_of(tmp_path, tables={"shop.orders": {"history": True}}).destinations}
+    )
+    deltalake.write_deltalake(f"{path}__history", versions)
+    LakeTables(config.destination_dir("east")).keep_side_table("shop.orders", "history", ("h", 0))
+    comments = {"shop.orders": {"": "what was sold", "id": "it's the key", "note": "long " * 200}}
+    write_tables(config.destination_dir("east") / TABLES_FILE, (), comments=comments)
+    columns = (("id", "bigint"), ("_sluice_order_key", "bigint"), ("_sluice_deleted", "boolean"))
+    assert register_tables(config, "east", written={path: columns}).failed == {}
+    assert sparks.ask(f"SELECT * FROM {schema}.orders_v") == [(1,), (2,)]
+    assert sparks.ask(f"SELECT * FROM {schema}.orders__history_v") == [(1, 6, True)]
+
+    away = config.model_copy(update={"spark": config.spark.model_copy(update={"remote": "sc://127.0.0.1:1"})})
+    register_tables(away, "east", written={path: columns})  # It would raise if it asked Spark.
+
+    deltalake.write_deltalake(path, pa.table({"id": [4], "note": ["new"]}), mode="append", schema_mode="merge")
+    with_note = (*columns, ("note", "string"))
+    assert register_tables(config, "east", written={path: with_note}).failed == {}
+    assert (4, "new") in sparks.ask(f"SELECT * FROM {schema}.orders_v")
+    described = {row[0]: row for row in sparks.ask(f"DESCRIBE TABLE EXTENDED {schema}.orders_v")}
+    assert described["id"][2] == "it's the key"
+    assert described["Comment"][1] == "what was sold"
+    assert described["note"][2] == ("long " * 200)[:COMMENT_MAX]
+    register_tables(away, "east", written={path: with_note})
+
+    assert register_tables(with_views(config, None), "east").failed == {}
+    assert [row[1] for row in sparks.ask(f"SHOW TABLES IN {schema}")] == ["orders", "orders__history"]
+    assert deltalake.DeltaTable(path).version() == 2, "views commit nothing"
+
+
+def test_a_view_of_another_owner_keeps_its_name_and_a_view_follows_its_table(tmp_path: Path, sparks: Sparks) -> None:
+    config, schema = (
+        with_views(lake_of(tmp_path, sparks, "shop.orders", "shop.tokens")),
+        f"{tmp_path.name}_shop".lower(),
+    )
+    sparks.act(f"CREATE SCHEMA {schema}", f"CREATE VIEW {schema}.orders_v AS SELECT 7 AS theirs")
+    sparks.act(f"CREATE TABLE {schema}.tokens USING DELTA AS SELECT 7 AS theirs")
+    record = register_tables(config, "east")
+    assert "another table or view" in record.failed["spark_catalog", schema, "orders_v"]
+    assert "is not registered" in record.failed["spark_catalog", schema, "tokens_v"], "it would show rows of others"
+    assert sparks.ask(f"SELECT * FROM {schema}.orders_v") == [(7,)]
+    sparks.act(f"DROP VIEW {schema}.orders_v", f"DROP TABLE {schema}.tokens")
+    assert lake_register(config, "east").failed == {}
+    assert sparks.ask(f"SELECT id FROM {schema}.orders_v") == [(1,)]
+    sparks.act(f"CREATE OR REPLACE VIEW {schema}.orders_v AS SELECT 8 AS theirs")
+    LakeTables(config.destination_dir("east")).forget("shop.orders")
+    LakeTables(config.destination_dir("east")).forget("shop.tokens")
+    register_tables(config, "east")
+    left = [row[1] for row in sparks.ask(f"SHOW TABLES IN {schema}")]
+    assert left == ["orders_v"], "it is theirs now; Spark shows no property with the name of the other one"
 
 
 def test_a_table_at_another_path_takes_its_name_along(tmp_path: Path, sparks: Sparks) -> None:
