@@ -117,13 +117,13 @@ class _Bench:
 
     def snapshot(self) -> None:
         acts.start(self._directory, [f"{DATABASE}.{TABLE}"])
-        outside = SnapshotCallbacks(
+        callbacks = SnapshotCallbacks(
             run_lock=lambda: run_lock(self._directory, 1.0),
             publish=self._publish,
             say=lambda _: None,
             progress=lambda _: None,
         )
-        run_all(snapshot_dependencies(self._config, DATABASE, outside), 60.0)
+        run_all(snapshot_dependencies(self._config, DATABASE, callbacks), 60.0)
         if self.record().state != SnapshotState.PUBLISHED:
             raise RuntimeError(f"not published: {self.record()}")
 

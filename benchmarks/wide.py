@@ -152,12 +152,12 @@ def _cpu_seconds(spark: SparkConnectServer) -> float:
     return used
 
 
-def by_sluice(wish: SmallSetting, spark: SparkSettings) -> Callable[[Path, Path], None]:
+def by_sluice(setting: SmallSetting, spark: SparkSettings) -> Callable[[Path, Path], None]:
     """Returns Sluice's own merge with its checks, without records."""
 
     def merge(batch: Path, lake: Path) -> None:
         names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
-        targets = {f"{DATABASE}.{name}": TableTarget(path=str(lake / name), merge=wish) for name in names}
+        targets = {f"{DATABASE}.{name}": TableTarget(path=str(lake / name), merge=setting) for name in names}
         merge_batch(batch, targets, spark)
 
     return merge

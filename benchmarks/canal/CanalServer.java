@@ -20,7 +20,8 @@ public class CanalServer {
         settings.setIndexMode(CanalParameter.IndexMode.MEMORY);
         settings.setHaMode(CanalParameter.HAMode.HEARTBEAT);
         settings.setStorageMode(CanalParameter.StorageMode.MEMORY);
-        settings.setStorageBatchMode(CanalParameter.BatchMode.MEMSIZE);
+        settings.setStorageBatchMode(CanalParameter.BatchMode.valueOf(System.getProperty("batchMode", "MEMSIZE")));
+        settings.setDdlIsolation(Boolean.getBoolean("ddlIsolation"));
         settings.setMemoryStorageBufferSize(16384);
         settings.setMemoryStorageBufferMemUnit(1024);
         settings.setSourcingType(CanalParameter.SourcingType.MYSQL);

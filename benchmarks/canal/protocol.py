@@ -67,8 +67,8 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
 
 
 def canal_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    place = (binlog.file, binlog.start)
-    with canal_server(server.port, DESTINATION, place, FILTER, folder / "canal.log") as port:
+    position = (binlog.file, binlog.start)
+    with canal_server(server.port, DESTINATION, position, FILTER, folder / "canal.log") as port:
         return client_seconds(port, binlog.rows)
 
 

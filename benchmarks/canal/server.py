@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sluice.console.commands.screen import standard_output
@@ -23,6 +24,7 @@ ACCOUNT = (
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{USER}'@'%'",
 )
 STOP_SECONDS = 10.0
+NO_PROPERTIES: Mapping[str, str] = types.MappingProxyType({})
 
 
 def java_command(*groups: str) -> list[str]:
@@ -35,25 +37,26 @@ def java_command(*groups: str) -> list[str]:
 def canal_server(
     mysql_port: int,
     destination: str,
-    place: tuple[str, int],
+    position: tuple[str, int],
     table_filter: str,
     log: Path,
     *,
     gtid_set: str = "",
-    filters: str = "",
+    properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> Iterator[int]:
-    """Yields the port of a Canal that reads one destination from `place` (file, offset) with ACCOUNT. Raises RuntimeError with its log.
+    """Yields the port of a Canal that reads one destination from `position` (file, offset) with ACCOUNT. Raises RuntimeError with its log.
 
-    `gtid_set`: what was executed at `place`; Canal then reads by GTID. `filters`: those of
-    canal.instance.filter.* that are on: ddl, dcl, dml, rows, transaction.
+    `gtid_set`: what was executed at `position`; Canal then reads by GTID. `properties`: settings of the instance, as
+    CanalServer.java reads them: `filters` (the canal.instance.filter.* that are on: ddl, dcl, dml, rows, transaction), `batchMode` and
+    `ddlIsolation`.
     """
     port = free_port()
     words = [
         str(port),
         destination,
         str(mysql_port),
-        place[0],
-        str(place[1]),
+        position[0],
+        str(position[1]),
         table_filter,
         str(SERVER_ID),
         USER,
@@ -61,7 +64,7 @@ def canal_server(
         *([gtid_set] if gtid_set else []),
     ]
     command = [*java_command("canal-client", "canal-server"), "-Duser.timezone=UTC", "-Xmx1g"]
-    command += [f"-Dfilters={filters}", str(PROGRAM), *words]
+    command += [*(f"-D{key}={value}" for key, value in properties.items()), str(PROGRAM), *words]
     with log.open("w") as output:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True)
     try:

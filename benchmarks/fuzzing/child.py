@@ -145,13 +145,13 @@ def attempt(events: list[Event], chance: random.Random) -> str:
         for block in blocks_of(stream, parts, chance):
             check_and_decode(block)
     except BinlogFormatError as error:
-        return type(error).__name__ if not error.file or error.offset >= 0 else _without_place(error)
+        return type(error).__name__ if not error.file or error.offset >= 0 else _without_position(error)
     except SluiceError as error:
         return type(error).__name__
     return "read"
 
 
-def _without_place(error: BinlogFormatError) -> str:
+def _without_position(error: BinlogFormatError) -> str:
     raise AssertionError(f"{error!r} names no place")
 
 
@@ -160,12 +160,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES_MAX, ADDRESS_BYTES_MAX))
     pa.set_cpu_count(1)
     events, number, outcomes = events_of(Path(corpus).read_bytes()), int(first), dict[str, int]()
-    with Path(progress).open("r+b") as file, mmap.mmap(file.fileno(), 8) as told:
+    with Path(progress).open("r+b") as file, mmap.mmap(file.fileno(), 8) as counter:
         for block in blocks_of(b"".join(events), events, random.Random(3)):
             check_and_decode(block)
         end = time.monotonic() + float(seconds)
         while time.monotonic() < end:
-            told[:] = struct.pack("<q", number)
+            counter[:] = struct.pack("<q", number)
             outcome = attempt(events, random.Random(int(seed) << 32 | number))
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             number += 1

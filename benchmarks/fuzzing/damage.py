@@ -129,8 +129,8 @@ def inside(event: Event, chance: random.Random) -> Event:
 def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
     index = chance.randrange(len(events)) if events else 0
     return [
-        chance.choice((flip, head, cut, grow, lie, retype))(event, chance) if place == index else event
-        for place, event in enumerate(events)
+        chance.choice((flip, head, cut, grow, lie, retype))(event, chance) if number == index else event
+        for number, event in enumerate(events)
     ]
 
 

@@ -35,7 +35,7 @@ class PlayedConnection(SourceConnection):
         self._endpoint = self._world.endpoints[source.host]
         self._server: Server = self._endpoint.current
         self._cut = self._endpoint.cut
-        self._feed: list[bytes] = []
+        self._unread: list[bytes] = []
         self._file: BinlogFile | None = None
         self._groups_sent = 0
         self._exclude = GtidSet()
@@ -111,7 +111,7 @@ class PlayedConnection(SourceConnection):
         if found is None:
             raise self._refused("could not find next log")
         self._looks = True
-        self._feed = [binlog.rotate(file, binlog.MAGIC_BYTES), *found.head]
+        self._unread = [binlog.rotate(file, binlog.MAGIC_BYTES), *found.head]
 
     def dump_after_gtids(self, executed: str, flags: int = 0) -> None:  # noqa: ARG002
         self._exclude = GtidSet.parse(executed)
@@ -130,7 +130,7 @@ class PlayedConnection(SourceConnection):
         self._groups_sent = sum(group.begin < offset for group in file.groups)
         within = binlog.format_description(file.created, server_id=self._server.server_id, first=False)
         head = file.head if offset <= binlog.MAGIC_BYTES else [within]
-        self._feed = [binlog.rotate(file.name, max(offset, binlog.MAGIC_BYTES)), *head]
+        self._unread = [binlog.rotate(file.name, max(offset, binlog.MAGIC_BYTES)), *head]
 
     def receive_into(self, space: memoryview, seconds: float) -> int:  # noqa: ARG002
         """Suspends the parser until the history resumes it, then delivers what the server sends."""
@@ -147,9 +147,9 @@ class PlayedConnection(SourceConnection):
 
     def _next(self) -> list[bytes]:
         """Returns what the server sends next: the beginning of a file, or a transaction; a heartbeat after a silence."""
-        if not self._feed:
-            self._feed = self._more()
-        events, self._feed = self._feed, []
+        if not self._unread:
+            self._unread = self._more()
+        events, self._unread = self._unread, []
         now = self._world.clock.ticks
         if events or self._file is None:
             self._heard_at = now

@@ -148,7 +148,7 @@ class PlayedParser(EventParser):
             self.actor.resume()
         EventParser.stop(self)
 
-    def turn(self) -> None:
+    def advance(self) -> None:
         """Makes one connection, or reads once what the server has sent. Raises Crash if the process died meanwhile."""
         if self.actor is not None and not self.actor.ended:
             self.actor.resume()
@@ -256,11 +256,11 @@ class EngineHost:
             with contextlib.suppress(SluiceError):
                 self.engine._watch.look()
 
-    def turn(self) -> None:
+    def advance(self) -> None:
         """Lets the parser continue."""
         parser = self.parser_of(self.engine) if self.engine is not None else None
         if parser is not None:
-            parser.turn()
+            parser.advance()
 
     @staticmethod
     def parser_of(engine: Engine) -> PlayedParser | None:
@@ -272,4 +272,4 @@ def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaMan
     """Replaces `wiring.make_stager`."""
     world = GuardedFiles.world
     line = next(each for each in world.lines if each.directory == directory)
-    return PlayedStaging(config.name, directory / "staging", meta, world.trouble, meanwhile=line.host.turn)
+    return PlayedStaging(config.name, directory / "staging", meta, world.trouble, meanwhile=line.host.advance)

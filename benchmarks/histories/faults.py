@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-Place = Literal["ledger", "staging", "lake", "source", "storage", "end", "rewind", "record"]
+Part = Literal["ledger", "staging", "lake", "source", "storage", "end", "rewind", "record"]
 Kind = Literal["crash before", "crash after", "error before", "error after", "stall"]
-PLACES: dict[Place, str] = {
+PARTS: dict[Part, str] = {
     "ledger": "write of the ledger",
     "staging": "staging of a batch",
     "lake": "statement for the lake",
@@ -36,7 +36,7 @@ class Crash(BaseException):
 class Fault:
     """A fault at the `nth` call (from 1) to `part` during its step."""
 
-    part: Place
+    part: Part
     nth: int
     kind: Kind
 
@@ -48,7 +48,7 @@ class Fault:
             "error after": "it is done, but the answer is an error",
             "stall": "the process stands still there",
         }[self.kind]
-        return f"at the {ordinal(self.nth)} {PLACES[self.part]} {what}"
+        return f"at the {ordinal(self.nth)} {PARTS[self.part]} {what}"
 
 
 def ordinal(number: int) -> str:
@@ -60,7 +60,7 @@ class Trouble:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
-        self._counts: Counter[Place] = Counter()
+        self._counts: Counter[Part] = Counter()
         self.dying = False  # a crash propagates through a process, which must not write any more
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class Trouble:
     def arm(self, faults: Sequence[Fault] = ()) -> None:
         self._faults, self._counts = list(faults), Counter()
 
-    def reach(self, part: Place, act: Callable[[], object], error: Callable[[], Exception]) -> object:
+    def reach(self, part: Part, act: Callable[[], object], error: Callable[[], Exception]) -> object:
         """Calls `act` with the fault of this call, if any."""
         if self.dying:
             raise Crash
@@ -97,7 +97,7 @@ class Trouble:
         self.dying = True
         return Crash()
 
-    def _met(self, part: Place) -> Kind | None:
+    def _met(self, part: Part) -> Kind | None:
         self._counts[part] += 1
         met = next((each for each in self._faults if (each.part, each.nth) == (part, self._counts[part])), None)
         if met is None:

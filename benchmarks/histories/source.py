@@ -309,8 +309,8 @@ def changes_of(server: Server, deeds: Sequence[tuple[Deed, int]], next_number: C
 
 def _changes(rows: Rows, deed: Deed, key: int, next_number: Callable[[], int]) -> list[Change]:
     keyless = deed in ("log", "relog", "unlog")
-    table, held = (binlog.KEYLESS, rows.keyless) if keyless else (binlog.KEYED, rows.keyed)
-    before = (key, held[key]) if key in held else None
+    table, current = (binlog.KEYLESS, rows.keyless) if keyless else (binlog.KEYED, rows.keyed)
+    before = (key, current[key]) if key in current else None
     match deed:
         case "truncate":
             return [Change(table)]
@@ -320,6 +320,6 @@ def _changes(rows: Rows, deed: Deed, key: int, next_number: Callable[[], int]) -
             return [Change(table, before, None)] if before else []
         case "move":
             other = key + 1
-            if before is None or other in held:
+            if before is None or other in current:
                 return []
             return [Change(table, before, (other, next_number()))]

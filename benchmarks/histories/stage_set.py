@@ -126,7 +126,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield files, "replace_file", _replace_record
     yield stored_ledger, "born_id", _born_id
     yield sluice.spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool
-    yield sluice.spark_jobs.batch.run_batch, "open_sessions", _open_lanes
+    yield sluice.spark_jobs.batch.run_batch, "open_sessions", _open_sessions
     yield sluice.spark_jobs.cuts, "publish_cut", lambda *_: False
     yield sluice.spark_jobs.staged_batch, "pq", _PlayedParquet
     for name, module in [(name, each) for name, each in list(sys.modules.items()) if name.startswith(OURS)]:
@@ -163,7 +163,7 @@ class _Clock:
 
 
 @contextlib.contextmanager
-def _open_lanes(_: Any, count: int, fence: Fence) -> Iterator[list[LakeSession]]:
+def _open_sessions(_: Any, count: int, fence: Fence) -> Iterator[list[LakeSession]]:
     world = _current[0]
     sessions = [LakeSession(PlayedSession(world.lake, world.trouble)) for _ in range(count)]
     for session in sessions:

@@ -92,7 +92,7 @@ def _take(part: BlockSlice, tables: dict[str, _Table]) -> None:
         begin = int(block.event_offset[event])
         content = block.buffer[begin : begin + int(block.event_length[event])].tobytes()
         table = tables.setdefault(name, _Table())
-        key = order_key(block.epoch, file_number(block.file), int(block.event_place[event]))
+        key = order_key(block.epoch, file_number(block.file), int(block.event_transaction_offset[event]))
         table.images += _images(content, name, key, len(table.images))
 
 
@@ -157,11 +157,11 @@ def _segment(images: tuple[Image, ...], name: str, path: Path) -> ChangesSegment
 def _manifest(
     destination: str,
     record: OutstandingBatch,
-    places: tuple[Position, Position],
+    bounds: tuple[Position, Position],
     tables: tuple[ManifestTable, ...],
     size: int,
 ) -> Manifest:
-    start, end = places
+    start, end = bounds
     segments = [each for table in tables for each in table.segments if isinstance(each, ChangesSegment)]
     return Manifest(
         destination=destination,

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from benchmarks.histories.faults import Fault, Kind, Place
+from benchmarks.histories.faults import Fault, Kind, Part
 from benchmarks.histories.source import Deed
 
 Verb = Literal[
@@ -208,14 +208,14 @@ def _deed(chance: random.Random) -> Deed:
 
 def _faults(verb: Verb, chance: random.Random) -> tuple[Fault, ...]:
     """Returns a fault that can occur in such a step."""
-    places: dict[Verb, tuple[Place, ...]] = {
+    parts: dict[Verb, tuple[Part, ...]] = {
         "tick": ("ledger", "ledger", "staging", "storage", "source"),
         "read": ("source", "ledger"),
         "run": ("lake", "lake", "end", "record"),
     }
-    if verb not in places:
+    if verb not in parts:
         return ()
-    part = chance.choice(places[verb])
+    part = chance.choice(parts[verb])
     kinds: tuple[Kind, ...] = ("crash before", "crash after", "error before", "error after")
     if verb == "run":
         kinds = (*kinds, "stall", "stall", "stall")

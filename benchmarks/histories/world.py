@@ -15,8 +15,8 @@ from dagster import DagsterRunStatus
 
 from benchmarks.histories.engine_host import EngineHost
 from benchmarks.histories.faults import Actor, Clock, Crash, Trouble
-from benchmarks.histories.feed import PlayedFeed
 from benchmarks.histories.lake import Lake
+from benchmarks.histories.run_engine import PlayedRunEngine
 from benchmarks.histories.run_storage import PlayedInstance, PlayedRun
 from benchmarks.histories.source import Endpoint, Server, changes_of
 from benchmarks.histories.steps import Scenario, Step, Verb
@@ -127,7 +127,7 @@ class Installation:
 
     def read(self) -> None:
         try:
-            self.host.turn()
+            self.host.advance()
         except Crash:
             self.die()
 
@@ -156,7 +156,9 @@ class Installation:
         """Executes the body of a run with production's step, and records what Dagster records."""
         log = SimpleNamespace(info=lambda _: None)
         context: Any = SimpleNamespace(op_config=run.config, run=run, log=log, instance=self.instance)
-        ports = Ports(host=lambda: self.host, files=PlayedFiles, merge=spark_merge, feed=lambda *_: PlayedFeed(self))
+        ports = Ports(
+            host=lambda: self.host, files=PlayedFiles, merge=spark_merge, run_engine=lambda *_: PlayedRunEngine(self)
+        )
         try:
             for _ in assets._merged(context, self.config, self.destination, ports):
                 pass
@@ -323,7 +325,7 @@ def _cut(_: World, line: Installation, __: Step) -> None:
 
 
 def _read(_: World, line: Installation, step: Step) -> None:
-    for _turn in range(step.number + 1):
+    for _round in range(step.number + 1):
         line.read()
 
 
@@ -346,9 +348,9 @@ def _of(run: PlayedRun, line: Installation) -> bool:
 
 def flow(_: World, line: Installation, __: Step | None = None) -> None:
     """Runs everything twice without faults. Stalled runs stay stalled."""
-    for _turn in range(2):
+    for _round in range(2):
         line.tick()
-        for _read_turn in range(6):
+        for _read_round in range(6):
             line.read()
         line.tick()
         for run in list(line.instance.runs):
@@ -395,7 +397,7 @@ def _wait(world: World, _: Installation, step: Step) -> None:
 def _go_back(_: World, line: Installation, step: Step) -> None:
     """Executes `sluice position set` to an earlier position while the engine host is stopped; the operator heeds a warning."""
     _stop(line.world, line, step)
-    positions = _places_read(line) if (line.directory / "meta.json").exists() else []
+    positions = _positions_read(line) if (line.directory / "meta.json").exists() else []
     if not positions:
         return
     position = positions[max(0, len(positions) - 1 - step.number)]
@@ -412,7 +414,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
         set_position(act)
 
 
-def _places_read(line: Installation) -> list[Position]:
+def _positions_read(line: Installation) -> list[Position]:
     """Returns earlier cursors of the ledger that are in the source's current binlog."""
     from sluice.cdc_engine.meta.ledger_record import ledger_from_text  # noqa: PLC0415
 

@@ -65,6 +65,11 @@ class KafkaServer:
         if self._process:
             self._process.kill()
 
+    def stall(self) -> None:
+        """Makes the server hang until it is killed."""
+        if self._process:
+            self._process.stall()
+
     def _command(self) -> list[str]:
         toolchain = set_up([], delta=False, extras=(KAFKA,))
         jars = [toolchain.cache.jars / each.file_name for each in load_artifacts(KAFKA)]

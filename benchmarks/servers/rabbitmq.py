@@ -87,6 +87,10 @@ class RabbitServer:
         for process in reversed(self._processes):
             process.kill()
 
+    def stall(self) -> None:
+        """Makes the server hang until it is killed."""
+        self._processes[-1].stall()
+
     def _write_settings(self) -> None:
         lines = [
             f"listeners.tcp.1 = {LOOPBACK}:{self.port}",

@@ -25,6 +25,7 @@ BROKER_SETTINGS = {
     "brokerId": "0",
     "brokerRole": "ASYNC_MASTER",
     "autoCreateTopicEnable": "false",
+    "waitTimeMillsInSendQueue": "10000",  # On a busy machine the default of 200 ms refuses messages.
     "maxMessageSize": str(MESSAGE_BYTES_MAX),
     "mappedFileSizeCommitLog": str(64 << 20),
     "mappedFileSizeConsumeQueue": "600000",
@@ -80,6 +81,11 @@ class RocketServer:
         if self._broker:
             self._broker.kill()
 
+    def stall_broker(self) -> None:
+        """Makes the broker hang until it is killed."""
+        if self._broker:
+            self._broker.stall()
+
     def _begin(self, program: str, settings: dict[str, str], log: Path) -> ChildProcess:
         file = log.with_suffix(".conf")
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -123,9 +129,9 @@ def _port_with_another() -> int:
     """Returns a free port for a broker, which also opens the port two below it."""
     while True:
         port = free_port()
-        with socket.socket() as beside:
+        with socket.socket() as second:
             try:
-                beside.bind((LOOPBACK, port - 2))
+                second.bind((LOOPBACK, port - 2))
             except OSError:
                 continue
             return port

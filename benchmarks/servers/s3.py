@@ -60,7 +60,7 @@ class S3Server:
         command = [str(java.program), *limits, "-jar", str(jar), "--properties", str(settings)]
         self._process = ChildProcess(command, self.log)
         self._require_answers(self._process)
-        self._make_bucket()
+        self.make_bucket(self.bucket)
         return self
 
     def stop(self) -> None:
@@ -73,7 +73,8 @@ class S3Server:
         if self._process:
             self._process.kill()
 
-    def _make_bucket(self) -> None:
+    def make_bucket(self, name: str) -> None:
+        """Creates a bucket. One that exists stays."""
         store = fs.S3FileSystem(
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
@@ -81,7 +82,7 @@ class S3Server:
             endpoint_override=self.endpoint,
             allow_bucket_creation=True,
         )
-        store.create_dir(self.bucket)
+        store.create_dir(name)
 
     def _require_answers(self, process: ChildProcess) -> None:
         if not wait_until_listening(self.port, (process,), START_SECONDS_MAX):

@@ -61,7 +61,7 @@ class SparkCluster:
         try:
             ports = ("--port", str(self._port), "--webui-port", str(self._page))
             self._master = self._begin("master", MASTER_CLASS, *ports)
-            self._wait("the master answers", lambda: self._asked() is not None)
+            self._wait("the master answers", lambda: self._master_state() is not None)
             for number in range(self._count):
                 self.add_worker(number)
             self._wait("all workers are there", lambda: self.alive == self._count)
@@ -83,7 +83,7 @@ class SparkCluster:
     @property
     def alive(self) -> int:
         """The number of workers that the master counts."""
-        return int((self._asked() or {}).get("aliveworkers", 0))
+        return int((self._master_state() or {}).get("aliveworkers", 0))
 
     @property
     def logs(self) -> list[Path]:
@@ -118,7 +118,7 @@ class SparkCluster:
         }
         return {**own, **self._given, **ours}
 
-    def _asked(self) -> dict[str, Any] | None:
+    def _master_state(self) -> dict[str, Any] | None:
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page}/json/", timeout=5) as answer:
                 found: dict[str, Any] = json.load(answer)
@@ -131,6 +131,6 @@ class SparkCluster:
         while not answers():
             processes = [process for process in (self._master, *self._workers) if process is not None]
             if time.monotonic() > end or not all(process.running for process in processes):
-                told = "; ".join(f"{log.name}: {last_lines(log)}" for log in self.folder.glob("*.log"))
-                raise ServerError(f"the Spark cluster did not start, {what} was not seen: {told}")
+                logs = "; ".join(f"{log.name}: {last_lines(log)}" for log in self.folder.glob("*.log"))
+                raise ServerError(f"the Spark cluster did not start, {what} was not seen: {logs}")
             time.sleep(POLL_SECONDS)

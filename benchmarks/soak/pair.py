@@ -30,10 +30,10 @@ class SoakError(Exception):
     """A condition was not met in time."""
 
 
-def until(what: str, seconds_max: float, asked: Callable[[], bool]) -> float:
-    """Returns the seconds until `asked` returns true. Raises SoakError."""
+def until(what: str, seconds_max: float, condition: Callable[[], bool]) -> float:
+    """Returns the seconds until `condition` returns true. Raises SoakError."""
     begun = time.monotonic()
-    while not asked():
+    while not condition():
         if time.monotonic() - begun > seconds_max:
             raise SoakError(f"{what}: not within {seconds_max:g} s")
         time.sleep(0.1)
@@ -90,7 +90,7 @@ class Traffic:
     """Endless transactions on the master, each with a row of the table without a key. `count`: the number of committed ones."""
 
     def __init__(self, pair: Pair) -> None:
-        self._pair, self._stopping, self._turn = pair, threading.Event(), threading.Lock()
+        self._pair, self._stopping, self._lock = pair, threading.Event(), threading.Lock()
         self.count = 0
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._write, name="traffic")
@@ -113,13 +113,13 @@ class Traffic:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Makes sure that no transaction runs in the block; the next one uses the master at that time."""
-        with self._turn:
+        with self._lock:
             yield
 
     def _write(self) -> None:
         try:
             while not self._stopping.is_set():
-                with self._turn, self._pair.master.connect(autocommit=False) as connection:
+                with self._lock, self._pair.master.connect(autocommit=False) as connection:
                     for _ in range(10):
                         self._transaction(connection)
                         time.sleep(PAUSE_SECONDS)

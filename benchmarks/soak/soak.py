@@ -14,16 +14,16 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.report import show, write_json
-from benchmarks.soak.house import House
+from benchmarks.soak.installation import SoakedInstallation
 from benchmarks.soak.memory_slope import MemorySlope
 from benchmarks.soak.pair import Traffic
 from sluice.console.demo.lake import percentile
 
-FAULTS: tuple[tuple[str, Callable[[House, Traffic], None]], ...] = (
-    ("source_failover", House.source_fails_over),
-    ("zookeeper_restart", House.zookeeper_restarts),
-    ("engine_kill", House.engine_is_killed),
-    ("spark_kill", House.spark_is_killed),
+FAULTS: tuple[tuple[str, Callable[[SoakedInstallation, Traffic], None]], ...] = (
+    ("source_failover", SoakedInstallation.source_fails_over),
+    ("zookeeper_restart", SoakedInstallation.zookeeper_restarts),
+    ("engine_kill", SoakedInstallation.engine_is_killed),
+    ("spark_kill", SoakedInstallation.spark_is_killed),
 )
 
 
@@ -45,12 +45,12 @@ def run(json_file: Path | None, length: Length) -> bool:
     """
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-soak-") as name:
-        house = House(Path(name), screen.print, session_seconds=15.0, spark_memory="3g")
+        installation = SoakedInstallation(Path(name), screen.print, session_seconds=15.0, spark_memory="3g")
         try:
-            house.start()
-            record = soak(house, length, screen.print, lambda so_far: write_json(json_file, so_far))
+            installation.start()
+            record = soak(installation, length, screen.print, lambda so_far: write_json(json_file, so_far))
         finally:
-            house.stop()
+            installation.stop()
     write_json(json_file, record)
     show("faults", [{"fault": name, **found} for name, found in record["faults"].items()])
     show("memory", [{"process": name, **found} for name, found in record["memory"].items()])
@@ -59,7 +59,10 @@ def run(json_file: Path | None, length: Length) -> bool:
 
 
 def soak(
-    house: House, length: Length, say: Callable[[str], object], so_far: Callable[[dict[str, Any]], object]
+    installation: SoakedInstallation,
+    length: Length,
+    say: Callable[[str], object],
+    so_far: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
     """Returns the record. Raises SoakError if the lake no longer follows the source."""
     begun, recovered = time.monotonic(), defaultdict[str, list[float]](list)
@@ -73,8 +76,8 @@ def soak(
             "memory": memory.record(),
         }
 
-    with Traffic(house.pair) as traffic, MemorySlope(house.pids) as memory:
-        house.wait_until_followed()
+    with Traffic(installation.pair) as traffic, MemorySlope(installation.pids) as memory:
+        installation.wait_until_followed()
         time.sleep(length.calm_seconds)
         so_far({**record(), "ended": False})
         for number in itertools.count():
@@ -83,14 +86,14 @@ def soak(
             time.sleep(length.between_seconds)
             name, fault = FAULTS[number % len(FAULTS)]
             at = time.monotonic()
-            fault(house, traffic)
-            house.wait_until_followed()
+            fault(installation, traffic)
+            installation.wait_until_followed()
             recovered[name].append(time.monotonic() - at)
             say(f"{name}: the lake follows again after {recovered[name][-1]:.1f} s")
             so_far({**record(), "ended": False})
         traffic.stop()
-        house.wait_until_followed()
-        return {**record(), "ended": True, "tables": house.compared(), "rows_doubled": house.doubled()}
+        installation.wait_until_followed()
+        return {**record(), "ended": True, "tables": installation.compared(), "rows_doubled": installation.doubled()}
 
 
 def holds(record: dict[str, Any]) -> bool:

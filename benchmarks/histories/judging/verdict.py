@@ -27,7 +27,7 @@ from sluice.console.status.report import find_problems, read_destination
 
 ROUNDS_MAX = 14
 ROUND_SECONDS = 400.0  # longer than any pause between two attempts
-TURNS_MAX = 60
+STEPS_MAX = 60
 # States that must not remain when no fault is left: they mean that production is broken, or that the simulation no longer matches it and
 # tests nothing. What a full disk or a failed write stopped continues by itself.
 DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingError.code)
@@ -110,7 +110,7 @@ def _undisturbed(line: Installation) -> None:
     line.tick()
     line.host.look()
     before: object = None
-    for _turn in range(TURNS_MAX):
+    for _round in range(STEPS_MAX):
         line.read()
         engine = line.host.engine
         parts = engine._parts if engine is not None else None

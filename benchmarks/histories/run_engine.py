@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.histories.world import Installation
 
 
-class PlayedFeed:
+class PlayedRunEngine:
     """Implements `ports.RunEngine` for runs of one batch. It calls production's engine, whose process may die during the request."""
 
     def __init__(self, line: Installation) -> None:
@@ -33,7 +33,7 @@ class PlayedFeed:
             with Actor.nobody():  # the engine's process, not the run's, may stall or die
                 batch = engine.outstanding()
                 if batch is None or not reference.names(batch):
-                    raise BatchNotFoundError("it is not outstanding any more")
+                    raise BatchNotFoundError("it is no longer outstanding")
                 engine.take(batch, append=append)
         except Crash:
             self._line.die()

@@ -29,7 +29,7 @@ FOLLOWS_SECONDS_MAX = 600.0
 HEARTBEAT = {"seconds": 1, "retries": 3}
 
 
-class House:
+class SoakedInstallation:
     """The processes of a soak. `session_seconds`: the time after which a killed engine has lost its lease. `warms_spark`: as in `Stack`."""
 
     def __init__(
@@ -124,8 +124,8 @@ class House:
     def compared(self) -> list[dict[str, Any]]:
         """Compares each table with the master, with the comparison of `sluice equal`; nothing writes meanwhile."""
         config = self.config
-        asked = ComparedDestination(config, DATABASE, source_of(config.destinations[DATABASE]))
-        results = compare_destination(asked, [f"{DATABASE}.{table}" for table in (KEYED, KEYLESS)], Extent())
+        destination = ComparedDestination(config, DATABASE, source_of(config.destinations[DATABASE]))
+        results = compare_destination(destination, [f"{DATABASE}.{table}" for table in (KEYED, KEYLESS)], Extent())
         return [
             {"table": each.table, "equal": each.equal, "rows": each.rows, "differences": each.difference_count}
             for each in results
