@@ -18,7 +18,7 @@ class TableReport:
       as an insert. `rows_copied`: unchanged rows that were rewritten with their files.
     - `files_scanned`, `files_pruned`: files that merges read, and files that they skipped by key statistics.
     - `skipped`: the table had the whole batch already.
-    - `held`: a snapshot of the table is running, so its changes are buffered outside the lake.
+    - `buffered`: a snapshot of the table is running, so its changes are buffered outside the lake.
     - `way`: what merged it, and `reason`: why.
     - `table_rows`, `table_bytes`: the size of the table afterwards, as far as its log contains it.
     """
@@ -47,7 +47,7 @@ class TableReport:
     skipped: bool
     way: Way = "spark"
     reason: str = ""
-    held: bool = False
+    buffered: bool = False
     rows_copied: int = 0
     files_scanned: int = 0
     files_pruned: int = 0

@@ -28,7 +28,7 @@ TYPES = {
     "binary": "BLOB",
 }
 # Ranges of these key types are the same on both sides.
-BY_PLACE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
+COMPARABLE_RANGES = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
 # `+ 0` removes leading zeros and gives a number instead of bytes.
 NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 FLOATS = ("float", "double")

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from sluice.equality.canonical import BY_PLACE, Canonical, identifier, quoted
+from sluice.equality.canonical import COMPARABLE_RANGES, Canonical, identifier, quoted
 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096
@@ -151,4 +151,4 @@ def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int 
 
 def is_integer(column: Canonical) -> bool:
     """Returns whether ranges of the column's values are the same on both sides."""
-    return column.type in BY_PLACE or column.type == UNSIGNED
+    return column.type in COMPARABLE_RANGES or column.type == UNSIGNED

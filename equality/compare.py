@@ -324,8 +324,8 @@ class Comparison:
             more = (seen.source or 0) - (seen.lake or 0)
             found.count += abs(more)
             left, right = (row, None) if more > 0 else (None, row)
-            told = difference(every, row, self._chunks.name(0), source=left, lake=right)
-            found.differences.append(dataclasses.replace(told, count=abs(more)))
+            example = difference(every, row, self._chunks.name(0), source=left, lake=right)
+            found.differences.append(dataclasses.replace(example, count=abs(more)))
         found.chunks.add(0)
 
     # both
@@ -364,12 +364,12 @@ class Comparison:
             )
         if found.late and (why := self._merged.halted()):
             return (
-                f"the source was read up to {self._end}, the lake has {self._merged.told()}, and {why}: the "
+                f"the source was read up to {self._end}, the lake has {self._merged.progress()}, and {why}: the "
                 "differences may be changes that are not merged yet"
             )
         if found.late:
             return (
-                f"the source was read up to {self._end}, and the lake has {self._merged.told()} after "
+                f"the source was read up to {self._end}, and the lake has {self._merged.progress()} after "
                 f"{self._extent.settle_seconds:.0f} s: the differences may be changes that are not merged "
                 "yet. `sluice status` shows what holds it up"
             )

@@ -80,8 +80,8 @@ class LakeSide:
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
         conditions = [f"({each})" for each in (condition, _is(*self._shard) if self._shard else "") if each]
         try:
-            asked = " AND ".join(conditions) or None
-            return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=asked))
+            predicate = " AND ".join(conditions) or None
+            return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=predicate))
         except (DeltaError, OSError) as error:
             raise RefusedError(
                 f"the Delta table {self.path} cannot be read: {error}; check its disk or object store"

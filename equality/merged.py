@@ -30,7 +30,7 @@ class Merged(Protocol):
     def order_key(self, end: BinlogEnd) -> int | None:
         """Returns the order key of a position; None if the lake's order keys belong to another server's files."""
 
-    def told(self) -> str:
+    def progress(self) -> str:
         """Returns the progress, as a part of a sentence."""
 
     def halted(self) -> str:
@@ -64,7 +64,7 @@ class DestinationMerged:
                 return False
             if self._say is not None and now - said_at >= SAY_SECONDS:
                 said_at = now
-                self._say(f"waiting for the lake to reach {end}: it has {self.told()}{f'; {why}' if why else ''}")
+                self._say(f"waiting for the lake to reach {end}: it has {self.progress()}{f'; {why}' if why else ''}")
             self._sleep(POLL_SECONDS)
         return True
 
@@ -83,7 +83,7 @@ class DestinationMerged:
     def order_key(self, end: BinlogEnd) -> int | None:
         return order_key_of(self._cursor(), end)
 
-    def told(self) -> str:
+    def progress(self) -> str:
         cursor = self._cursor()
         return f"all up to {cursor}" if cursor else "nothing"
 

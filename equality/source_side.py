@@ -29,7 +29,7 @@ SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
-PLACES_TRIED = 200  # The attempts to read at an exactly known position.
+POSITION_TRIES = 200  # The attempts to read at an exactly known position.
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
@@ -128,7 +128,7 @@ class SourceSide:
         """Yields a position, within a transaction that sees the source at exactly this position. Yields None if the source changes too
         fast.
         """
-        for _ in range(PLACES_TRIED):
+        for _ in range(POSITION_TRIES):
             before = self.end()
             self._connection.rows(READ_VIEW)
             if self.end() == before:

@@ -126,12 +126,16 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
         raise RefusedError(
             f"{version.name} cannot be compared: conf/ captures only its rows where {options.rows}, and a comparison reads all of its rows"
         )
+    if options.transform is not None and options.transform.drops:
+        raise RefusedError(
+            f"{version.name} cannot be compared: its transform {options.transform.function} drops rows, and a comparison reads all rows"
+        )
     masked = {column.lower() for column in options.masks}
     if hashed := [column for column in key if column.lower() in masked]:
         raise RefusedError(
             f"{version.name} cannot be compared: its key column {hashed[0]} is masked, so no row of the lake can be found in the source"
         )
-    return masked
+    return masked | {column.lower() for column in (options.transform.writes if options.transform is not None else ())}
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:

@@ -154,10 +154,10 @@ class Tables:
         width = len(self._plan.key)
         found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
-            source, lake, rows, place = row[width:]
+            source, lake, rows, key = row[width:]
             # Two rows with one key never equal the source's row.
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
-            order_key = -1 if place is None else int(place)
+            order_key = -1 if key is None else int(key)
             found[tuple(row[:width])] = ComparedRow(
                 Seen(
                     None if source is None else int(source),

@@ -19,8 +19,10 @@ def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None)
     return {table.name: _opened(table, storage_options) for table in cut.tables.values()}
 
 
-def duckdb_views(connection: Any, cut: Cut) -> list[str]:
+def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Creates views `database.table` in a DuckDB connection that has loaded the delta extension. Returns their names.
+
+    `storage_options`: of a lake in an object store, for deltalake. The connection itself needs DuckDB's reader and secret of the store.
 
     Tables whose names differ only in case, which are one name in DuckDB, get the names `table__1`, `table__2`, …. Raises CutError that
     names the tables that cannot be read, after the others have their views.
@@ -29,12 +31,12 @@ def duckdb_views(connection: Any, cut: Cut) -> list[str]:
     failed: dict[str, Exception] = {}
     named = list(_named(cut))
     for (table, _, _), (database, short) in zip(
-        named, _told_apart([(database, short) for _, database, short in named]), strict=True
+        named, _distinguished([(database, short) for _, database, short in named]), strict=True
     ):
         path, schema = table.path.replace("'", "''"), _quoted(database, '"')
         name = f"{schema}.{_quoted(short, chr(34))}"
         try:
-            _opened(table, None)
+            _opened(table, storage_options)
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             connection.execute(
                 f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{path}', version => {table.version})"
@@ -56,7 +58,7 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
     failed: dict[str, Exception] = {}
     named = list(_named(cut))
     for (table, _, _), (_, name) in zip(
-        named, _told_apart([("", f"{database}_{short}") for _, database, short in named]), strict=True
+        named, _distinguished([("", f"{database}_{short}") for _, database, short in named]), strict=True
     ):
         path = _quoted(_of_spark(table.path), "`")
         try:
@@ -88,7 +90,7 @@ def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
         yield table, database, short
 
 
-def _told_apart(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns (schema, name) of views. Names that differ only in upper and lower case get a number, because no view may replace another."""
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)

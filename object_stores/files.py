@@ -22,7 +22,7 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
     Without credentials in `options`, S3 uses those of the environment or the role of the machine; other stores always do. Raises
     StoreError.
     """
-    with told(url, options):
+    with as_store_error(url, options):
         if url.startswith(S3):
             return _s3(known(options)), url.partition("://")[2].rstrip("/")
         store, path = pafs.FileSystem.from_uri(url)
@@ -32,12 +32,12 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
 def opened(url: str, options: Mapping[str, str]) -> Any:
     """Opens a file of the store for reading at any offset. Raises StoreError."""
     store, path = file_system(url, options)
-    with told(url, options):
+    with as_store_error(url, options):
         return store.open_input_file(path)
 
 
 @contextlib.contextmanager
-def told(url: str, options: Mapping[str, str]) -> Iterator[None]:
+def as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
     """Raises pyarrow's errors about a store as StoreError. FileNotFoundError stays as it is."""
     try:
         yield

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from sluice.object_stores.files import file_system, told
+from sluice.object_stores.files import as_store_error, file_system
 
 PARALLEL = 8  # The number of files that are transferred at the same time.
 
@@ -31,7 +31,7 @@ class StoreFolder:
 
     def sizes(self) -> dict[str, int]:
         """Returns name → bytes of each file below, with names relative to the directory; empty if there is none."""
-        with told(self.url, self._options):
+        with as_store_error(self.url, self._options):
             found = self._store.get_file_info(pafs.FileSelector(self._path, allow_not_found=True, recursive=True))
         return {each.path.removeprefix(f"{self._path}/"): int(each.size) for each in found if each.is_file}
 
@@ -41,7 +41,7 @@ class StoreFolder:
 
     def read(self, name: str) -> bytes | None:
         """Returns a file's content; None if there is no such file."""
-        with told(self.url, self._options):
+        with as_store_error(self.url, self._options):
             try:
                 with self._store.open_input_stream(f"{self._path}/{name}") as stream:
                     content: bytes = stream.read()
@@ -74,13 +74,13 @@ class StoreFolder:
         """
         names = self.sizes()
         self.remove_files([first] if first in names else [])
-        with told(self.url, self._options), contextlib.suppress(FileNotFoundError):
+        with as_store_error(self.url, self._options), contextlib.suppress(FileNotFoundError):
             if names:
                 self._store.delete_dir(self._path)
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a small file."""
-        with told(self.url, self._options):
+        with as_store_error(self.url, self._options):
             self._make_parent(name)
             with self._store.open_output_stream(f"{self._path}/{name}") as stream:
                 stream.write(content)
@@ -91,13 +91,13 @@ class StoreFolder:
 
     def remove_files(self, names: Iterable[str]) -> None:
         """Removes those of the files that exist."""
-        with told(self.url, self._options):
+        with as_store_error(self.url, self._options):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     self._store.delete_file(f"{self._path}/{name}")
 
     def _put(self, file: Path, name: str) -> None:
-        with told(self.url, self._options):
+        with as_store_error(self.url, self._options):
             self._make_parent(name)
             local = pafs.LocalFileSystem()
             pafs.copy_files(
@@ -110,6 +110,6 @@ class StoreFolder:
             self._store.create_dir(f"{self._path}/{name}".rpartition("/")[0])
 
     def _copy(self, path: str, file: Path) -> None:
-        with told(self.url, self._options):
+        with as_store_error(self.url, self._options):
             local = pafs.LocalFileSystem()
             pafs.copy_files(path, str(file), source_filesystem=self._store, destination_filesystem=local)

@@ -177,15 +177,15 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
     yield table
 
 
-def link(file: Path, beside: Path) -> None:
+def link(file: Path, target: Path) -> None:
     """Creates a hard link to a file that never changes, so that its content stays when the first name is deleted. Copies the file if the
-    disk has no hard links or `beside` is in another file system. Does not sync. Raises OSError.
+    disk has no hard links or `target` is in another file system. Does not sync. Raises OSError.
     """
     try:
-        os.link(file, beside)
+        os.link(file, target)
     except OSError:
-        beside.unlink(missing_ok=True)
-        shutil.copyfile(file, beside)
+        target.unlink(missing_ok=True)
+        shutil.copyfile(file, target)
 
 
 def sync(path: Path) -> None:

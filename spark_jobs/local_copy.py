@@ -44,7 +44,7 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
         _forget_others(batch_dir)
         _bring(folder, sizes, here)
     except (StoreError, OSError) as error:
-        raise SparkJobError(f"the batch could not be downloaded from its store: {error}; it is tried again") from None
+        raise SparkJobError(f"the batch could not be downloaded from its store: {error}; Sluice tries again") from None
     _keep_time(here / MANIFEST_FILE, manifest)
     try:
         yield here

@@ -1,6 +1,6 @@
 """Creates Spark sessions, attached to a Spark Connect server or inside this process. Only this module creates them.
 
-A lane is a separate Spark session, because `txnAppId` and `txnVersion` are settings of a session and tables are merged in parallel.
+Each table gets a Spark session of its own, because `txnAppId` and `txnVersion` are settings of a session and tables are merged in parallel.
 `run_batch` opens the sessions. Their IDs are stored in a small file, so that a later run can end what a killed run left running on the
 server."""
 
@@ -25,7 +25,8 @@ from typing import Any
 from sluice.secret_values import SecretUnavailable, filled_text
 from sluice.spark_jobs.errors import LAKE_TROUBLE, SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import READ_ONLY, Fence
-from sluice.spark_jobs.uploaded_files import Lending, UploadedFiles, uploaded_files
+from sluice.spark_jobs.old_spark import explained, fill_old_field
+from sluice.spark_jobs.uploaded_files import UploadedFiles, UploadSettings, uploaded_files
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
 # Sluice always sets this property itself, so a default has no effect.
-TOLD = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})
+KNOWN_DEFAULTS = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})
 COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
     re.IGNORECASE,
@@ -58,6 +59,10 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
+# By default Spark replaces `${name}` in statements. A key of the source may contain it, and in a comment `${env:NAME}` would show a
+# variable of Spark's process.
+UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
+NO_OPTIONS: Mapping[str, str] = {}
 # A session with files of its own also gets Python workers of its own, whose daemon starts with the session and outlives
 # it. Our sessions have no files.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
@@ -81,7 +86,7 @@ class SparkSettings:
     """How Spark is reached. `master` takes precedence if it is set. `options`: session settings (with `master`, also `spark.jars` and
     others).
 
-    `environment`: credentials for the process of a `master`, because a setting would be visible in its command line. `lending`: where
+    `environment`: credentials for the process of a `master`, because a setting would be visible in its command line. `uploads`: where
     files of the run are uploaded for Spark.
     """
 
@@ -90,7 +95,7 @@ class SparkSettings:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     sessions_file: Path | None = None
-    lending: Lending = dataclasses.field(default_factory=Lending)
+    uploads: UploadSettings = dataclasses.field(default_factory=UploadSettings)
 
 
 class LakeSession:
@@ -102,7 +107,7 @@ class LakeSession:
     def __init__(self, spark: Any, *, shares_workers: bool = True) -> None:
         self.spark = spark
         self.shares_workers = shares_workers
-        self.uploaded = UploadedFiles(Lending())
+        self.uploaded = UploadedFiles(UploadSettings())
         self.fence = READ_ONLY
         self._small = False
 
@@ -131,7 +136,9 @@ class LakeSession:
 
     def defaults_of_tables(self) -> tuple[str, ...]:
         """Returns the default properties that this Spark sets on new Delta tables, except those that Sluice always sets."""
-        return tuple(name for name in self.spark.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in TOLD)
+        return tuple(
+            name for name in self.spark.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in KNOWN_DEFAULTS
+        )
 
     def commit_without_version(self, user_metadata: str) -> None:
         """Makes the next Delta write carry no transaction, so that Delta always executes it."""
@@ -158,7 +165,7 @@ def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY)
     Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
     """
     opened = _classic_sessions(settings, count) if settings.master else _remote_sessions(settings, count)
-    with uploaded_files(settings.lending) as uploaded, opened as sessions:
+    with uploaded_files(settings.uploads) as uploaded, opened as sessions:
         for session in sessions:
             session.uploaded, session.fence = uploaded, fence
         yield sessions
@@ -195,8 +202,13 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
         ) from error
     sessions = [LakeSession(first.newSession()) for _ in range(count)]
     for session in sessions:
-        session.configure(SESSION_SETTINGS)
+        session.configure(_session_settings())
     yield sessions
+
+
+def _session_settings(options: Mapping[str, str] = NO_OPTIONS) -> dict[str, str]:
+    """Returns the settings of a session. `options`: of conf/, which cannot change UNCHANGED_STATEMENTS."""
+    return {**SESSION_SETTINGS, **options, **UNCHANGED_STATEMENTS}
 
 
 def _delta_settings() -> dict[str, str]:
@@ -231,12 +243,12 @@ def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], setti
     request.
     """
     try:
-        model.configure({**SESSION_SETTINGS, **settings.options, **SHARED_WORKERS})
+        model.configure({**_session_settings(settings.options), **SHARED_WORKERS})
         sessions.extend(_copy(model, session_id, settings) for session_id in ids)
     except Exception as error:
         if is_away(error):
             sentence = f"the connection to Spark was lost while sessions were opened at {settings.remote} ({first_line(error)})"
-            raise SparkUnavailableError(f"{sentence}; it is tried again") from error
+            raise SparkUnavailableError(f"{sentence}; Sluice tries again") from error
         raise
 
 
@@ -250,7 +262,7 @@ def _copy(model: LakeSession, session_id: str, settings: SparkSettings) -> LakeS
         if "UNIMPLEMENTED" not in str(error):
             raise
         session = LakeSession(_attach(settings.remote, session_id), shares_workers=False)
-        session.configure({**SESSION_SETTINGS, **settings.options})
+        session.configure(_session_settings(settings.options))
         return session
     spark.client.set_retry_policies([_retry_policy()])
     return LakeSession(spark)
@@ -284,6 +296,7 @@ def _attach(remote: str, session_id: str) -> Any:
     # The error itself is raised with our own message.
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     session.client.set_retry_policies([_retry_policy()])
+    fill_old_field(session.client)
     return session
 
 
@@ -297,7 +310,7 @@ def with_token(remote: str) -> str:
     try:
         token = filled_text(urllib.parse.unquote(found[1]), "spark.token")
     except SecretUnavailable as error:
-        raise SparkUnavailableError(f"{error}; it is tried again") from None
+        raise SparkUnavailableError(f"{error}; Sluice tries again") from None
     return f"{remote[: found.start()]};token={urllib.parse.quote(token, safe='')}{remote[found.end() :]}"
 
 
@@ -365,8 +378,8 @@ def _forget(settings: SparkSettings) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text. Spark appends the server's stack trace to it."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """Returns the first line of an error's text, with advice if there is any. Spark appends the server's stack trace to it."""
+    return explained(str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge it") -> TableError:

@@ -56,13 +56,14 @@ class TableRecords(Protocol):
     """The states in which earlier runs of the destination left tables, by "database.table". They are on disk before the batch counts as
     merged.
 
-    `beside`: the states of change log and history, by kind. `forget_current_state_table`: the table has no current-state table any more.
+    `side_table`: the states of change log and history, by kind. `forget_current_state_table`: the table no longer has a current-state
+    table.
     """
 
     def get(self, name: str) -> TableRecord | None: ...
     def keep(self, name: str, record: TableRecord) -> None: ...
     def keep_all(self, records: Mapping[str, TableRecord]) -> None: ...
-    def beside(self, name: str, kind: str) -> TableRecord | None: ...
+    def side_table(self, name: str, kind: str) -> TableRecord | None: ...
     def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None: ...
     def forget_current_state_table(self, name: str) -> None: ...
 
@@ -79,7 +80,7 @@ class NoRecords:
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
         """Does nothing."""
 
-    def beside(self, name: str, kind: str) -> TableRecord | None:  # noqa: ARG002
+    def side_table(self, name: str, kind: str) -> TableRecord | None:  # noqa: ARG002
         return None
 
     def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:

@@ -115,7 +115,7 @@ def _obstacles(
         )
 
 
-def told_of(table: DeltaTable) -> list[CommittedInterval]:
+def recorded_commits(table: DeltaTable) -> list[CommittedInterval]:
     """Returns all commits that the table's log still has."""
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 

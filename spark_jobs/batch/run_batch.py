@@ -261,7 +261,7 @@ class _BatchWork:
                 raise self._refused[table.name]
             _refuse_rows_of_buffered(table, self._context.buffers)
             reason = self._reasons.get(
-                table.name, "it has too many changes for a small merge" if target.merge == "auto" else ways.ASKED
+                table.name, "it has too many changes for a small merge" if target.merge == "auto" else ways.CONFIGURED
             )
             return merge_table(session, self._batch, table, target, self._context, reason=reason)
 
@@ -291,7 +291,11 @@ class _BatchWork:
 
     def _is_due_in_side_tables(self, name: str) -> bool:
         target = self._targets[name]
-        return name in self._results.reports if target.current_state and target.beside else not target.current_state
+        return (
+            name in self._results.reports
+            if target.current_state and target.has_side_tables
+            else not target.current_state
+        )
 
     @contextmanager
     def _session(self) -> Iterator[LakeSession]:
@@ -343,7 +347,7 @@ def _write_side_tables_of_buffered(
 ) -> None:
     """Writes, without Spark, change logs and histories of tables with a running snapshot. They do not wait for the snapshot."""
     for table in batch.tables:
-        if table.name in results.reports and targets[table.name].beside:
+        if table.name in results.reports and targets[table.name].has_side_tables:
             try:
                 write_side_tables(None, _share(batch, table, targets[table.name], context))
             except Exception as error:  # The error may be of any kind; the other tables continue.

@@ -158,7 +158,7 @@ class _Derivation:
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
         # The (coarse) keys for which the lake's rows were loaded already.
-        self._asked: dict[str, set[Values]] = defaultdict(set)
+        self._queried: dict[str, set[Values]] = defaultdict(set)
         self._unreadable: dict[str, TableError] = {}
 
     def kept(self, buffer: Buffer) -> tuple[dict[str, StagedTable], dict[str, str]]:
@@ -246,8 +246,8 @@ class _Derivation:
         whether there were more rows to load.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
-        values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._asked[name]
+        values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]
         if values:
-            self._asked[name] |= values
+            self._queried[name] |= values
             self._load_rows(next(each for each in self._cascades.values() if each.child_name == name), key, values)
         return bool(values)

@@ -298,7 +298,7 @@ def _put(batch: StagedBatch, folder: Path, storage_options: Mapping[str, str]) -
         StoreFolder(batch.stored, storage_options).put(folder, last=MANIFEST, below=f"{FOLDER}/")
     except StoreError as error:
         raise SparkJobError(
-            f"the changes of foreign keys could not be uploaded to the store: {error}; it is tried again"
+            f"the changes of foreign keys could not be uploaded to the store: {error}; Sluice tries again"
         ) from None
 
 

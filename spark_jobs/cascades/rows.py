@@ -23,9 +23,9 @@ from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, GROUP_COLUMNS, MOVED, OPERATION, ORDER_KEY, PRESENT
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 
-PLACE = "_sluice_place"
+ROW_INDEX = "_sluice_place"
 WANTED_VIEW = "sluice_wanted"
-PLACE_BYTES = 8
+INDEX_BYTES = 8
 
 
 def events_of(events: CascadeEvents) -> Iterator[Event]:
@@ -38,7 +38,7 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
             before = values
             continue
         old, new = (values, None) if row[OPERATION] == DELETE else (before, values)
-        at = ChangeOrder(row[ORDER_KEY], row[PLACE], row[COMMIT_TIME])
+        at = ChangeOrder(row[ORDER_KEY], row[ROW_INDEX], row[COMMIT_TIME])
         yield Event(at, events.parent_name, old, new, events.cascades, events.live_names)
 
 
@@ -47,7 +47,7 @@ def positions_of(table: StagedTable) -> list[int]:
     if table.positions is None:
         return [0] * table.rows
     content = table.positions.read_bytes()
-    array = pa.Array.from_buffers(pa.int64(), len(content) // PLACE_BYTES, [None, pa.py_buffer(content)])
+    array = pa.Array.from_buffers(pa.int64(), len(content) // INDEX_BYTES, [None, pa.py_buffer(content)])
     return cast("list[int]", array.to_pylist())
 
 
@@ -114,7 +114,7 @@ class StagedImages:
     def _images(
         self,
         segment: ChangesSegment,
-        places: Sequence[int],
+        row_indices: Sequence[int],
         wanted: Mapping[tuple[str, ...], set[Values]],
         keys: set[Values],
     ) -> Iterator[Image]:
@@ -129,11 +129,11 @@ class StagedImages:
             chosen = pa.array(range(rows.num_rows), pa.int64())
         for index, row in zip(chosen.to_pylist(), rows.take(chosen).to_pylist(), strict=True):
             known = {
-                name.lower(): row[name] for place, name in enumerate(spelled.values()) if _has(segment, row, place)
+                name.lower(): row[name] for number, name in enumerate(spelled.values()) if _has(segment, row, number)
             }
             matters = tuple(known[name] for name in self.key) in keys if self.key else _points(known, names, wanted)
             if matters:
-                at = ChangeOrder(row[ORDER_KEY], places[index], row[COMMIT_TIME])
+                at = ChangeOrder(row[ORDER_KEY], row_indices[index], row[COMMIT_TIME])
                 partial = len(known) < len(segment.columns)
                 yield Image(at, self.table.name, row[OPERATION], known, partial, moved=bool(row.get(MOVED)))
 
@@ -187,7 +187,10 @@ def lake_rows(
             raise TableError(table.name, reason)
         types[name] = table.snapshot.columns[name][1]
     if session is None:
-        raise TableError(table.name, "its rows in the lake were to be read without a Spark session")
+        raise TableError(
+            table.name,
+            "a foreign key changes rows of it, and this merge has no Spark session to read them from the lake: report this defect",
+        )
     found: Any = session.spark.sql(_select(session, table, cascade, types, values)).toArrow()
     source = [name for name in found.schema.names if not name.startswith("_sluice_")]
     rows = []

@@ -90,7 +90,7 @@ class MaintainedTable:
     def name(self) -> str:
         return self.owner.table
 
-    def turn(self, spark: SparkSettings, session: LakeSession) -> AbstractContextManager[bool]:
+    def locked(self, spark: SparkSettings, session: LakeSession) -> AbstractContextManager[bool]:
         """Takes the table lock. Raises TableError if another run holds it for too long."""
         writing = Writing.of(self.table_locks.who, spark, [session])
         return self.table_locks.at(self.name, self.path, writing, self.fence, shared=self.shared)
@@ -229,7 +229,7 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
         plan.act == MaintenanceAct.CLUSTER and CLUSTERING not in delta.snapshot.features
     )
     plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # This keeps Delta's own order in a clustered table.
-    with open_sessions(spark, 1, table.fence) as (session,), table.turn(spark, session):
+    with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         session.expect(plan.before.rows)
         session.commit_without_version(record)
@@ -276,7 +276,7 @@ def vacuum(
     kept = math.ceil(max(hours, logged))
     wanted = {RETENTION_PROPERTY: f"interval {kept} hours", LOG_PROPERTY: f"interval {log_hours(log_days, kept)} hours"}
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
-    with open_sessions(spark, 1, table.fence) as (session,), table.turn(spark, session):
+    with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure(VACUUM_SETTINGS)
         # VACUUM returns rows with file names; hundreds of tasks for a few rows would take minutes.
         session.expect(before.files)

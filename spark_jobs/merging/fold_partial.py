@@ -22,7 +22,7 @@ from sluice.spark_jobs.staged_batch import (
     ROW,
 )
 
-LAST, ROW_OF, SINCE, BORN, HELD, THERE = (
+LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
     *("_sluice_last", "_sluice_row_of_", "_sluice_since", "_sluice_born"),
     *("_sluice_held_", "_sluice_there"),
 )
@@ -91,20 +91,20 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
     names = [sql_text.identifier(name) for name in segment.key]
     origins = [f"CASE WHEN {BIRTH} IS NULL THEN {names[k]} ELSE {ORIGIN}{k} END AS {ROW_OF}{k}" for k in indices]
     rows = f"SELECT *, {', '.join(origins)}, coalesce({BIRTH}, 0L) AS {SINCE} FROM {sql_text.identifier(view)}"
-    held = {f"{HELD}{k}": f"{ROW_OF}{k}" for k in indices}
+    stored = {f"{STORED}{k}": f"{ROW_OF}{k}" for k in indices}
     fresh, born = "true", f"{SINCE} > 0"
     if applied_order_key >= segment.first_order_key:
         fresh = f"{ORDER_KEY} > {applied_order_key}L"
         known = f"CASE WHEN {ORDER_KEY} <= {applied_order_key}L THEN {ROW} END"
         is_known = f"(max({known}) OVER of_row) IS NOT NULL"
-        held = {
-            f"{HELD}{k}": f"CASE WHEN {is_known} THEN max_by({names[k]}, {known}) OVER of_row ELSE {ROW_OF}{k} END"
+        stored = {
+            f"{STORED}{k}": f"CASE WHEN {is_known} THEN max_by({names[k]}, {known}) OVER of_row ELSE {ROW_OF}{k} END"
             for k in indices
         }
         born = f"{SINCE} > 0 AND NOT ({is_known})"
     life = ", ".join([*(f"{ROW_OF}{k}" for k in indices), SINCE])
-    states = _last_states(rows, segment, life, fresh, {**held, BORN: born})
-    at_home = " AND ".join(f"{names[k]} <=> {HELD}{k}" for k in indices)
+    states = _last_states(rows, segment, life, fresh, {**stored, BORN: born})
+    at_home = " AND ".join(f"{names[k]} <=> {STORED}{k}" for k in indices)
     return f"SELECT *, {BORN} OR NOT ({at_home}) AS {MOVED} FROM ({states})"
 
 
@@ -112,7 +112,7 @@ def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str)
     """Completes rows that changed their key from the lake's row under the earlier key. If the lake has no such row, they stay
     incomplete.
     """
-    met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{HELD}{index}" for index, name in enumerate(segment.key))
+    met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{STORED}{index}" for index, name in enumerate(segment.key))
     values = [f"f.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME, MOVED)]
     values += [
         f"CASE WHEN o.{THERE} THEN {bits}L ELSE f.{name} END AS {name}" for name, bits in _groups(segment).items()

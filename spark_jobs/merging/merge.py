@@ -32,10 +32,12 @@ from sluice.spark_jobs.session import LakeSession, first_line
 from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
 from sluice.spark_jobs.tables import alteration_steps as following
+from sluice.spark_jobs.tables.alterations import AlterationPlan
 from sluice.spark_jobs.tables.commit_record import commit_record, maintenance_record
 from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from sluice.spark_jobs.tables.exact_bounds import fix_bounds
 from sluice.spark_jobs.tables.renamed_table import Origins, take_over
+from sluice.spark_jobs.tables.retyped_table import retype
 from sluice.spark_jobs.targets.casting import INTEGERS
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
@@ -73,12 +75,12 @@ def merge_table(
     refuse_other_owner(table, writer, known)
     refuse_unmarked(staged, target.shard)
     if table.snapshot.exists:
-        told = maintenance_record(writer.owner, context.run)
-        fix_bounds(session, table, storage_options, told, _first_key(staged))
+        record = maintenance_record(writer.owner, context.run)
+        fix_bounds(session, table, storage_options, record, _first_key(staged))
 
     def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
-        told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, context.run))
-        return told.apply(segment, applied_order_key)
+        recorded = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, context.run))
+        return recorded.apply(segment, applied_order_key)
 
     report = apply_lacking(staged, table, apply, known, staged_at_seconds=staged_at(batch), started=started)
     if table.snapshot.exists:
@@ -113,7 +115,7 @@ def apply_lacking(
         sync_commits(table.path, on_disk, table.snapshot.version, since_seconds=since)
     except OSError as error:
         raise TableError(
-            staged.name, f"a commit to {table.path} could not be synced to disk: {error}; it is tried again"
+            staged.name, f"a commit to {table.path} could not be synced to disk: {error}; Sluice tries again"
         ) from error
     merge_ms = round((time.monotonic() - started) * 1000)
     return _report(staged, table, counts, version_before=before.version, skipped=not committed, merge_ms=merge_ms)
@@ -204,6 +206,8 @@ class _TableMerge:
             return self._take_over(segment)
         existed = self.table.snapshot.exists
         self.session.expect(self.table.row_count)
+        if existed and (plan := following.retyping_plan(self.table, self.app_id, segment)):
+            return self._retype(segment, plan)
         plan = (
             following.begin(self.session, self.table, self.app_id, segment) if existed and segment.alterations else None
         )
@@ -222,6 +226,14 @@ class _TableMerge:
             following.end(self.session, self.table, self.app_id, segment, plan)
         last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
         return counts + self._commit(last, segment.order_key)
+
+    def _retype(self, segment: SchemaSegment, plan: AlterationPlan) -> CommitCounts:
+        """Converts columns, and adds those of the same statement, in one commit that writes all rows again."""
+        fills = merge_sql.fill_values(segment)
+        counts = self._commit(
+            retype(self.table, segment, self.target, plan, {**fills, **dict(plan.retyped)}), segment.order_key
+        )
+        return dataclasses.replace(counts, rows_inserted=0, rows_copied=counts.rows_inserted)
 
     def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
         """Applies a statement like `_evolve`, to the rows of one shard. Rows of other shards have the same columns."""

@@ -18,7 +18,7 @@ from sluice.spark_jobs.staged_batch import ORDER_KEY
 from sluice.spark_jobs.tables.renamed_table import RENAMED_AT
 
 VIEW = "sluice_quarantine_replay"
-NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, TURN = "number", "order_key", "value", "named_", "turn"
+NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, OCCURRENCE = "number", "order_key", "value", "named_", "occurrence"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def put_back(session: LakeSession, name: str, path: str, column: str, values: Ro
     if numbers:
         session.commit(
             name,
-            f"MERGE INTO {target} AS t USING (SELECT * FROM ({chosen}) WHERE {TURN} = 1) AS s ON {on} "
+            f"MERGE INTO {target} AS t USING (SELECT * FROM ({chosen}) WHERE {OCCURRENCE} = 1) AS s ON {on} "
             f"WHEN MATCHED THEN UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}",
         )
     return numbers
@@ -86,8 +86,8 @@ def _chosen(target: str, on: str, values: RowValues) -> str:
     """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"
     ends = (f"{end}({VALUE_COLUMN}) OVER ({alike})" for end in ("min", "max"))
-    turn = f"row_number() OVER ({alike} ORDER BY {NUMBER_COLUMN}) AS {TURN}"
-    facts = f"count(*) OVER ({alike}) AS together, {turn}, {' <=> '.join(ends)} AS same"
+    occurrence = f"row_number() OVER ({alike} ORDER BY {NUMBER_COLUMN}) AS {OCCURRENCE}"
+    facts = f"count(*) OVER ({alike}) AS together, {occurrence}, {' <=> '.join(ends)} AS same"
     rows = f"SELECT s.{NUMBER_COLUMN}, count(*) AS rows FROM {VIEW} AS s JOIN {target} AS t ON {on} GROUP BY s.{NUMBER_COLUMN}"
     groups = f"SELECT *, {facts} FROM {VIEW}"
     return f"SELECT g.* FROM ({groups}) AS g JOIN ({rows}) AS r USING ({NUMBER_COLUMN}) WHERE r.rows = g.together AND g.same"

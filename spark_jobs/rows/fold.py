@@ -77,18 +77,18 @@ def decide(
     sizes = [len(part[0]) for part in (keys, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]
     codes = key_codes(joined) if sum(sizes) else np.zeros(0, np.int64)
-    of_asked, of_read, of_images = np.split(codes, np.cumsum(sizes)[:-1])
+    of_requested, of_read, of_images = np.split(codes, np.cumsum(sizes)[:-1])
     meant, changed, there = (np.zeros(int(codes.max(initial=-1)) + 1, np.bool_) for _ in range(3))
-    meant[of_asked] = meant[of_read] = meant[of_images[chosen]] = True
+    meant[of_requested] = meant[of_read] = meant[of_images[chosen]] = True
     changed[of_images[seen]] = True
     there[of_read] = True
     last = np.zeros(len(of_images), np.bool_)
     last[seen] = is_last(of_images[seen])
-    unspoken, known = ~(changed | there)[of_asked], np.zeros(len(meant), np.bool_)
-    known[of_asked[np.asarray(had, np.bool_)]] = True
-    lost = unspoken & known[of_asked]
+    unchanged, known = ~(changed | there)[of_requested], np.zeros(len(meant), np.bool_)
+    known[of_requested[np.asarray(had, np.bool_)]] = True
+    lost = unchanged & known[of_requested]
     return Decided(
-        none=unspoken & ~lost & _first(of_asked),
+        none=unchanged & ~lost & _first(of_requested),
         rows=~changed[of_read] & _first(of_read),
         images=last & meant[of_images],
         lost=lost,
@@ -111,22 +111,24 @@ def folded(
     path: Path,
     up_to: int,
     *,
-    changed_up_to: int = -1,
+    changed_in: Sequence[tuple[int, int]] = (),
     read: Read | None = None,
 ) -> Fold:
     """Writes one image per chosen key to a file at `path` and returns it as a segment.
 
-    `segments`: the stream's changes, in order, at least up to `up_to`. `changed_up_to`: chooses the keys that changed at or before this
-    order key. `read`: chooses its keys, and has their rows; then all images get the order key of the lake's position, at which they are
+    `segments`: the stream's changes, in order, at least up to `up_to`. `changed_in`: chooses the keys that changed in these intervals
+    (after, up to) of order keys, which are ascending.
+
+    `read`: chooses its keys, and has their rows; then all images get the order key of the lake's position, at which they are
     valid, and otherwise each image keeps its own. Raises TableError if the columns differ, or if all keys are lost.
     """
     schema = _schema(name, segments, read)
     images = _keys([each.file for each in segments], (*(read or segments[0]).key, ORDER_KEY), schema)
     rows = _keys(read.files, read.key, schema) if read else [keys[:0] for keys in images[:-1]]
-    keys = _asked(read, schema) if read else rows
+    keys = _requested_keys(read, schema) if read else rows
     numbers = np.asarray(images[-1]).astype(np.int64, copy=False)
     seen = numbers <= up_to
-    chosen = seen & (numbers <= changed_up_to)
+    chosen = seen & _within(numbers, changed_in)
     decided = decide(keys, read.had if read else (), rows, images[:-1], seen=seen, chosen=chosen)
     count = sum(int(mask.sum()) for mask in (decided.none, decided.rows, decided.images))
     if decided.lost.any() and not count:
@@ -168,17 +170,26 @@ def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | 
         return None
     schema = pa.schema([*OURS, *pq.read_schema(read.files[0])])
     with pq.ParquetWriter(path, schema, compression="none") as writer:
-        keys = dict(zip(read.key, _asked(read, schema), strict=True))
+        keys = dict(zip(read.key, _requested_keys(read, schema), strict=True))
         _Writing(writer, schema, up_to).none(keys, doubled, read.read_at_us)
     return _segment(read, path, again=True)
 
 
-def _asked(read: Read, schema: pa.Schema) -> list[Any]:
+def _requested_keys(read: Read, schema: pa.Schema) -> list[Any]:
     return [pa.array(read.keys[column], schema.field(column).type) for column in read.key]
 
 
 def _shape(of: Read | ChangesSegment) -> object:
     return [(each.name, each.type) for each in of.columns], [name.lower() for name in of.key]
+
+
+def _within(numbers: Numbers, intervals: Sequence[tuple[int, int]]) -> Mask:
+    """Returns a mask of the numbers that are in one of the intervals (after, up to), which are ascending."""
+    bounds = np.array(intervals, np.int64).reshape(-1, 2)
+    at = np.searchsorted(bounds[:, 0], numbers, "left") - 1
+    found = at >= 0
+    found[found] = numbers[found] <= bounds[at[found], 1]
+    return found
 
 
 def _first(codes: Numbers) -> Mask:

@@ -30,7 +30,9 @@ from sluice.spark_jobs.targets.report import TableTarget
 class StagedInterval:
     """The interval that was read. `folders`: consecutive staged batches. `backfill`: its id and times, which the commits store.
 
-    `changed_up_to`: order key of the interval's end. `lake_at`: order key up to which the lake has every table, at least; `read_to`:
+    `changed_in`: intervals (after, up to) of the order keys of the requested changes, ascending.
+
+    `lake_at`: order key up to which the lake has every table, at least; `read_to`:
     order key up to which the stream was read. `ledger_id`: the destination's present ledger. `start`, `end`: positions, as in a manifest.
     """
 
@@ -39,7 +41,7 @@ class StagedInterval:
     ledger_id: str
     epoch: int
     folders: Sequence[Path]
-    changed_up_to: int
+    changed_in: Sequence[tuple[int, int]]
     lake_at: int
     read_to: int
     start: Mapping[str, object]
@@ -146,8 +148,8 @@ def merge_rows(
             segments = interval.changes(staged, name, up_to)
             if rows.read is None and not segments:
                 return None
-            changed_up_to = interval.changed_up_to if rows.read is None else -1
-            fold = folded(name, segments, paths[name], up_to, changed_up_to=changed_up_to, read=rows.read)
+            changed_in = interval.changed_in if rows.read is None else ()
+            fold = folded(name, segments, paths[name], up_to, changed_in=changed_in, read=rows.read)
             if left := int(fold.lost.sum()):
                 on_left(name, left)
             if fold.segment is None:

@@ -58,10 +58,10 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
     """Returns a report about the table with most of the data. `before`: its version before the batch. `began`: on the monotonic clock."""
-    told = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
+    buffered = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(
-        told,
-        held=False,
+        buffered,
+        buffered=False,
         way="small",
         reason=REASON,
         delta_version=after.version,

@@ -64,7 +64,7 @@ def append_read(
     *,
     since: int,
     position: tuple[int, int],
-    told: Mapping[str, Any],
+    details: Mapping[str, Any],
     user_metadata: str,
 ) -> bool:
     """Appends the rows that a snapshot read, and one row about the snapshot, in one commit, for a table without a current-state table.
@@ -79,7 +79,7 @@ def append_read(
     own = LogRows(names=placed(table.name, columns, _images_of(table)).names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from event_row(own.schema, READ, *position, json.dumps(told)).to_batches()
+        yield from event_row(own.schema, READ, *position, json.dumps(details)).to_batches()
         yield from (
             own.read(batch, READ, since, position[1]) for name in names for batch in _batches(chunks.opened(name))
         )

@@ -22,29 +22,28 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
 # The kinds of commits without rows. Each has its own app id.
-WRITES, HELD = "current-state-writes", "current-state-held"
-PROPERTY = "sluice.mirrorWrites"
+WRITES, BUFFERED = "current-state-writes", "current-state-held"
 
 
 def is_due(table: SideTable) -> bool:
     """Returns whether the current-state table was written outside the stream, or was about to be, and the history was not compared with it
     since.
     """
-    return table.log is not None and table.aside(WRITES).applied > table.aside(HELD).applied
+    return table.log is not None and table.aside(WRITES).applied > table.aside(BUFFERED).applied
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
     """Stores the announcement of a write and syncs it to disk, before the current-state table is written."""
     if table.log is not None and not is_due(table):
         began = time.time()
-        table.aside(WRITES).mark(table.aside(HELD).applied + 1, user_metadata, PROPERTY)
+        table.aside(WRITES).mark(table.aside(BUFFERED).applied + 1, user_metadata)
         table.open().keep_on_disk(began)
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
     """Records that the history was compared with the current-state table."""
     if is_due(table):
-        table.aside(HELD).mark(table.aside(WRITES).applied, user_metadata, PROPERTY)
+        table.aside(BUFFERED).mark(table.aside(WRITES).applied, user_metadata)
         table.open()
 
 

@@ -32,7 +32,6 @@ TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
-PLACE_PROPERTY = "sluice.upTo"  # A table property with the order key of a commit without rows.
 # deltalake raises these errors for a table with features that it does not know.
 FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
 
@@ -168,9 +167,7 @@ class SideTable:
                     raise refused from error
                 self.open()
                 if tried == TRIES_MAX:
-                    why = (
-                        f"other writers commit to the Delta table {self.path} all the time ({error}); it is tried again"
-                    )
+                    why = f"other writers commit to the Delta table {self.path} all the time ({error}); Sluice tries again"
                     raise TableError(self.name, why) from error
                 continue
             self.open()
@@ -184,15 +181,16 @@ class SideTable:
         if self.version > before and self.applied < order_key:
             raise TableError(self.name, lost_commit(self.path, before), own=False)
 
-    def mark(self, order_key: int, user_metadata: str, name: str = PLACE_PROPERTY) -> None:
-        """Makes a commit without rows. It records that the table has everything up to the order key. `name`: the property that records
-        it.
+    def mark(self, order_key: int, user_metadata: str) -> None:
+        """Makes a commit without rows. It records that the table has everything up to the order key.
+
+        The commit sets the description that the table has. A commit that sets a property would add the feature `variantType` to a table
+        with timestamps of no time zone, and Delta before 4.0 could not read the table.
         """
         self.commit(
             order_key,
-            lambda: self.log.alter.set_table_properties(
-                {name: str(order_key)},
-                raise_if_not_exists=False,
+            lambda: self.log.alter.set_table_description(
+                self.log.metadata().description or "",
                 commit_properties=self.properties(order_key, user_metadata),
                 post_commithook_properties=NO_HOOKS,
             ),
@@ -217,7 +215,7 @@ class SideTable:
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)
         except OSError as error:
-            why = f"a commit to {self.path} could not be synced to disk: {error}; it is tried again"
+            why = f"a commit to {self.path} could not be synced to disk: {error}; Sluice tries again"
             raise TableError(self.name, why) from error
 
     def _checkpoint(self, before: int) -> None:

@@ -59,7 +59,7 @@ class Share:
         if table.log is None:
             self.target.refuse_clash(name)
         if not self.target.current_state:
-            refuse_unless_left(writer_of(self.batch, self.staged), self.context.records.beside(name, kind), table)
+            refuse_unless_left(writer_of(self.batch, self.staged), self.context.records.side_table(name, kind), table)
         return table
 
     @property
@@ -118,7 +118,7 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
         if is_away(error):
             raise
         line = first_line(error)
-        raise TableError(name, f"its change log or history could not be written: {line}; it is tried again") from error
+        raise TableError(name, f"its change log or history could not be written: {line}; Sluice tries again") from error
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
@@ -138,7 +138,7 @@ def _failure(name: str, error: Exception) -> TableError:
         )
         return TableError(name, why, for_good=True)
     trouble = LAKE_TROUBLE.search(line) or STORE_TROUBLE.search(line)
-    why = f"its change log or history could not be written: {line}; it is tried again"
+    why = f"its change log or history could not be written: {line}; Sluice tries again"
     return TableError(name, why, own=not trouble)
 
 
@@ -216,11 +216,11 @@ def _tell_gap(table: SideTable, share: Share) -> None:
     first, before = _before(current_state, segments)
     seen = max(table.applied, table.aside(change_log.READ).applied)  # A publication appends a row of its own.
     if before.exists and (seen < 0 or seen < before.applied_order_key):
-        told = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
+        details = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
         begins = segments[0]
         at_us = begins.first_commit_time_us if isinstance(begins, ChangesSegment) else begins.commit_time_us
         gap = table.aside(change_log.GAP)
-        change_log.append_event(gap, change_log.GAP, (first, at_us), told, share.record(begins))
+        change_log.append_event(gap, change_log.GAP, (first, at_us), details, share.record(begins))
         table.open()
 
 

@@ -133,7 +133,7 @@ class AffectedRows:
                 last[key] = values, ours
         return list(last.values())
 
-    def _positions(self, order_keys: set[int], step: int) -> _Places:
+    def _positions(self, order_keys: set[int], step: int) -> _SequenceNumbers:
         """Returns the sequence numbers of all images in the transactions of the events."""
         wanted = pa.array(sorted(order_keys), pa.int64())
         found = [
@@ -145,10 +145,10 @@ class AffectedRows:
         keys, rows = (
             np.concatenate([NO_NUMBERS, *(np.asarray(each[name]) for each in found)]) for name in (ORDER_KEY, ROW)
         )
-        return _Places(keys, rows, step)
+        return _SequenceNumbers(keys, rows, step)
 
 
-class _Places:
+class _SequenceNumbers:
     """The sequence numbers of images within their transactions: 1, 2, … times `step`, in the order of their row numbers."""
 
     def __init__(self, keys: Numbers, rows: Numbers, step: int) -> None:

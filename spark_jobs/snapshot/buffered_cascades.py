@@ -65,31 +65,31 @@ def complete_up_to(cascades: StoredFiles) -> int:
     return int(names[-1].split(".")[0]) if names else -1
 
 
-def buffer_changes(table: StagedTable, changes: Sequence[Passed], held: BufferedChanges, end: int) -> None:
+def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: BufferedChanges, end: int) -> None:
     """Writes the changes of a batch that ends at the order key `end`. They are on disk when this returns.
 
     Raises TooManyChangesError before anything is written, TableError if the disk or the store fails.
     """
-    with _as_table_error(table.name, held.cascades):
-        new = [each for each in changes if each.at.order_key > held.after]
-        written = _unmarked_transactions(table.name, held.cascades) if new else set()
+    with _as_table_error(table.name, buffered.cascades):
+        new = [each for each in changes if each.at.order_key > buffered.after]
+        written = _unmarked_transactions(table.name, buffered.cascades) if new else set()
         new = [each for each in new if each.at.order_key not in written]
         if not new:
             return
-        before = _count(held.cascades)
+        before = _count(buffered.cascades)
         if before + len(new) > CHANGES_MAX:
             raise TooManyChangesError(
                 f"more than {CHANGES_MAX:,} changes of values that its foreign keys refer to were buffered while its rows were read"
             )
         name = f"{end:0{KEY_DIGITS}d}.{before + len(new):0{COUNT_DIGITS}d}.parquet"
-        write_rows(_rows(new, _images_before(table, new)), held.cascades, name)
+        write_rows(_rows(new, _images_before(table, new)), buffered.cascades, name)
 
 
-def mark_complete(table: str, held: BufferedChanges, end: int) -> None:
+def mark_complete(table: str, buffered: BufferedChanges, end: int) -> None:
     """Writes the mark that all changes of the table up to the order key `end` are buffered. Raises TableError."""
-    with _as_table_error(table, held.cascades):
-        if complete_up_to(held.cascades) < end:
-            write_rows(SCHEMA.empty_table(), held.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
+    with _as_table_error(table, buffered.cascades):
+        if complete_up_to(buffered.cascades) < end:
+            write_rows(SCHEMA.empty_table(), buffered.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
 
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:

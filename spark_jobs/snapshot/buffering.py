@@ -86,19 +86,19 @@ NO_SNAPSHOT_BUFFERS = NoSnapshotBuffers()
 
 
 def buffer_table(
-    staged: StagedTable, target: TableTarget, holds: SnapshotBuffers, held: BufferedChanges
+    staged: StagedTable, target: TableTarget, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> TableReport:
     """Buffers those changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
     started, rows = time.monotonic(), 0
     for segment in staged.segments:
-        if last_order_key(segment) <= held.after:
+        if last_order_key(segment) <= buffered.after:
             continue
         if isinstance(segment, ChangesSegment) and segment.partial and (segment.moves or not segment.key):
-            held = _read_again(staged.name, segment, holds, held)
+            buffered = _read_again(staged.name, segment, holds, buffered)
         elif isinstance(segment, ChangesSegment):
-            rows += _hold(staged.name, segment, held)
+            rows += _hold(staged.name, segment, buffered)
         else:
-            held = holds.again(staged.name, segment.order_key, _why(segment))
+            buffered = holds.again(staged.name, segment.order_key, _why(segment))
     return report_of_buffered(staged, target.kept, rows, round((time.monotonic() - started) * 1000))
 
 
@@ -108,14 +108,18 @@ def buffered_up_to(files: StoredFiles) -> int:
     return int(Path(names[-1]).stem) if names else -1
 
 
-def _read_again(name: str, segment: ChangesSegment, holds: SnapshotBuffers, held: BufferedChanges) -> BufferedChanges:
+def _read_again(
+    name: str, segment: ChangesSegment, holds: SnapshotBuffers, buffered: BufferedChanges
+) -> BufferedChanges:
     """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, the key under which it was read is
     unknown. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
     """
-    if segment.key and held.restarts < RESTARTS_MAX:
+    if segment.key and buffered.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"
         return holds.again(name, segment.last_order_key, why, images=True)
-    tries = f"while they were read, {held.restarts + 1} times in a row" if segment.key else "of a table without a key"
+    tries = (
+        f"while they were read, {buffered.restarts + 1} times in a row" if segment.key else "of a table without a key"
+    )
     why = (
         f"images lack columns (binlog_row_image is not FULL) of rows that changed {'their keys ' if segment.key else ''}{tries}: set "
         "binlog_row_image=FULL on the source until the table is published, or make no such changes until then, and start the snapshot again"
@@ -124,14 +128,14 @@ def _read_again(name: str, segment: ChangesSegment, holds: SnapshotBuffers, held
     raise TableError(name, f"its snapshot failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
 
 
-def _hold(name: str, segment: ChangesSegment, held: BufferedChanges) -> int:
+def _hold(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> int:
     try:
-        after = max(held.after, buffered_up_to(held.files))
+        after = max(buffered.after, buffered_up_to(buffered.files))
         if segment.last_order_key <= after:
             return 0
-        return (_put if held.files.url else _keep)(segment, held.files, after)
+        return (_put if buffered.files.url else _keep)(segment, buffered.files, after)
     except (OSError, StoreError) as error:
-        where = held.files.url or held.files.folder
+        where = buffered.files.url or buffered.files.folder
         raise TableError(name, f"its changes could not be buffered in {where}: {error}", own=False) from error
 
 
@@ -157,25 +161,25 @@ def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)
-    beside = folder / f".{path.stem}.tmp"  # Spark ignores this name if a crash leaves the file behind.
-    beside.unlink(missing_ok=True)
+    temporary = folder / f".{path.stem}.tmp"  # Spark ignores this name if a crash leaves the file behind.
+    temporary.unlink(missing_ok=True)
     if segment.first_order_key > after:
-        link(segment.file, beside)
+        link(segment.file, temporary)
         rows = segment.rows
     else:
-        rows = _write_rest(segment.file, beside, after)
-    for each in (beside, None, folder, folder.parent):
+        rows = _write_rest(segment.file, temporary, after)
+    for each in (temporary, None, folder, folder.parent):
         if each is None:
-            beside.replace(path)
+            temporary.replace(path)
         else:
             sync(each)
     return rows
 
 
-def _write_rest(staged: Path, beside: Path, after: int) -> int:
+def _write_rest(staged: Path, target: Path, after: int) -> int:
     source = ds.dataset(staged, format="parquet")
     rows = 0
-    with pq.ParquetWriter(beside, source.schema, compression="none") as writer:
+    with pq.ParquetWriter(target, source.schema, compression="none") as writer:
         for batch in source.to_batches(filter=pc.field(ORDER_KEY) > after):
             writer.write_batch(batch)
             rows += batch.num_rows

@@ -47,7 +47,7 @@ from sluice.spark_jobs.tables.delta_table import (
 from sluice.spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from sluice.spark_jobs.targets import layout
 
-AGAIN = "the stream is being read again and has not reached the position that the table has; it is tried again"
+AGAIN = "the stream is being read again and has not reached the position that the table has; Sluice tries again"
 RESUME = "sluice snapshot resume"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the snapshot from which the table was created.
 
@@ -73,7 +73,7 @@ def publish_snapshot(
         except (SparkJobError, ColumnsDifferError):
             raise
         except StoreError as error:
-            why = f"its rows and buffered changes are in a store that cannot be used now: {error}; it is tried again"
+            why = f"its rows and buffered changes are in a store that cannot be used now: {error}; Sluice tries again"
             raise TableError(given.owner.table, why, own=False) from error
         except Exception as error:
             line = first_line(error)
@@ -130,7 +130,7 @@ def publish(
         # A run that was killed after its commit did not sync it; this run may have found the table complete.
         sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
-        why = f"a commit to {given.target.path} could not be synced to disk: {error}; it is tried again"
+        why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
         raise TableError(given.owner.table, why) from error
     _tell_log(session.fence, given, label, storage_options, records)
     _tell_history(session, given, table, label, storage_options, records)
@@ -221,10 +221,16 @@ def _publish_alone(
             )
         elif kind == change_log.KIND:
             aside = side.aside(f"{change_log.READ}/{given.snapshot_id}/{given.chunks.folder.name}")
-            told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
+            details = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
             since = given.since if given.key else given.order_key
             change_log.append_read(
-                aside, given.chunks, given.columns, since=since, position=position, told=told, user_metadata=record
+                aside,
+                given.chunks,
+                given.columns,
+                since=since,
+                position=position,
+                details=details,
+                user_metadata=record,
             )
         if side.open().log is not None:
             side.keep_on_disk(began)
@@ -254,9 +260,9 @@ def _tell_log(
     side = SideTable(owner.table, given.target.change_log, app_id, storage_options, fence=fence).open()
     if side.log is None:
         return
-    told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
+    details = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
     position = (label, given.read_at_us)
-    change_log.append_event(side.aside(change_log.READ), change_log.READ, position, told, given.record(label))
+    change_log.append_event(side.aside(change_log.READ), change_log.READ, position, details, given.record(label))
     side.open().keep_on_disk(began)
     records.keep_side_table(owner.table, change_log.KIND, side.record)
 
@@ -293,7 +299,7 @@ def _rows(given: Publication, *, partial: bool) -> publish_sql.Rows:
         key=given.key,
         label=given.rows_key,
         read_at_us=given.read_at_us,
-        held_after=given.order_key if not given.key else -1,
+        buffered_after=given.order_key if not given.key else -1,
         changes=bool(given.changes.names()),
         soft_deletes=given.soft_deletes,
         partial=partial,

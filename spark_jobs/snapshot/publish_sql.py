@@ -36,15 +36,15 @@ class Rows:
     """The input from which a table is created. `label`: the order key of rows that were read. `read_at_us`: their commit time in µs since
     1970.
 
-    `held_after`: for a table without a key, the order key up to which the rows that were read have its changes. `changes`: whether there
-    are buffered changes. `partial`: whether some of them lack columns.
+    `buffered_after`: for a table without a key, the order key up to which the rows that were read have its changes. `changes`: whether
+    there are buffered changes. `partial`: whether some of them lack columns.
     """
 
     columns: tuple[LakeColumn, ...]
     key: tuple[str, ...]
     label: int
     read_at_us: int
-    held_after: int = -1
+    buffered_after: int = -1
     changes: bool = True
     soft_deletes: bool = False
     partial: bool = False
@@ -84,7 +84,7 @@ def _appended(rows: Rows) -> str:
     read = f"SELECT {_read_values(rows, 'c.')} FROM {CHUNKS_VIEW} AS c"
     if not rows.changes:
         return read
-    images = f"SELECT {_image_values(rows, 'l.', fold.LOG_NAMES)} FROM {CHANGES_VIEW} AS l WHERE l.{ORDER_KEY} > {rows.held_after}L"
+    images = f"SELECT {_image_values(rows, 'l.', fold.LOG_NAMES)} FROM {CHANGES_VIEW} AS l WHERE l.{ORDER_KEY} > {rows.buffered_after}L"
     return f"{read} UNION ALL {images}"
 
 

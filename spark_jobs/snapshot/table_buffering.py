@@ -63,9 +63,9 @@ class Buffering:
         return {name: self._complete(name) for name in self.live}
 
     def _complete(self, name: str) -> int:
-        held = self._held(name)
+        buffered = self._buffered(name)
         try:
-            return max(held.after, complete_up_to(held.cascades))
+            return max(buffered.after, complete_up_to(buffered.cascades))
         except (OSError, StoreError) as error:
             raise TableError(
                 name, f"its buffered changes cannot be read: {error}; check their disk or object store", own=False
@@ -114,24 +114,24 @@ class Buffering:
             self.errors[name] = table_error(name, error, NOT_BUFFERED)
 
     def _buffer(self, table: StagedTable, changes: Sequence[Passed]) -> TableReport:
-        name, held = table.name, self._held(table.name)
+        name, buffered = table.name, self._buffered(table.name)
         if name not in self.live:
-            return buffer_table(table, self._targets[name], self._holds, held)
+            return buffer_table(table, self._targets[name], self._holds, buffered)
         try:
-            buffer_changes(table, changes, held, self._end)
+            buffer_changes(table, changes, buffered, self._end)
         except TooManyChangesError as error:
-            held = self._unseen(name, str(error))
-        report = buffer_table(table, self._targets[name], self._holds, held)
-        if changes and self._held(name).after not in {held.after, self._end}:
+            buffered = self._unseen(name, str(error))
+        report = buffer_table(table, self._targets[name], self._holds, buffered)
+        if changes and self._buffered(name).after not in {buffered.after, self._end}:
             self._unseen(name, "foreign keys changed its rows in a batch in which the table was altered or truncated")
-        mark_complete(name, self._held(name), self._end)
+        mark_complete(name, self._buffered(name), self._end)
         return report
 
     def _unseen(self, name: str, why: str, through: frozenset[str] = frozenset()) -> BufferedChanges:
         return self._holds.cascades_unseen(name, self._end, why, through)
 
-    def _held(self, name: str) -> BufferedChanges:
-        held = self._holds.get(name)
-        if held is None:
+    def _buffered(self, name: str) -> BufferedChanges:
+        buffered = self._holds.get(name)
+        if buffered is None:
             raise TableError(name, "its snapshot is no longer open", own=False)
-        return held
+        return buffered

@@ -30,7 +30,7 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ap
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
 from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.tables.new_table import Contents, make_table
-from sluice.spark_jobs.targets.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
+from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
 # Delta's name for the operation in which Spark creates a table with rows.
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
@@ -53,7 +53,7 @@ def why_not(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) 
 def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) -> Iterator[str]:
     target = given.target
     if target.merge == "spark":
-        yield ASKED
+        yield CONFIGURED
     if before.exists:
         yield "the table exists already"
     if local_folder(target.path) is None or given.chunks.url:
@@ -76,13 +76,13 @@ def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str
 
 
 def _obstacles_in_files(given: Publication) -> Iterator[str]:
-    held = given.changes.names()
-    if held and is_partial(given):
+    buffered = given.changes.names()
+    if buffered and is_partial(given):
         yield "images lack columns"
     for column in given.columns:
-        if held and column.name in given.key and (column.nullable or column.type in UNSAFE_KEYS):
+        if buffered and column.name in given.key and (column.nullable or column.type in UNSAFE_KEYS):
             yield f"the key column {column.name} may be NULL, or is a {column.type}"
-    size = sum((given.changes.folder / name).stat().st_size for name in held)
+    size = sum((given.changes.folder / name).stat().st_size for name in buffered)
     if given.changes.rows() > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
         yield f"{given.changes.rows():,} changes of it were buffered, {size >> 20} MiB"
     if not all(_has_marks(given, name) for name in given.chunks.names()):
@@ -167,20 +167,20 @@ class _Filling:
 
     def files(self) -> Iterator[Path]:
         """Yields the files one after the other, each complete and synced to disk. Yields none if there are no rows."""
-        chunks, held = self.given.chunks, None
+        chunks, buffered = self.given.chunks, None
         if self.given.changes.names():
             schema = chunks.schema(chunks.names()[0])
-            held = BufferedKeys(self.given.changes, self.given.key, schema)
-            if held.live.num_rows:
-                yield self._written(schema, (held.live,))
+            buffered = BufferedKeys(self.given.changes, self.given.key, schema)
+            if buffered.live.num_rows:
+                yield self._written(schema, (buffered.live,))
         for name in chunks.names():
-            yield from self._of_chunk(chunks.folder / name, held)
+            yield from self._of_chunk(chunks.folder / name, buffered)
 
-    def _of_chunk(self, chunk: Path, held: BufferedKeys | None) -> Iterator[Path]:
+    def _of_chunk(self, chunk: Path, buffered: BufferedKeys | None) -> Iterator[Path]:
         with pq.ParquetFile(chunk) as read:
             if not read.metadata.num_rows:
                 return
-            gone = self._gone(read, held) if held else {}
+            gone = self._gone(read, buffered) if buffered else {}
             if gone:
                 yield from self._rest(read, gone)
                 return
@@ -189,14 +189,14 @@ class _Filling:
         sync(file)
         yield file
 
-    def _gone(self, read: pq.ParquetFile, held: BufferedKeys) -> dict[int, Any]:
+    def _gone(self, read: pq.ParquetFile, buffered: BufferedKeys) -> dict[int, Any]:
         """Returns row group → mask of its rows whose keys have buffered changes, only for row groups that have such rows."""
         key, footer = list(self.given.key), read.metadata
         index = read.schema_arrow.get_field_index(key[0])
         found = dict[int, Any]()
         for number in range(footer.num_row_groups):
-            if held.may_be_in(footer.row_group(number), index):
-                mask = held.among(read.read_row_group(number, columns=key))
+            if buffered.may_be_in(footer.row_group(number), index):
+                mask = buffered.among(read.read_row_group(number, columns=key))
                 if mask.any():
                     found[number] = mask
         return found

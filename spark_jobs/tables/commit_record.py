@@ -216,7 +216,7 @@ def lost_commit(path: str, before: int) -> str:
     return (
         f"the log of the Delta table {path} does not have what this run committed after version {before}, but another writer's commit, "
         "which can happen if several Spark servers write one lake in S3. Use one Spark server (see `sluice check`), and restart it, "
-        "because its memory may differ from the log; it is tried again"
+        "because its memory may differ from the log; Sluice tries again"
     )
 
 

@@ -261,7 +261,7 @@ class DeltaTable:
         if not self.snapshot.exists:
             raise TableError(
                 self.name,
-                f"there is no Delta table at {self.path}: it was removed, or is not created yet; it is tried again",
+                f"there is no Delta table at {self.path}: it was removed, or is not created yet; Sluice tries again",
             )
         version, files = self._read
         if version != self.snapshot.version:
@@ -410,7 +410,7 @@ def new_properties(
         "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
         "delta.dataSkippingNumIndexedCols": str(_statistics_columns(wanted, (*key, *target.layout.cluster_by))),
         **layout.properties(target.layout),
-        **({MAPPING_PROPERTY: "name"} if _needs_mapping(wanted) else {}),
+        **({MAPPING_PROPERTY: "name"} if needs_mapping(wanted) else {}),
     }
 
 
@@ -429,7 +429,7 @@ def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Lake
     if (properties.get(VECTORS_PROPERTY, "false") == "true") != target.deletion_vectors:
         changes[VECTORS_PROPERTY] = str(target.deletion_vectors).lower()
     changes |= layout.changed_properties(target.layout, properties)
-    if _needs_mapping(wanted) and properties.get(MAPPING_PROPERTY, "none") == "none":
+    if needs_mapping(wanted) and properties.get(MAPPING_PROPERTY, "none") == "none":
         changes[MAPPING_PROPERTY] = "name"
     if any(column.type == "timestamp_ntz" for column in wanted) and LOCAL_TIMES_FEATURE not in table.snapshot.features:
         changes[f"delta.feature.{LOCAL_TIMES_FEATURE}"] = "supported"
@@ -463,7 +463,7 @@ def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn
     return [f"ALTER TABLE {sql_text.delta_path(target.path)} {words}", set_properties(target.path, properties)]
 
 
-def _needs_mapping(wanted: tuple[LakeColumn, ...]) -> bool:
+def needs_mapping(wanted: tuple[LakeColumn, ...]) -> bool:
     return any(UNMAPPED_CHARACTERS & set(column.name) for column in wanted)
 
 

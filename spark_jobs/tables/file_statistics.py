@@ -50,8 +50,8 @@ def statistics(footer: pq.FileMetaData, columns: Sequence[LakeColumn], indexed: 
                 lowest[column.name] = low
             if high is not None:
                 highest[column.name] = high
-    told = {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
-    parts = [f'"numRecords":{footer.num_rows}', *(f'"{name}":{_object(values)}' for name, values in told.items())]
+    fields = {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    parts = [f'"numRecords":{footer.num_rows}', *(f'"{name}":{_object(values)}' for name, values in fields.items())]
     return f"{{{','.join([*parts, _TIGHT])}}}"
 
 

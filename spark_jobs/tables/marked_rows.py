@@ -72,8 +72,8 @@ def _in_checkpoint(file: Path) -> int:
 
 def _change(commit: Path) -> int:
     """Returns by how much a commit increased the number of deleted rows."""
-    told, found = commit.read_bytes(), 0
-    for line in told.splitlines() if VECTOR in told else ():
+    content, found = commit.read_bytes(), 0
+    for line in content.splitlines() if VECTOR in content else ():
         action = json.loads(line)
         for name, sign in (("add", 1), ("remove", -1)):
             vector = (action.get(name) or {}).get("deletionVector")

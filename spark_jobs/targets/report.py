@@ -48,7 +48,7 @@ class TableTarget:
         return self.shard is not None
 
     @property
-    def beside(self) -> bool:
+    def has_side_tables(self) -> bool:
         """Whether the table has a change log or a history."""
         return bool(self.change_log or self.history)
 
@@ -87,5 +87,5 @@ def report_of_buffered(staged: StagedTable, path: str, rows: int, milliseconds: 
         last_commit_time_us=max([*times, *(each.last_commit_time_us for each in changes)], default=0),
         columns=(),
         skipped=False,
-        held=True,
+        buffered=True,
     )

@@ -21,7 +21,7 @@ FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapp
 PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
 UNSAFE_KEYS = frozenset({"float", "double"})  # For Spark, zeros of both signs are the same key.
-ASKED = "conf/ says so"
+CONFIGURED = "conf/ says so"
 PLAIN_TYPES = frozenset(
     {
         "tinyint",
@@ -77,11 +77,11 @@ class MergeFacts:
 def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
     """Returns the way of merging. `setting` "small" removes the limits of size, but not those of what `deltalake` can write."""
     if setting == "spark":
-        return MergeChoice(way="spark", reason=ASKED)
+        return MergeChoice(way="spark", reason=CONFIGURED)
     if why := next(_obstacles(facts), ""):
         return MergeChoice(way="spark", reason=why)
     if setting == "small":
-        return MergeChoice(way="small", reason=ASKED)
+        return MergeChoice(way="small", reason=CONFIGURED)
     if facts.rows > ROWS_MAX or facts.bytes > BYTES_MAX:
         size = f"{facts.rows:,} rows and {facts.bytes >> 20} MiB"
         return MergeChoice(way="spark", reason=f"the changes and the files they may meet have {size}")

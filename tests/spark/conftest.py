@@ -14,6 +14,7 @@ import pytest
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs import session
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
@@ -77,3 +78,12 @@ def way(request: pytest.FixtureRequest) -> SmallSetting:
     """Both ways of merging."""
     chosen: SmallSetting = request.param
     return chosen
+
+
+@pytest.fixture
+def marks_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark marks rows of small tables in deletion vectors too. It keeps the other settings of small merges, because compiling code for a
+    few rows takes most of the time of such a test.
+    """
+    kept = {name: value for name, value in session.SMALL_SETTINGS.items() if "deletionVectors" not in name}
+    monkeypatch.setattr(session, "SMALL_SETTINGS", kept)

@@ -241,7 +241,7 @@ class Records:
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
         self.kept.update(records)
 
-    def beside(self, name: str, kind: str) -> TableRecord | None:
+    def side_table(self, name: str, kind: str) -> TableRecord | None:
         return self.kept_beside.get((name, kind))
 
     def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.spark_jobs import session
 from tests.durability.disk import Disk
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
@@ -18,10 +17,10 @@ def changes(operation: int, keys: range, start: int) -> Changes:
     return Changes(ORDERS, [Image(operation, start + key, {"id": key, "name": f"at {start}"}) for key in keys])
 
 
+@pytest.mark.usefixtures("marks_rows")
 def test_fault_a_merge_of_spark_is_on_disk_when_it_returns(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.way = "spark"
     disk = Disk(lake.folder, monkeypatch)
-    monkeypatch.setattr(session, "SMALL_ROWS_MAX", -1)  # so that rows are marked and no file is written anew
     table = lake.folder / "lake" / "shop.orders"
     for batch in (changes(INSERT, range(1, 50), 1), changes(UPDATE_AFTER, range(5, 9), 100)):
         lake.merge({"shop.orders": [batch]})

@@ -75,7 +75,7 @@ class Shop:
             host=lambda: Host(engine),
             files=lambda: destination_files,
             merge=spark_merge,
-            feed=caller_of_code_server,
+            run_engine=caller_of_code_server,
         )
         self.config = captured.config
         self.defs = build_definitions(self.config, ports)

@@ -17,7 +17,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
-from sluice.orchestration.run.rows.into import after_a_quiet_time, base_of, place_of
+from sluice.orchestration.run.rows.into import after_a_quiet_time, base_of, path_of
 from sluice.orchestration.run.rows.request import BackfillRequest
 from sluice.orchestration.run.rows.swap import SwapRequest, plan_swap, run_swap
 from sluice.orchestration.run.spark_merge import spark_merge
@@ -42,7 +42,9 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
     path, folder = str(lake.folder / "lake" / "past" / "orders"), lake.folder / "work"
     folder.mkdir()
     segments = read_staged_batch(images).tables[0].changes if images else ()
-    fold = folded(NAME, segments, folder / "fold.parquet", up_to, changed_up_to=up_to).segment if segments else None
+    fold = (
+        folded(NAME, segments, folder / "fold.parquet", up_to, changed_in=((-1, up_to),)).segment if segments else None
+    )
     given = PastState(
         name=NAME,
         base=deltalake.DeltaTable(lake.target.path, version=version),
@@ -140,7 +142,7 @@ def test_a_place_that_is_none_is_refused_backfill(
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text("source: {user: u}\ntables: {shop.orders: {}}\n")
     request = BackfillRequest(destination="shop", from_us=1, to_us=None, tables=tables, into=into)
     with pytest.raises(ConfigurationError, match=sentence):
-        place_of(load_config(tmp_path / "conf"), request)
+        path_of(load_config(tmp_path / "conf"), request)
 
 
 @pytest.mark.servers

@@ -70,7 +70,7 @@ PUBLICATION: dict[str, Stage] = {
 }
 MERGE: dict[str, Stage] = {
     "history": (run_batch, "write_side_tables", lambda _session, share: share.staged.name),
-    "snapshot": (cuts, "_beside", lambda _config, _destination, _records, name: name),
+    "snapshot": (cuts, "_side_tables", lambda _config, _destination, _records, name: name),
 }
 
 

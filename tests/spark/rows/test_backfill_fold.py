@@ -32,7 +32,9 @@ def segments(root: Path, *files: list[Image], schema: Schema = ITEMS) -> list[Ch
 def test_files_become_one_with_an_image_a_key_backfill(tmp_path: Path) -> None:
     first = [image(INSERT, 10, 1), image(INSERT, 20, 2), image(INSERT, 20, 2, "b"), image(UPDATE_AFTER, 30, 3)]
     then = [image(UPDATE_AFTER, 40, 1), image(DELETE, 50, 2), image(UPDATE_AFTER, 60, 9), image(DELETE, 70, 1)]
-    made = folded("shop.items", segments(tmp_path, first, then), tmp_path / "out.parquet", 60, changed_up_to=30).segment
+    made = folded(
+        "shop.items", segments(tmp_path, first, then), tmp_path / "out.parquet", 60, changed_in=((-1, 30),)
+    ).segment
     assert made is not None
     rows = pq.read_table(made.file).to_pylist()
     assert [(row["id"], row["code"], row["_sluice_order_key"], row["_sluice_operation"]) for row in rows] == [
@@ -50,12 +52,23 @@ def test_files_become_one_with_an_image_a_key_backfill(tmp_path: Path) -> None:
     assert pq.read_schema(made.file) == pq.read_schema(segments(tmp_path / "again", first)[0].file)
 
 
+@pytest.mark.seeds
+def test_keys_that_changed_between_the_intervals_are_not_chosen_backfill(tmp_path: Path) -> None:
+    there = segments(
+        tmp_path, [image(INSERT, 10, 1), image(INSERT, 20, 2), image(INSERT, 30, 3), image(UPDATE_AFTER, 40, 1)]
+    )
+    made = folded("shop.items", there, tmp_path / "out.parquet", 60, changed_in=((9, 10), (20, 30))).segment
+    assert made is not None
+    rows = pq.read_table(made.file).to_pylist()
+    assert [(row["id"], row["_sluice_order_key"]) for row in rows] == [(3, 30), (1, 40)]
+
+
 def test_nothing_that_the_lake_has_makes_no_file_backfill(tmp_path: Path) -> None:
     there = segments(tmp_path, [image(INSERT, 10, 1)])
-    assert folded("shop.items", there, tmp_path / "out.parquet", 20, changed_up_to=5).segment is None, (
+    assert folded("shop.items", there, tmp_path / "out.parquet", 20, changed_in=((-1, 5),)).segment is None, (
         "after the interval"
     )
-    assert folded("shop.items", there, tmp_path / "out.parquet", 5, changed_up_to=20).segment is None, (
+    assert folded("shop.items", there, tmp_path / "out.parquet", 5, changed_in=((-1, 20),)).segment is None, (
         "the lake is not there yet"
     )
     assert not (tmp_path / "out.parquet").exists()
@@ -66,4 +79,4 @@ def test_files_of_different_columns_are_refused_backfill(tmp_path: Path) -> None
     there = segments(tmp_path, [image(INSERT, 10, 1)])
     there += segments(tmp_path / "o", [Image(INSERT, 20, {"id": 1, "code": "a"})], schema=other)
     with pytest.raises(TableError, match="columns changed"):
-        folded("shop.items", there, tmp_path / "out.parquet", 30, changed_up_to=30)
+        folded("shop.items", there, tmp_path / "out.parquet", 30, changed_in=((-1, 30),))

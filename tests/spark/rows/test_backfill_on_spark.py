@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.gtid import GtidSet
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.time_text import time_text
@@ -28,6 +30,7 @@ from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.lake_look import LakeLook
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, killed_at
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
@@ -172,3 +175,64 @@ def test_a_backfill_that_is_killed_anywhere_is_right_when_it_is_done_again_backf
         pipeline.merge(engine)
         assert pipeline.rows() == {1: "", 2: ""}
         assert not engine.status().stopped_tables
+
+
+def committed(pipeline: Pipeline, number: int) -> str:
+    """Inserts a row, and returns the GTID of its transaction."""
+    mariadb = "mariadb" in pipeline.captured.server.version
+    with pipeline.captured.server.connect() as connection, connection.cursor() as cursor:
+
+        def queried(what: str) -> str:
+            cursor.execute(f"SELECT {what}")
+            return str(next(iter(cursor.fetchone())))
+
+        before = "" if mariadb else queried("@@global.gtid_executed")
+        cursor.execute(f"INSERT INTO {pipeline.name} VALUES ({number}, '')")
+        if mariadb:
+            return queried("@@last_gtid")
+        return str(GtidSet.parse(queried("@@global.gtid_executed")).subtract(GtidSet.parse(before)))
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("kind", ["mysql80", "mariadb114"])
+def test_exactly_the_transactions_that_gtids_name_are_applied_and_those_of_a_run_backfill(
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    spark_server: SparkConnectServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The times of a run need a server with times in microseconds, so that two runs do not share one."""
+    pipeline = Pipeline(tmp_path, request.getfixturevalue(kind), spark_server)
+    monkeypatch.setenv("SLUICE_CONF", str(pipeline.captured.conf))
+
+    def backfilled(*words: str) -> dict[str, Any]:
+        answer = CliRunner().invoke(app, ["backfill", "shop", *words, "--json"])
+        assert answer.exit_code == 0, answer.exception
+        told: dict[str, Any] = json.loads(answer.stdout)
+        return told
+
+    # Otherwise times would be searched in the previous binlog file, where other tests wrote rows with later times.
+    wait_for("the binlog file is older than the rows", lambda: time.time() > pipeline.began + 2)
+    with running(pipeline.captured) as engine:
+        one, _ = committed(pipeline, 1), committed(pipeline, 2)
+        pipeline.merge(engine)
+        committed(pipeline, 3)
+        four = committed(pipeline, 4)
+        pipeline.merge(engine)
+        pipeline.by_another_hand(f"DELETE FROM delta.`{pipeline.path}` WHERE n <= 4")
+        plan = backfilled("--gtids", f"{one},{four}", "--plan")
+        assert (plan["gtids"], plan["tables"][0]["refused"], plan["counted"]) == (f"{one},{four}", "", True)
+        assert plan["from_time"] <= plan["to_time"]
+
+        done = backfilled("--gtids", f"{one},{four}")
+
+        assert pipeline.rows() == {1: "", 4: ""}, "2 and 3 are of transactions between them"
+        assert [each["rows_inserted"] for each in done["tables"]] == [2]
+        (table,) = backfilled("--gtids", f"{one},{four}")["tables"]
+        assert table["rows_inserted"] == table["rows_updated"] == 0, "run twice it changes nothing"
+        if kind == "mysql80":
+            history = history_of(captured_table(pipeline.config, pipeline.name))
+            run = min((each for each in history if each.streamed and each.run), key=lambda each: each.version).run
+            backfilled("--run", run)
+            assert pipeline.rows() == {1: "", 2: "", 4: ""}, "another run merged 3"

@@ -111,5 +111,5 @@ def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
         confirm=lambda _: True,
         say=print,
     )
-    kept = LakeTables(pipeline.captured.directory).beside(numbers)
+    kept = LakeTables(pipeline.captured.directory).side_tables(numbers)
     assert kept["history"][1] == deltalake.DeltaTable(history).version()

@@ -110,7 +110,7 @@ def test_a_cut_names_logs_and_histories_and_no_mirror_that_is_not_wanted_cut(alo
     records.keep({NAME: ("a current_state that was", 3), "shop.items": ("items", 5)})
     for (name, kind), record in alone.records.kept_beside.items():
         records.keep_side_table(name, kind, (record.table_id, record.version))
-    keep_cut(config, "shop", "run", read_staged_batch(staged), BY_HAND, held=[NAME])
+    keep_cut(config, "shop", "run", read_staged_batch(staged), BY_HAND, buffered=[NAME])
     tables = read_cut(config.lake, "shop").tables
     assert set(tables) == {"shop.items", f"{NAME}__log", f"{NAME}__history"}
     history = tables[f"{NAME}__history"]

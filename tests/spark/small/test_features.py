@@ -12,7 +12,6 @@ from pyspark.sql.connect.session import SparkSession
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.console.toolchain.spark.server import SparkConnectServer
-from sluice.spark_jobs import session as sessions
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT
 from sluice.spark_jobs.tables.marked_rows import marked_rows
 from tests.spark.conftest import Lake
@@ -67,10 +66,8 @@ def tells_its_size(lake: Lake, report: TableReport, expected: dict[int, str]) ->
     assert report.table_bytes == sum((path / name).stat().st_size for name in files)
 
 
-def test_rows_that_deletion_vectors_mark_stay_deleted(
-    lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "SMALL_ROWS_MAX", -1)  # so that Spark marks rows
+@pytest.mark.usefixtures("marks_rows")
+def test_rows_that_deletion_vectors_mark_stay_deleted(lake: Lake, session: SparkSession) -> None:
     expected = filled(lake)
     for start, marked in ((100, range(3)), (200, range(10, 12))):
         lake.way = "spark"
@@ -127,10 +124,8 @@ def test_columns_that_are_mapped_keep_their_values_and_their_statistics(lake: La
     assert [row for row in by_spark(session, lake, "id", "paid") if row[0] in {1, 900}] == [(900, "s")]
 
 
-def test_a_checkpoint_by_either_is_read_by_both(
-    lake: Lake, session: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "SMALL_ROWS_MAX", -1)
+@pytest.mark.usefixtures("marks_rows")
+def test_a_checkpoint_by_either_is_read_by_both(lake: Lake, session: SparkSession) -> None:
     expected = filled(lake)
     table, log = f"delta.`{lake.target(TABLE).path}`", Path(lake.target(TABLE).path) / "_delta_log"
     session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")

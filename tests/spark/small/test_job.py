@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import deltalake
 import psutil
+import pyarrow as pa
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.context import BatchContext
+from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.small import job as small_job
 from sluice.spark_jobs.small import merge as small_merge
-from sluice.spark_jobs.small.job import why_no_small_tables
+from sluice.spark_jobs.small.job import why_not_on_executors
+from sluice.spark_jobs.small.merge import SmallJob
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment, Truncate
 
@@ -78,7 +83,7 @@ def test_fault_a_task_that_meets_another_writer_tries_again(lake: Lake, monkeypa
 
 
 @pytest.mark.spark
-def test_executors_that_lack_a_package_leave_all_to_spark_and_check_says_so(
+def test_small_tables_of_executors_that_lack_a_package_are_merged_in_the_run_and_check_says_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def needs_what_is_not_there(batches: Iterator[Any]) -> Iterator[Any]:
@@ -87,14 +92,20 @@ def test_executors_that_lack_a_package_leave_all_to_spark_and_check_says_so(
 
         yield from batches
 
-    assert why_no_small_tables(lake.spark) == ""
+    assert why_not_on_executors(lake.spark) == ""
     lake.merge({"shop.a": [FIRST]})
     monkeypatch.setattr(small_job, "_task", lambda *_: needs_what_is_not_there)
-    wanted = "the executors lack the Python package no_such_package"
     report = lake.merge({"shop.a": [SECOND]})["shop.a"]
-    assert (report.way, report.reason) == ("spark", wanted)
+    assert (report.way, lake.log("shop.a").history(1)[0]["operation"]) == ("small", "MERGE"), report.reason
     assert lake.rows("shop.a", "id", "name") == MERGED
-    assert why_no_small_tables(lake.spark) == wanted
+    told = why_not_on_executors(lake.spark)
+    wanted = (
+        f"install Python {small_job.PYTHON} with deltalake {deltalake.__version__} and pyarrow {pa.__version__} there"
+    )
+    assert told.startswith(
+        "the executors lack the Python package no_such_package: runs merge small tables in their own process"
+    )
+    assert told.endswith(wanted)
 
 
 @pytest.mark.spark
@@ -131,24 +142,48 @@ def test_runs_share_the_python_workers_of_spark(lake: Lake, spark_server: SparkC
 
 
 @pytest.mark.spark
-def test_an_old_spark_that_cannot_share_them_merges_all_itself(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_merges_the_small_tables_of_an_old_spark_and_its_fence_is_checked_for_each(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cannot(*_: Any) -> None:
         raise NotImplementedError("StatusCode.UNIMPLEMENTED")
 
+    names = ["shop.a", "shop.b", "shop.c"]
+    lake.merge({name: [FIRST] for name in names})
     monkeypatch.setattr(SparkSession, "cloneSession", cannot)
-    report = lake.merge({"shop.a": [FIRST]})["shop.a"]
-    assert (report.way, report.reason) == ("spark", small_job.OLD_SPARK)
-    assert why_no_small_tables(lake.spark) == small_job.OLD_SPARK
+    monkeypatch.setattr(small_job, "THREADS_MAX", 1)
+    directory = lake.stage({name: [SECOND] for name in names})
+    targets = {name: lake.target(name) for name in names}
+    fence = Fence(lambda: "the run lock is lost" if lake.log("shop.a").version() > 1 else "")
+    with pytest.raises(MergeError, match="the run lock is lost") as caught:
+        merge_batch(directory, targets, lake.spark, BatchContext(fence=fence))
+    assert caught.value.merged == ("shop.a",)
+    assert [lake.log(name).version() for name in names] == [2, 1, 1]
+    reports = lake.merge_staged(directory, names)
+    assert [(report.way, report.skipped) for report in reports.values()] == [
+        ("small", True),
+        ("small", False),
+        ("small", False),
+    ]
+    assert [lake.rows(name, "id", "name") for name in names] == [MERGED] * len(names)
+    assert why_not_on_executors(lake.spark) == f"{small_job.OLD_SPARK}: runs merge small tables in their own process"
 
 
 @pytest.mark.spark
-def test_executors_with_another_deltalake_leave_all_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = small_job._task
+def test_small_tables_of_executors_with_another_deltalake_are_merged_in_the_run(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, real, here = small_job._task, small_job._in_the_run, list[int]()
+
+    def in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> Any:
+        here.extend(jobs)
+        return real(fence, jobs)
+
     monkeypatch.setattr(small_job, "_task", lambda shares, _packages: plain(shares, {"deltalake": "99.0.0"}))
+    monkeypatch.setattr(small_job, "_in_the_run", in_the_run)
     report = lake.merge({"shop.a": [FIRST]})["shop.a"]
-    assert report.way == "spark"
-    assert report.reason.startswith("the executors have deltalake 1.")
-    assert why_no_small_tables(lake.spark) == report.reason
+    assert (report.way, here) == ("small", [0])
+    assert why_not_on_executors(lake.spark).startswith("the executors have deltalake 1.")
 
 
 @pytest.mark.parametrize("text", ["key se/cret+key", "https://x/?sig=se%2Fcret%2Bkey&r=eu"])
@@ -157,6 +192,7 @@ def test_an_error_of_a_store_does_not_tell_its_secrets(monkeypatch: pytest.Monke
         raise OSError(text)
 
     monkeypatch.setattr(small_job, "merge_small", fails)
-    told = small_job._answer(SimpleNamespace(storage_options=SECRETS), "")["declined"]  # type: ignore[arg-type]
+    job: Any = SimpleNamespace(storage_options=SECRETS, staged=SimpleNamespace(name="shop.a"))
+    told = small_job._answer(job)["declined"]
     assert "***" in told
     assert "cret" not in told

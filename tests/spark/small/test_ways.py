@@ -16,7 +16,7 @@ from sluice.batch_manifest.values import (
     SchemaSegment,
     TruncateSegment,
 )
-from sluice.spark_jobs.targets.ways import ASKED, BYTES_MAX, ROWS_MAX, MergeChoice, MergeFacts, choose
+from sluice.spark_jobs.targets.ways import BYTES_MAX, CONFIGURED, ROWS_MAX, MergeChoice, MergeFacts, choose
 
 ID, NOTE = LakeColumn(name="id", type="bigint", nullable=False), LakeColumn(name="note", type="string")
 CHANGES = ChangesSegment(
@@ -59,7 +59,7 @@ def keyed(column: LakeColumn) -> ChangesSegment:
 )
 def test_what_is_small_and_plain_goes_to_the_job(facts: MergeFacts) -> None:
     assert choose("auto", facts).way == "small"
-    assert choose("spark", facts) == MergeChoice(way="spark", reason=ASKED)
+    assert choose("spark", facts) == MergeChoice(way="spark", reason=CONFIGURED)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_what_deltalake_is_not_for_goes_to_spark_whatever_was_asked_for(reason: 
 def test_what_is_large_goes_to_spark_unless_the_job_was_asked_for(changed: dict[str, Any]) -> None:
     facts = dataclasses.replace(FACTS, **changed)
     assert choose("auto", facts).way == "spark"
-    assert choose("small", facts) == MergeChoice(way="small", reason=ASKED)
+    assert choose("small", facts) == MergeChoice(way="small", reason=CONFIGURED)

@@ -123,7 +123,7 @@ def test_fidelity_files_are_found_by_bounds_above_all_signed_numbers(tmp_path: P
 BIG = 7210123456789012345
 SWAPPED = Schema({"id": "decimal(20,0)", "price": "decimal(17,2)", "n": "int"}, key=("id",))
 BEFORE = Schema({"old": "decimal(20,0)", "price": "decimal(17,2)", "n": "int"}, key=("old",))
-NARROW = Schema({"id": "bigint", "price": "decimal(17,2)", "n": "int"}, key=("id",))
+NARROW = Schema({"id": "bigint", "price": "decimal(17,2)", "n": "int", "gone": "int"}, key=("id",))
 ALTERED = {
     "shop.renamed": (
         BEFORE,
@@ -131,7 +131,14 @@ ALTERED = {
     ),
     "shop.rewritten": (
         NARROW,
-        SchemaChange(50, SWAPPED, ({"kind": "widen", "column": "id", "plan": "rewrite", "new_name": ""},)),
+        SchemaChange(
+            50,
+            SWAPPED,
+            (
+                {"kind": "drop", "column": "gone", "plan": "apply", "new_name": ""},  # Without it there is no mapping.
+                {"kind": "widen", "column": "id", "plan": "rewrite", "new_name": ""},
+            ),
+        ),
     ),
 }
 
@@ -139,7 +146,7 @@ ALTERED = {
 def rows_of(schema: Schema, operation: int, index: int, *keys: int, n: int = 0) -> Changes:
     key = schema.key[0]
     typed = decimal.Decimal if schema.columns[key].startswith("decimal") else int
-    values = [{key: typed(each), "price": PRICE, "n": n} for each in keys]
+    values = [{**dict.fromkeys(schema.columns), key: typed(each), "price": PRICE, "n": n} for each in keys]
     return Changes(schema, [Image(operation, index + at, each) for at, each in enumerate(values)])
 
 

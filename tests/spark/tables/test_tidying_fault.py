@@ -63,8 +63,8 @@ class User:
 
 
 @pytest.fixture
-def user(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
-    monkeypatch.setattr(settings, "SMALL_ROWS_MAX", -1)  # rows are marked, which is what OPTIMIZE rewrites
+def user(lake: Lake, monkeypatch: pytest.MonkeyPatch, marks_rows: None) -> Iterator[User]:
+    """A user of a table with marked rows, which is what OPTIMIZE rewrites."""
     of_the_user = dataclasses.replace(lake.spark, sessions_file=None)  # a run ends the sessions that its file names
     with open_sessions(of_the_user, 1) as (session,):
         yield User(session, lake.target(NAME).path, monkeypatch)
