@@ -126,8 +126,7 @@ class TableChange:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSession:
-    """What a query event contains about the session that ran its statement. It decides how the statement is parsed and what it does to
-    rows.
+    """What a query event contains about its statement's session. It decides how the statement is parsed and what it does to rows.
 
     `sql_mode`: its bits. `started_us`: the value of CURRENT_TIMESTAMP, µs since 1970, in whole seconds unless `fraction`; 0 if not
     reported. `time_zone`: as it was set; empty if not reported. `explicit_timestamps`: explicit_defaults_for_timestamp; None if not
@@ -187,10 +186,10 @@ class Block:
     One entry per *row event* (n): `event_offset` (int64, of the event's 19-byte header in `buffer`), `event_length` (int64, bytes without
     checksum), `event_kind` (int8, RowEventKind), `event_version` (int8, 1 or 2: the layout of the rows header; 3: as 2, an update whose
     JSON values may be differences), `event_table` (int32, index into `tables`), `event_position` (int64, file offset of the event's first
-    byte, or of the compressed event or XA COMMIT that contained it), `event_time_us` (int64, commit time), `event_place` (int64, file
-    offset that represents the event's transaction: after its first event, and after a DDL statement in it that precedes the rows. It is
-    above everything that ended before and below everything that follows, it is the same whenever the stream is read, and it makes the
-    order key of the rows).
+    byte, or of the compressed event or XA COMMIT that contained it), `event_time_us` (int64, commit time), `event_transaction_offset`
+    (int64, file offset that represents the event's transaction: after its first event, and after a DDL statement in it that precedes the
+    rows. It is above everything that ended before and below everything that follows, it is the same whenever the stream is read, and it
+    makes the order key of the rows).
 
     One entry per *transaction that ends here* (t): `transaction_events` (int64, row events of this block up to its end, ascending),
     `transaction_end` (int64, file offset after its last event), `transaction_time_us`, `transaction_source` (int32, index into
@@ -220,7 +219,7 @@ class Block:
     event_table: Int32s
     event_position: Int64s
     event_time_us: Int64s
-    event_place: Int64s
+    event_transaction_offset: Int64s
     transaction_events: Int64s
     transaction_end: Int64s
     transaction_time_us: Int64s
@@ -319,13 +318,14 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. It does not record
-    batches that wait for an ack; they are handed out again after a restart.
+    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. Batches that wait for
+    an ack are handed out again after a restart. `identity`: not that of an earlier consumer of this number; empty until it is needed.
     """
 
     client_id: int
     filter: str = ""
     cursor: Position
+    identity: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,18 +19,18 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
     Raises OSError; the file is then unchanged.
     """
-    beside = path.with_suffix(".tmp")
+    temporary = path.with_suffix(".tmp")
     try:
         make_folder(path.parent)
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         sync(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 

@@ -24,7 +24,7 @@
     ├── ActRefusedError             an operator's request is not possible in the current state
     ├── MetaError                   the meta file is unreadable or was written by something else
     │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
-    │   ├── NotSharedError          shared data of several hosts could not be uploaded or downloaded: it is tried again
+    │   ├── NotSharedError          shared data of several hosts could not be uploaded or downloaded: Sluice tries again
     │   └── StaleWriteError         another writer changed the same record meanwhile: nothing was changed
     ├── StagingError                a batch could not be written: disk full, not permitted
     │   └── StoreFullError          events could not be stored: disk full, not permitted

@@ -267,6 +267,21 @@ def gtid_name(source: str, number: int | str) -> str:
     return f"{source}{'-' if is_mariadb(source) else ':'}{number}"
 
 
+def named_transactions(text: str, *, mariadb: bool) -> GtidSet:
+    """Parses the transactions that a text names: a GTID set of MySQL, or a list of MariaDB's GTIDs. Sources are those of a block
+    ("uuid", "uuid:tag" or "domain-server"). Raises ValueError, which names the part that cannot be parsed.
+    """
+    if not mariadb:
+        return GtidSet.parse(text)
+    found: dict[str, list[tuple[int, int]]] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        match = _MARIADB.fullmatch(entry)
+        if not match:
+            raise ValueError(f"{entry!r} is not a MariaDB GTID")
+        found.setdefault(f"{int(match[1])}-{int(match[2])}", []).append((int(match[3]), int(match[3])))
+    return GtidSet({source: merged(numbers) for source, numbers in found.items()})
+
+
 def parse_executed(text: str, *, mariadb: bool) -> GtidSet | MariadbPosition:
     """Parses the server's text. Raises ValueError, which names the part that cannot be parsed."""
     return MariadbPosition.parse(text) if mariadb else GtidSet.parse(text)

@@ -57,7 +57,9 @@ class EventStore(Protocol):
         """Makes the next get start after the last ack."""
 
     def go_back(self, position: Position) -> bool:
-        """Returns whether the store still has everything after `position`. A rollback then goes back no further than that."""
+        """Makes everything after `position` available again, including what was acked since. Returns False if the store no longer has all
+        of it, and then changes nothing.
+        """
 
     def drop_open_transaction(self) -> None:
         """Drops the events after the last transaction end: the connection was lost, and they arrive again."""

@@ -21,9 +21,9 @@ from sluice.cdc_engine.errors import BinlogFormatError
 
 EPOCH_BITS = 14  # Enough for 16,383 failovers of one destination.
 FILE_NUMBER_BITS = 20  # A million binlog files per epoch: ten years with a new file every five minutes.
-PLACE_BITS = 29  # 8 GiB in units of 16 bytes: one transaction may make a file larger than max_binlog_size (1 GiB).
+OFFSET_BITS = 29  # 8 GiB in units of 16 bytes: one transaction may make a file larger than max_binlog_size (1 GiB).
 UNIT_BITS = 4  # An event's header alone has 19 bytes.
-OFFSET_MAX = (1 << PLACE_BITS + UNIT_BITS) - 1
+OFFSET_MAX = (1 << OFFSET_BITS + UNIT_BITS) - 1
 
 
 def file_number(file: str) -> int:
@@ -41,7 +41,7 @@ def order_key(epoch: int, number: int, offset: int) -> int:
     """
     if not (0 <= epoch < 1 << EPOCH_BITS and 0 <= number < 1 << FILE_NUMBER_BITS and 0 <= offset <= OFFSET_MAX):
         raise BinlogFormatError(f"epoch {epoch}, file number {number}, offset {offset} do not fit an order key")
-    return (((epoch << FILE_NUMBER_BITS) | number) << PLACE_BITS) | (offset >> UNIT_BITS)
+    return (((epoch << FILE_NUMBER_BITS) | number) << OFFSET_BITS) | (offset >> UNIT_BITS)
 
 
 def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -41,16 +41,16 @@ class EngineState(enum.StrEnum):
 
 
 _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.RECONNECTING})
-_FROM_OUTSIDE = frozenset({EngineState.STANDBY, EngineState.STALE})  # The engine itself never reports these states.
-ENDED = frozenset(EngineState) - _READING - _FROM_OUTSIDE - {EngineState.STOPPED}
+_NOT_REPORTED = frozenset({EngineState.STANDBY, EngineState.STALE})  # The engine itself never reports these states.
+ENDED = frozenset(EngineState) - _READING - _NOT_REPORTED - {EngineState.STOPPED}
 """Nothing is read until an operator, or the engine itself after a full disk, begins anew."""
 
-_TOLD = frozenset(EngineState) - _FROM_OUTSIDE
+_REPORTED = frozenset(EngineState) - _NOT_REPORTED
 ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
-    EngineState.STOPPED: _TOLD - {EngineState.RUNNING, EngineState.RECONNECTING},
-    EngineState.STARTING: _TOLD,
-    EngineState.RUNNING: _TOLD,
-    EngineState.RECONNECTING: _TOLD - {EngineState.RUNNING},
+    EngineState.STOPPED: _REPORTED - {EngineState.RUNNING, EngineState.RECONNECTING},
+    EngineState.STARTING: _REPORTED,
+    EngineState.RUNNING: _REPORTED,
+    EngineState.RECONNECTING: _REPORTED - {EngineState.RUNNING},
     **dict.fromkeys(ENDED, frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST})),
     EngineState.LEASE_LOST: frozenset(),  # Another engine replaces it.
     EngineState.STANDBY: frozenset({EngineState.STARTING}),
@@ -115,8 +115,11 @@ class TableState(enum.StrEnum):
     KEY_NULL = "KEY_NULL"
     IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
     SNAPSHOT_CANCELED = "SNAPSHOT_CANCELED"
-    ROWS_RULE = "ROWS_RULE"  #: The filter or a mask in conf/ does not fit the table.
-    RULES_CHANGED = "RULES_CHANGED"  #: Rows were merged with another filter or with other masks.
+    ROWS_RULE = "ROWS_RULE"  #: The filter, a mask or the transform in conf/ does not fit the table.
+    TRANSFORM_FAILED = (
+        "TRANSFORM_FAILED"  #: The function of the table's transform raised, hung, or returned something else than rows.
+    )
+    RULES_CHANGED = "RULES_CHANGED"  #: Rows were merged with another filter, other masks or another transform.
 
 
 class OperatorAct(enum.StrEnum):
@@ -153,7 +156,7 @@ HEALED_BY_ROWS = RESOLVABLE | {
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
 # The cause of these stops is not in the stream after the table's position. Reading on does not meet it again, so the
 # table waits for an operator.
-UNTIL_ASKED = frozenset(
+UNTIL_RESUMED = frozenset(
     {
         TableState.NEWLY_INCLUDED,
         TableState.RULES_CHANGED,

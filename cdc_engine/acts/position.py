@@ -87,7 +87,7 @@ def forget_buffered(directory: Path, position: Position) -> None:
         if record.is_open:
             records.update(
                 record.name,
-                lambda now: now.again("the position was set elsewhere", held_after=position.order_key),
+                lambda now: now.again("the position was set elsewhere", buffered_after=position.order_key),
             )
 
 

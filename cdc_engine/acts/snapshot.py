@@ -61,7 +61,7 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
         stop = _stop_of(ledger, name)
         requested.append(_wanted(records, name, where, ledger, stop))
         if stop is not None:
-            request(directory, stop.database, stop.table, ResumeKind.ANEW)
+            request(directory, stop.database, stop.table, ResumeKind.RE_SNAPSHOT)
     return requested
 
 
@@ -93,7 +93,7 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
     """Continues a paused snapshot after its last chunk, or starts a failed one again; a stopped table resumes. Raises ActRefusedError."""
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:
-        request(directory, record.database, record.table, ResumeKind.ANEW)
+        request(directory, record.database, record.table, ResumeKind.RE_SNAPSHOT)
     return record
 
 

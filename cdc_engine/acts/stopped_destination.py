@@ -69,9 +69,9 @@ def no_run(directory: Path) -> Iterator[None]:
     """Holds the run lock, so that no run merges meanwhile. Raises LeaseLostError if one is merging."""
     if run_lock_held(directory):
         raise LeaseLostError(f"a run still merges a batch of {directory.name}; wait until it has ended, then try again")
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         try:
-            held.enter_context(run_lock(directory))
+            locks.enter_context(run_lock(directory))
         except CanalServiceError as error:
             raise LeaseLostError(str(error)) from error
         yield

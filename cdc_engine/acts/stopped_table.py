@@ -42,7 +42,7 @@ def pending_changes(directory: Path) -> list[PendingSchemaChange]:
 
 
 def _pending(files: ReviewFiles, stop: StoppedTable) -> PendingSchemaChange:
-    record = files.held(stop.database, stop.table, stop.reason)
+    record = files.pending(stop.database, stop.table, stop.reason)
     approved = files.approved(stop.database, stop.table, record.order_key) if record else ""
     return PendingSchemaChange(stop=stop, record=record, approved=approved)
 
@@ -74,7 +74,7 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 def resumed_next(directory: Path) -> frozenset[str]:
     """Returns the "database.table" of each table that the engine is requested to resume and has not resumed yet. Raises MetaError."""
-    return frozenset(each.name for each in requests(directory) if each.wish is ResumeKind.RESUME)
+    return frozenset(each.name for each in requests(directory) if each.kind is ResumeKind.RESUME)
 
 
 def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
@@ -92,7 +92,7 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
     """
     stop = _stop_for(OperatorAct.APPROVE, directory, table)
     files = ReviewFiles(directory)
-    record = files.held(stop.database, stop.table, stop.reason)
+    record = files.pending(stop.database, stop.table, stop.reason)
     if record is None:
         raise ActRefusedError(
             f"the record of the pending schema change of {table} is gone; `sluice {OperatorAct.RESUME} {directory.name} {table}` lets the "

@@ -28,7 +28,7 @@ EVENT_ARRAYS: Mapping[str, npt.DTypeLike] = {
     "event_table": np.int32,
     "event_position": np.int64,
     "event_time_us": np.int64,
-    "event_place": np.int64,
+    "event_transaction_offset": np.int64,
 }
 TRANSACTION_ARRAYS: Mapping[str, npt.DTypeLike] = {
     "transaction_events": np.int64,
@@ -78,8 +78,8 @@ def without_first(block: Block, transactions: int) -> Block | None:
 
 
 def last_transaction(block: Block) -> Block:
-    """Returns a block without row events reduced to its last transaction, to which the cursor may move. The block must
-    have a transaction.
+    """Returns a block with only the last transaction of a block without row events. An ack of it moves the cursor past all of
+    them. The block must have a transaction.
     """
     last = block.transaction_count - 1
     before = executed_set(block, last - 1) if last else block.start_gtid_set
@@ -87,7 +87,7 @@ def last_transaction(block: Block) -> Block:
     return dataclasses.replace(block, start_gtid_set=before, **arrays)
 
 
-def held_bytes(block: Block) -> int:
+def retained_bytes(block: Block) -> int:
     """Returns the bytes of memory that the block's buffer keeps alive. If the buffer is a view, they are those of the
     whole array behind it.
     """

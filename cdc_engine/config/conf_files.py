@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
+from sluice.cdc_engine.config.remote.record import RemoteRecord, read_record
+from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
 from sluice.cdc_engine.errors import ConfigurationError
 
 MAIN = "sluice.yaml"
@@ -39,19 +42,58 @@ def file_of(destination: str) -> str:
 
 
 def read_conf_files(directory: Path) -> ConfFiles:
-    """Reads the files of conf/. Raises ConfigurationError if there is no such folder. The text of an unreadable file
-    begins with UNREADABLE.
+    """Reads the files of conf/, or what was pulled last if conf/remote.yaml names a source. Raises ConfigurationError if there is no
+    such folder, or nothing was pulled yet. The text of an unreadable file begins with UNREADABLE.
     """
     if not directory.is_dir():
         raise ConfigurationError(
             f"there is no folder {directory}; start `sluice` in the folder that holds conf/, or set SLUICE_CONF to it"
         )
+    if (remote := read_remote(directory)) is not None:
+        return _pulled(directory, remote)
     main = directory / MAIN
     return ConfFiles(
         directory,
         _text(main) if main.exists() else "",
         {path.stem: _text(path) for path in sorted((directory / "destinations").glob("*.yaml"))},
     )
+
+
+def read_remote(directory: Path) -> RemoteConfig | None:
+    """Returns where conf/ is pulled from; None without conf/remote.yaml. Raises ConfigurationError."""
+    if not (directory / REMOTE).exists():
+        return None
+    problems: list[str] = []
+    record = mapping_of(REMOTE, _text(directory / REMOTE), problems)
+    if not problems:
+        try:
+            found = RemoteConfig.model_validate(record, context={"root": directory.parent})
+        except ValidationError as error:  # Without the values, which may be secrets.
+            for each in error.errors():
+                key = ".".join(map(str, each["loc"]))
+                problems.append(": ".join(filter(None, [REMOTE, key, each["msg"].removeprefix("Value error, ")])))
+    if not problems and ((directory / MAIN).exists() or any((directory / "destinations").glob("*.yaml"))):
+        problems.append(f"{REMOTE} and {MAIN} or destinations/ are both there: remove one of them")
+    if problems:
+        raise ConfigurationError(f"{directory}: " + "; ".join(problems))
+    return found
+
+
+def remote_record(directory: Path) -> RemoteRecord | None:
+    """Returns what was pulled last, and the state of its source; None without conf/remote.yaml. Raises ConfigurationError."""
+    remote = read_remote(directory)
+    return read_record(remote.record_file) if remote is not None else None
+
+
+def _pulled(directory: Path, remote: RemoteConfig) -> ConfFiles:
+    """Returns the texts of the revision that counts. Raises ConfigurationError if there is none."""
+    record = read_record(remote.record_file)
+    if record is None or not record.revision:
+        why = f": {record.refused or record.away}" if record is not None else ""
+        raise ConfigurationError(
+            f"{directory}: nothing was pulled from {remote.shown} yet{why}; run `sluice conf pull`"
+        )
+    return ConfFiles(directory, record.main, record.destinations)
 
 
 def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:

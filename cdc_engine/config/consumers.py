@@ -53,8 +53,13 @@ class CanalServerConfig(RenderingConfig):
     )
     full_batches: bool = Field(
         False,
-        description="Whether a client's get with a time-out waits until as many bytes as it requests have arrived, as in Canal. "
+        description="Whether a client's get with a time-out waits until as much as it requests has arrived, as in Canal. "
         "`false`: it returns as soon as there is anything.",
+    )
+    fetch_unit: Literal["kibibytes", "entries"] = Field(
+        "kibibytes",
+        description="What the fetch size of a client's get counts: 1024 bytes of row events each, as Canal's MEMSIZE, or entries, as its "
+        "ITEMSIZE.",
     )
     port: int = Field(
         0,

@@ -10,14 +10,21 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.config.consumers import HandlerConfig
-from sluice.cdc_engine.config.locations import ArchiveLocation, PathTemplate
+from sluice.cdc_engine.config.locations import ArchiveFetchConfig, ArchiveLocation, PathTemplate, is_in_a_store
 from sluice.cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
 from sluice.cdc_engine.config.shards import ShardOf, ShardsConfig
 from sluice.cdc_engine.config.stream import StreamConfig
 from sluice.cdc_engine.config.table import SchemaChangesConfig, TableConfig
 from sluice.cdc_engine.config_paths import path_segment
+from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.source.in_use import address_in_use
-from sluice.cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfig, Strict
+from sluice.cdc_engine.source.settings import (
+    HeartbeatConfig,
+    ListedSourceConfig,
+    SourceConfig,
+    StartConfig,
+    Strict,
+)
 
 READER_INSTEAD = (
     "name the replica in `reader`, next to `source`; snapshots, comparisons, repairs and time searches read it"
@@ -132,7 +139,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         "runway_hours_min": "write retention_left_hours_min",
     }
     source: SourceConfig = Field(description="The server to read.")
-    sources: tuple[SourceConfig, ...] = Field(
+    sources: tuple[ListedSourceConfig, ...] = Field(
         (), description="Instead of `source`: the primary server, then its standby servers."
     )
     reader: SourceConfig | None = Field(
@@ -159,6 +166,10 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     archive: ArchiveLocation = Field(
         "",
         description="Directory or object-store prefix with binlog files that the source has purged: plain, .gz or .tar.",
+    )
+    archive_fetch: ArchiveFetchConfig | None = Field(
+        None,
+        description="Command that gets a binlog file which the source has purged and `archive`, a directory, lacks.",
     )
     retention_left_hours_min: float = Field(
         12.0, ge=0, description="Warn if the source may purge the next needed binlog file within so many hours."
@@ -226,7 +237,16 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         if "source" in record:
             raise ValueError("set source, or sources if there are standby sources, not both")
         sources = record["sources"]
-        return {**record, "source": sources[0]} if isinstance(sources, list | tuple) else record
+        first = sources[0] if isinstance(sources, list | tuple) else None
+        if isinstance(first, dict) and "start" in first:
+            raise ValueError("the first of `sources` starts at the destination's `start`: write it there")
+        return record if first is None else {**record, "source": first}
+
+    @model_validator(mode="after")
+    def _fetches_into_a_directory(self) -> DestinationConfig:
+        if self.archive_fetch is not None and (not self.archive or is_in_a_store(self.archive)):
+            raise ValueError("archive_fetch: set `archive` to the directory in which fetched files are kept")
+        return self
 
     @model_validator(mode="after")
     def _one_address_each(self) -> DestinationConfig:
@@ -252,12 +272,26 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
                 "canal_server.rows_query: a shared connection does not request SQL texts: set `stream: own`"
             )
         settings = [*self.tables.values(), *(each.options for each in self.shards)]
-        if self.column_include or self.column_exclude or any(each.rows or each.masks for each in settings):
+        if self.column_include or self.column_exclude or any(each.has_rules for each in settings):
             raise ValueError(
-                "canal_server.rows_query: the SQL texts have the values that column filters, `rows` or `masks` hide: remove "
-                "one of the two"
+                "canal_server.rows_query: the SQL texts have the values that column filters, `rows`, `masks` or a transform hide: "
+                "remove one of the two"
             )
         return self
+
+    def start_here(self) -> StartConfig:
+        """Returns where the destination starts on the source that it reads now, if it has no cursor. Raises PositionLostError if conf/
+        names a file of another source.
+        """
+        standby = next((each for each in self.sources[1:] if each.address == self.source.address), None)
+        if standby is None:
+            return self.start
+        if standby.start is None and self.start.file:
+            raise PositionLostError(
+                f"nothing was read yet, and start.file {self.start.file} is a file of the first of `sources`, not of {standby.address}: "
+                f"give {standby.address} a `start` of its own in `sources`, or set `start` to a time or a GTID set"
+            )
+        return self.start if standby.start is None else standby.start
 
     @property
     def installation(self) -> str:

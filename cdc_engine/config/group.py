@@ -20,6 +20,7 @@ OF_SOURCES = frozenset(
         "heartbeat",
         "failover",
         "archive",
+        "archive_fetch",
         "start",
         "retention_left_hours_min",
         "retention_hours_min",
@@ -64,7 +65,7 @@ class GroupConfig(StreamConfig):
         return record
 
     @model_validator(mode="after")
-    def _told_apart(self) -> GroupConfig:
+    def _consistent(self) -> GroupConfig:
         if len(set(self.members)) < len(self.members):
             raise ValueError("members: a destination is named twice: remove one")
         if not self.has_consumers:
@@ -74,6 +75,10 @@ class GroupConfig(StreamConfig):
         if self.canal_server.full_batches:
             raise ValueError(
                 "canal_server.full_batches: a group's gets return as soon as there is anything; set it in a member's file"
+            )
+        if self.canal_server.fetch_unit != "kibibytes":
+            raise ValueError(
+                "canal_server.fetch_unit: a group's fetch sizes count bytes; remove it, or set it in a member's file"
             )
         _refuse_selections(self.canal_server, *self.brokers)
         return self

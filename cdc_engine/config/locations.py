@@ -5,9 +5,9 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.cdc_engine import config_paths
 from sluice.cdc_engine.source.settings import SecretText, Strict, root_of
@@ -19,6 +19,30 @@ ArchiveLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.
 StorageOptions = Annotated[dict[str, SecretText], AfterValidator(config_paths.storage_options)]
 PathTemplate = Annotated[str, AfterValidator(config_paths.path_template)]
 DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, root_of(info)))]
+
+
+class ArchiveFetchConfig(Strict):
+    """The command that gets a binlog file which neither the source nor the archive has."""
+
+    command: tuple[str, ...] = Field(
+        min_length=1,
+        description="Program and arguments. `{file}` in an argument is the file's name, `{path}` the path to which the program writes "
+        "it, uncompressed. No shell reads them.",
+    )
+    seconds_max: float = Field(
+        3600.0, gt=0, description="Seconds after which the program is ended; it is started again later."
+    )
+
+    @field_validator("command")
+    @classmethod
+    def _names_the_file(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(command):
+            raise ValueError("a program and its arguments, none of them empty")
+        if not all(any(mark in each for each in command[1:]) for mark in ("{file}", "{path}")):
+            raise ValueError(
+                "the arguments must contain {file}, the file's name, and {path}, where the program writes the file"
+            )
+        return command
 
 
 def is_in_a_store(location: str) -> bool:
@@ -62,22 +86,43 @@ class CatalogConfig(Strict):
         description="Name of a table in its schema. May contain `{destination}`, `{database}` and `{table}`.",
     )
 
+    views: str | None = Field(
+        None,
+        description="Name of a view of each table, such as `{table}_v`, in the table's schema. May contain what `table` may. A view has no "
+        "`_sluice_` columns, no rows that are marked as deleted, and of a history only the current rows. Empty: no views.",
+    )
+
     @field_validator("schema_")
     @classmethod
     def _known_schema_parts(cls, text: str) -> str:
         return _checked(text, SCHEMA_PARTS)
 
-    @field_validator("table")
+    @field_validator("table", "views")
     @classmethod
-    def _known_table_parts(cls, text: str) -> str:
+    def _known_table_parts(cls, text: str | None) -> str | None:
+        if text is None:
+            return None
         if "{table}" not in text:
             raise ValueError("must contain {table}: otherwise all tables of a schema have one name")
         return _checked(text, TABLE_PARTS)
+
+    @model_validator(mode="after")
+    def _own_names(self) -> Self:
+        if self.views == self.table:
+            raise ValueError("views must differ from table: a view and its table cannot have one name")
+        return self
 
     def identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str]:
         """Returns catalog, schema and name of a table, in lower case, because catalogs do not distinguish upper and lower case."""
         parts = {"destination": destination, "database": database, "table": table}
         return self.name, self.schema_.format(**parts).lower(), self.table.format(**parts).lower()
+
+    def view_identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str] | None:
+        """Returns the same for the view of a table; None without views."""
+        if self.views is None:
+            return None
+        name, schema, _ = self.identifier(destination, database, table)
+        return name, schema, self.views.format(destination=destination, database=database, table=table).lower()
 
 
 def _checked(text: str, known: Iterable[str]) -> str:

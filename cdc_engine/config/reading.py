@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sluice.cdc_engine import config_paths
 from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, read_conf_files
 from sluice.cdc_engine.config.group import group_problems, is_group
 from sluice.cdc_engine.config.sluice import SluiceConfig, path_clashes
+from sluice.cdc_engine.config.stream import transactional_id_problems
 from sluice.cdc_engine.errors import ConfigurationError
 
 
@@ -53,7 +55,11 @@ def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
 
 def together(config: SluiceConfig) -> list[str]:
     """Returns a sentence for each conflict between files that are valid each by itself."""
-    return [*path_clashes(config, {}), *group_problems(config.groups, config.destinations)]
+    return [
+        *path_clashes(config, {}),
+        *group_problems(config.groups, config.destinations),
+        *transactional_id_problems({**config.destinations, **config.groups}),
+    ]
 
 
 def _sentence(item: Any) -> str:
@@ -63,3 +69,16 @@ def _sentence(item: Any) -> str:
     if where[:1] in (["destinations"], ["groups"]) and len(where) > 1:
         file, where = f"destinations/{where[1]}.yaml", where[2:]
     return ": ".join(filter(None, [file, ".".join(where), item["msg"].removeprefix("Value error, ")]))
+
+
+def archive_of_request(archive: str, schemas: str, folder: Path | None = None) -> tuple[str, Path | None]:
+    """Returns the location of an archive and the file with its schemas. `folder`: what relative paths start from; None refuses them.
+    Raises ConfigurationError.
+    """
+    if schemas and not archive:
+        raise ConfigurationError("schemas are named for an archive: name it too (--archive), or leave out --schemas")
+    try:
+        found = config_paths.archive_location(archive, folder)
+        return found, config_paths.local_file(schemas, folder) if schemas else None
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error

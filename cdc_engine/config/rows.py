@@ -1,4 +1,6 @@
-"""Defines the settings that select rows of a table and mask columns. `binlog.row_rules` parses the condition."""
+"""Defines the settings that select rows of a table, mask columns, and name a function that transforms rows. `binlog.row_rules` parses the
+condition.
+"""
 
 from __future__ import annotations
 
@@ -61,4 +63,38 @@ class MaskConfig(Strict):
     def _chars_of_truncate(self) -> MaskConfig:
         if (self.kind == "truncate") != bool(self.chars):
             raise ValueError("set `chars` to at least 1 for truncate, and for no other kind: truncate:4")
+        return self
+
+
+class TransformConfig(Strict):
+    """A function of the operator's that changes the rows of a table before they reach the lake."""
+
+    function: str = Field(
+        pattern=r"^[\w.]+:[\w.]+$|^[\w-]+$",
+        description="`module:function`, or the name of an entry point of the group `sluice.transforms`.",
+    )
+    reads: tuple[str, ...] = Field(min_length=1, description="Columns that the function gets.")
+    writes: tuple[str, ...] = Field(
+        (), description="Columns that the function returns: columns of the table, which it replaces, or new ones."
+    )
+    drops: bool = Field(
+        False, description="The function also returns the boolean column `_sluice_keep`: false drops the row."
+    )
+    version: str = Field(
+        "",
+        description="Identifies the function's results: a change re-snapshots the table. Default: a digest of the file of the module.",
+    )
+    seconds_max: float = Field(
+        60.0, gt=0, le=3600, description="How long a call may take. After that the table stops (TRANSFORM_FAILED)."
+    )
+
+    @model_validator(mode="after")
+    def _some_effect(self) -> TransformConfig:
+        if not self.writes and not self.drops:
+            raise ValueError("a transform without effect: name columns in `writes`, or set `drops: true`")
+        for setting, names in (("reads", self.reads), ("writes", self.writes)):
+            if len({name.lower() for name in names}) < len(names):
+                raise ValueError(f"transform.{setting} has a column twice: column names are case-insensitive")
+        if reserved := [name for name in self.writes if name.lower().startswith("_sluice_")]:
+            raise ValueError(f"transform.writes has {reserved[0]}: columns that begin with _sluice_ are Sluice's own")
         return self

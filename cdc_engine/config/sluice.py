@@ -274,13 +274,25 @@ class SluiceConfig(Strict):
 
         A shard has the name of the table that it is a part of. Raises ValueError if conf/ has no catalog.
         """
+        return self._catalog().identifier(destination, *self._named_in_catalog(destination, database, table, kind))
+
+    def catalog_view(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str] | None:
+        """Returns the same for the view of the Delta table; None for a change log, or if conf/ asks for no views."""
+        if kind == "log":
+            return None
+        return self._catalog().view_identifier(destination, *self._named_in_catalog(destination, database, table, kind))
+
+    def _catalog(self) -> CatalogConfig:
         if self.catalog is None:
             raise ValueError("conf/sluice.yaml has no catalog")
+        return self.catalog
+
+    def _named_in_catalog(self, destination: str, database: str, table: str, kind: str) -> tuple[str, str]:
         shard = self.destinations[destination].shard(database, table)
         if shard is not None:
             schema, _, table = shard.into.rpartition("/")
             database = schema.rpartition("/")[2] or destination
-        return self.catalog.identifier(destination, database, f"{table}__{kind}" if kind else table)
+        return database, f"{table}__{kind}" if kind else table
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
         """Returns the path of the first table that exists: the source table's current-state table, history, or change log."""
@@ -327,8 +339,8 @@ def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[st
             database, _, short = table.partition(".")
             shard, options = destination.shard(database, short), destination.table(database, short)
             words = tuple(f"{word}: {getattr(options, word)}" for word in OF_ALL_SHARDS) if shard else ()
-            beside = filter(None, config.side_table_paths(name, database, short))
-            for path in (config.table_path(name, database, short), *beside):
+            side_paths = filter(None, config.side_table_paths(name, database, short))
+            for path in (config.table_path(name, database, short), *side_paths):
                 writer = TableWriter(
                     (name, table), path, shard.column if shard else "", shard.name if shard else "", words
                 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from pydantic import Field, model_validator
 
 from sluice.cdc_engine.config.brokers import AnyBroker
@@ -29,3 +31,19 @@ class StreamConfig(Strict):
     def has_consumers(self) -> bool:
         """Whether clients or brokers consume the stream besides the lake."""
         return bool(self.canal_server.port or self.brokers)
+
+
+def transactional_id_problems(streams: Mapping[str, StreamConfig]) -> Iterator[str]:
+    """Yields a sentence for each `transactional_id` that several brokers have. `streams`: destinations and groups."""
+    users: dict[str, list[str]] = {}
+    for name, stream in sorted(streams.items()):
+        for broker in stream.brokers:
+            # Only Kafka's settings have it, and this package does not import them.
+            if transactional_id := getattr(broker, "transactional_id", ""):
+                users.setdefault(transactional_id, []).append(f"{broker.client_id} of {name}")
+    for transactional_id, brokers in users.items():
+        if len(brokers) > 1:
+            yield (
+                f"the brokers with client_id {' and '.join(brokers)} have the same transactional_id {transactional_id}, so each would "
+                "fence the other at every batch: give each its own in conf/destinations"
+            )

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from sluice.cdc_engine.config.locations import TablePath
 from sluice.cdc_engine.config.operation import AssetOfTable
-from sluice.cdc_engine.config.rows import MaskConfig
+from sluice.cdc_engine.config.rows import MaskConfig, TransformConfig
 from sluice.cdc_engine.source.settings import Strict
 
 
@@ -97,6 +97,9 @@ class TableConfig(AssetOfTable, Strict):
     masks: dict[str, MaskConfig] = Field(
         {}, description="Column → `hash`, `null` or `truncate:4`. Applies to the lake and to all consumers."
     )
+    transform: TransformConfig | None = Field(
+        None, description="A function of yours that changes the table's rows before they reach the lake."
+    )
     cascades: Literal["", "apply", "stop", "ignore"] = Field("", description="Default: the destination's `cascades`.")
     snapshot: Literal["", "initial", "when_needed", "when_stopped", "never"] = Field(
         "", description="Default: the destination's `snapshot`."
@@ -109,6 +112,11 @@ class TableConfig(AssetOfTable, Strict):
     def tells_rows(self) -> bool:
         """Whether the lake shows which rows exist. A change log alone does not show it."""
         return self.current_state or self.history
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether rows of the lake may differ from those of the source."""
+        return bool(self.rows.strip() or self.masks or self.transform)
 
     @model_validator(mode="after")
     def _one_layout(self) -> TableConfig:
@@ -133,11 +141,18 @@ class TableConfig(AssetOfTable, Strict):
 
     @model_validator(mode="after")
     def _nothing_unmasked(self) -> TableConfig:
-        if (self.rows or self.masks) and self.undecodable == "quarantine":
+        if self.has_rules and self.undecodable == "quarantine":
             raise ValueError(
-                "rows and masks require undecodable: stop: quarantine would store the values of masked columns, and whether a row with an "
-                "undecodable value meets the condition is unknown"
+                "rows, masks and transform require undecodable: stop: quarantine would store the values of masked columns, and "
+                "whether a row with an undecodable value meets the condition is unknown"
             )
         if len({column.lower() for column in self.masks}) < len(self.masks):
             raise ValueError("masks has a column twice: column names are case-insensitive")
+        written = {column.lower() for column in self.transform.writes} if self.transform else set()
+        if self.history and (taken := sorted(written & {"valid_from", "valid_to", "is_current"})):
+            raise ValueError(f"the transform writes {taken[0]}, a column of the table's history: write another name")
+        if unmasked := [column for column in self.masks if column.lower() in written]:
+            raise ValueError(
+                f"the transform writes {unmasked[0]}, which is masked, and would replace the mask: remove one of the two"
+            )
         return self

@@ -42,9 +42,9 @@ def local_copy(destination_dir: Path, name: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             dir=path.parent, delete=False
-        ) as beside:  # Other runs of this host download it too.
-            beside.write(content)
-        Path(beside.name).replace(path)
+        ) as temporary:  # Other runs of this host download it too.
+            temporary.write(content)
+        Path(temporary.name).replace(path)
     return path
 
 
@@ -58,5 +58,5 @@ def _translated(name: str) -> Iterator[None]:
         yield
     except StoreError as error:
         raise NotSharedError(
-            f"{name} for runs is in a store that cannot be used now: {error}; it is tried again"
+            f"{name} for runs is in a store that cannot be used now: {error}; Sluice tries again"
         ) from None

@@ -35,7 +35,7 @@ def installation_id(location: Location) -> str:
         while not lock.try_acquire():
             if time.monotonic() >= deadline:
                 raise MetaError(
-                    f"{records.where(FILE)} is not written: another process holds its lock; it is tried again"
+                    f"{records.where(FILE)} is not written: another process holds its lock; Sluice tries again"
                 )
             threading.Event().wait(POLL_SECONDS)
         if not (known := records.get(FILE) or ""):

@@ -58,7 +58,7 @@ class LakeTables:
         """Returns the names of all tables for which runs have recorded something."""
         return sorted(self._tables)
 
-    def beside(self, name: str) -> dict[str, tuple[str, int]]:
+    def side_tables(self, name: str) -> dict[str, tuple[str, int]]:
         """Returns kind ("log", "history") → id and version of the table's change log and history."""
         return {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
 
@@ -130,7 +130,7 @@ class LakeTables:
         for record, each in self._records.read_all(f"{FOLDER}/").items():
             self._versions[record] = each.version
             found = _parsed(each.text, where := self._records.where(record))
-            _refuse_strangers(record, found, where)
+            _refuse_records_of_others(record, found, where)
             self._remember(found)
 
     def _remember(self, tables: Kept) -> None:
@@ -144,11 +144,11 @@ def _record_of(name: str) -> str:
     return f"{FOLDER}/{hashlib.sha256(name.encode()).digest()[0] % RECORDS:02d}.json"
 
 
-def _refuse_strangers(record: str, tables: Collection[str], where: str) -> None:
+def _refuse_records_of_others(record: str, tables: Collection[str], where: str) -> None:
     """Raises MetaError for a record that was copied to another name: it would be read, and never written."""
-    if strangers := sorted(name for name in tables if _record_of(name) != record):
+    if others := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(
-            f"{where} has {', '.join(strangers[:3])}, which belong to other records: it is a copy of another record, remove it"
+            f"{where} has {', '.join(others[:3])}, which belong to other records: it is a copy of another record, remove it"
         )
 
 

@@ -25,5 +25,5 @@ def head_of_line(location: Location) -> OutstandingBatch | None:
 
 
 def lease_holder(location: Location) -> Holder | None:
-    """Returns the process that reads this destination, or read it last (see `held`); None if there never was one."""
+    """Returns the process that reads this destination, or read it last (see `Holder.held`); None if there never was one."""
     return read_holder(location)

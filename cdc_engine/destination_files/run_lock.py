@@ -119,26 +119,32 @@ def run_lock_wanted(location: Location) -> bool:
 
 
 @contextlib.contextmanager
-def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], bool]]:
-    """Takes the drain lock, if it is free, until the block ends. Yields a function that returns whether this run has the lock.
+def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], str]]:
+    """Takes the drain lock, if it is free, until the block ends. Yields a function that returns why this run may not drain: another run has
+    the lock, or its store does not answer. It returns an empty text while this run has the lock.
 
     If another run has it, the function waits for the timeout. With a shared ledger it also waits for the length of a session: after that
-    the lock of a killed run is free. A process knows only the renewals that it saw itself, so each run waits for the whole session. The
-    function returns False if the store does not answer.
+    the lock of a killed run is free. A process knows only the renewals that it saw itself, so each run waits for the whole session.
     """
     where = as_location(location)
     lock = open_lock(where, DRAIN_LOCK)
     seconds = timeout_seconds + (where.session_seconds if where.is_shared else 0.0)
 
-    def is_alone() -> bool:
-        with contextlib.suppress(MetaError):
-            return acquired_within(lock, seconds)
-        return False
+    def why_not() -> str:
+        try:
+            return (
+                "" if acquired_within(lock, seconds) else f"another run of {where.destination} is attached and drains"
+            )
+        except MetaError as error:
+            return (
+                f"whether another run of {where.destination} drains is unknown: {error}; if this lasts, check that the ledger's store "
+                "(`meta` in sluice.yaml) answers on this host"
+            )
 
     try:
         with contextlib.suppress(MetaError):
             lock.try_acquire()  # From now on this process watches the holder.
-        yield is_alone
+        yield why_not
     finally:
         lock.release()
 

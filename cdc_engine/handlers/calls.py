@@ -75,7 +75,7 @@ class Calls:
         self._destination, self._directory, self._handlers = destination, directory, handlers
         self._fence, self._records, self._lock = fence, record_store(directory), threading.Lock()
         self._call = _read(self._records) if handlers else None
-        self._told: set[int] = set()  # The indices of the handlers that were called.
+        self._called: set[int] = set()  # The indices of the handlers that were called.
         if not handlers:
             self._records.remove(FILE)  # The record may name handlers that conf/ no longer has.
 
@@ -101,7 +101,7 @@ class Calls:
         call = Call(kind=kind, batch=batch, reason=reason)
         self._records.put(FILE, json.dumps(dataclasses.asdict(call), indent=1))
         with self._lock:
-            self._call, self._told = call, set()
+            self._call, self._called = call, set()
 
     def owed(self, line: LedgerLine) -> bool:
         """Returns whether a call must be made before the next batch is handed out."""
@@ -111,14 +111,14 @@ class Calls:
     def tell(self, line: LedgerLine) -> None:
         """Makes the calls that are due. It does not repeat a call that a handler got. Raises HandlerError."""
         with self._lock:
-            call, told = self._call, self._told
+            call, called = self._call, self._called
         if call is None or (when := due(call, line)) is Due.NOT_YET:
             return
         for index, (name, handler) in enumerate(self._handlers if when is Due.NOW else ()):
-            if index not in told:
+            if index not in called:
                 with self._named(name, call.kind, call.batch):
                     self._tell_one(handler, call)
-                told.add(index)
+                called.add(index)
         with self._lock:
             if self._call is call:
                 self._call = None

@@ -43,16 +43,16 @@ class SchemaAnswers:
 
 def schema_at(source: Source, database: str, table: str, location: str) -> TableSchema | None:
     """Returns the server's schema of a table at a position; None if the position is not the live end. Raises SourceConnectionError."""
-    found = _asked(source, lambda session: schema_now(session, database, table, location))
+    found = _queried(source, lambda session: schema_now(session, database, table, location))
     return found if isinstance(found, TableSchema) else None
 
 
 def is_no_table_now(source: Source, database: str, table: str) -> bool:
     """Returns whether the server has a view or a sequence of that name. Raises SourceConnectionError."""
-    return bool(_asked(source, lambda session: is_no_table(session, database, table)))
+    return bool(_queried(source, lambda session: is_no_table(session, database, table)))
 
 
-def _asked(source: Source, question: Callable[[Any], Any]) -> Any:
+def _queried(source: Source, question: Callable[[Any], Any]) -> Any:
     connection = SourceConnection(source)
     try:
         return connection.ask(question)

@@ -133,13 +133,13 @@ class HandOut:
         batch.
 
         With `append` the batch gets the changes that arrived since it was staged, if this process has staged it. Raises CanalServiceError
-        if this delivery is not outstanding any more, and another SluiceError if it is not known whether its end is fixed; then the call
+        if this delivery is no longer outstanding, and another SluiceError if it is not known whether its end is fixed; then the call
         may be repeated.
         """
         with self._lock:
             self._runs_take, head, appendable = True, self.outstanding(), self._appendable
             if head is None or (head.batch_id, head.delivery) != (batch.batch_id, batch.delivery):
-                raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
+                raise BatchNotFoundError(f"delivery {batch.delivery} is no longer outstanding")
             if not head.appendable:
                 return head
             taking = self._taking[1] if self._taking is not None and self._taking[0] == head.delivery else None
@@ -226,7 +226,7 @@ class HandOut:
         """Rolls a batch back. The same changes are handed out again from the same files; if the files are `damaged` or gone, they are
         staged again.
 
-        Raises CanalServiceError if the batch is not outstanding any more.
+        Raises CanalServiceError if the batch is no longer outstanding.
         """
         why, begun_ns, self._appendable = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
@@ -251,7 +251,7 @@ class HandOut:
         """Stops tables at the start of the batch, which is handed out again without them. Both happen in one write of the ledger, so that
         no crash separates them.
 
-        `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is not outstanding any more.
+        `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is no longer outstanding.
         """
         why, begun_ns, self._appendable = f"it continues without {', '.join(sorted(reasons))}", time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)

@@ -27,12 +27,15 @@ from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder
 from sluice.cdc_engine.binlog.result_rows.result_reader import ResultReader
 from sluice.cdc_engine.binlog.row_rules.masks import hashed
 from sluice.cdc_engine.binlog.scan.framing import PacketFramer
-from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.brokers.messages import FORMATS, MessageMaker
+from sluice.cdc_engine.brokers.registry.memory import MemoryRegistry
+from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.brokers.routing import Routing, Rules
 from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.instance.consumers.consumer_stream import Selection, StreamPosition
+from sluice.cdc_engine.instance.consumers.forms import ShownEntries
 from sluice.cdc_engine.instance.consumers.statements import described, wanted_statements
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import CapturedTables, EventSink
@@ -64,8 +67,8 @@ def rehearse(folder: Path, recording: Path = RECORDING) -> int:
     events = list(recorded_events(recording.read_bytes()))
     tables: dict[str, TableVersion] = {}
     rows = sum(
-        _staged_rows(events, folder / str(events_max), events_max, tables)
-        for events_max in (limits.RING_EVENTS_MAX, SPILLING_EVENTS)
+        _staged_rows(events, folder / str(events_max), events_max, tables, rows_queries=rows_queries)
+        for events_max, rows_queries in ((limits.RING_EVENTS_MAX, False), (SPILLING_EVENTS, True))
     )
     select_recorded(tables[SELECTED], RESULT.read_bytes())
     finish_addresses()
@@ -98,15 +101,20 @@ def recorded_events(data: bytes) -> Iterator[bytes]:
         at += length
 
 
-def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dict[str, TableVersion]) -> int:
-    """Stages the events and returns the number of rows. `tables` gets the table versions of the rows, by name."""
+def _staged_rows(
+    events: list[bytes], folder: Path, events_max: int, tables: dict[str, TableVersion], *, rows_queries: bool
+) -> int:
+    """Stages the events and returns the number of rows. `tables` gets the table versions of the rows, by name. `rows_queries`: whether
+    consumers get the SQL texts of statements.
+    """
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
     history.seed(SchemaSnapshot(DdlServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
     store = MemoryEventStore(folder / "spill", events_max=events_max, start=START)
     window = Window(START, bytes_max=limits.WINDOW_BYTES_MAX)
     sink = EventSink(store, captured, window)
-    framer = PacketFramer(Scanner(start=START, history=history, captured=captured.keeps))
+    form = StreamForm(rows_queries=rows_queries)
+    framer = PacketFramer(Scanner(start=START, history=history, captured=captured.keeps, form=form))
     rows = 0
     for event in events:
         packet = struct.pack("<I", len(event) + 1)[:3] + b"\0\0" + event
@@ -121,10 +129,11 @@ def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dic
 def show_entries(window: Window, captured: TableFilter) -> int:
     """Converts all that the window contains to entries, and to messages for a broker. Returns the number of bytes of the entries."""
     tables = CapturedTables([captured])
-    selection = Selection(tables=tables, wants=wanted_statements(tables))
+    selection = Selection(tables=tables, wants=wanted_statements(tables), entries=ShownEntries(rows_queries=True))
     entries, position, shown = EntryMaker(Display(), described), StreamPosition(WindowPosition(window.begin)), 0
     hashed = Routing(Rules(topic="all", partition_hash=r".*\..*:$pk$", partitions_num=3))
-    makers = [MessageMaker(hashed, form, display=Display(), describe=described) for form in FORMATS]
+    forms = (*FORMATS, Subjects(MemoryRegistry(), by_record=True))
+    makers = [MessageMaker(hashed, form, display=Display(), describe=described) for form in forms]
     while (
         reading := window.read(position.window_position, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)
     ) and reading.pieces:

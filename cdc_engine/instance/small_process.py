@@ -15,7 +15,7 @@ import sys
 
 ARENAS = 2
 M_ARENA_MAX = -8  # mallopt(3)
-ASKED_FOR = "MALLOC_ARENA_MAX"
+ARENAS_VARIABLE = "MALLOC_ARENA_MAX"
 
 
 class _WithoutPandas:
@@ -41,7 +41,7 @@ def leave_pandas_out() -> None:
 
 def limit_arenas() -> None:
     """Limits the number of malloc arenas, unless the operator set it (MALLOC_ARENA_MAX) or malloc is not glibc's."""
-    if ASKED_FOR not in os.environ:
+    if ARENAS_VARIABLE not in os.environ:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:
             mallopt(M_ARENA_MAX, ARENAS)

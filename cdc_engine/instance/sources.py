@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.archive_fetch import ArchiveFetch
 from sluice.cdc_engine.source.iam import iam_token
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.settings import SourceConfig, SshConfig
@@ -58,7 +59,9 @@ def bastion_of(given: SshConfig) -> Bastion:
 
 def archive_of(config: DestinationConfig) -> Archive | None:
     """Returns the binlog archive, if conf/ names one."""
-    return Archive(config.archive) if config.archive else None
+    given = config.archive_fetch
+    fetch = ArchiveFetch(command=given.command, seconds_max=given.seconds_max) if given is not None else None
+    return Archive(config.archive, fetch) if config.archive else None
 
 
 def source_facts(config: DestinationConfig) -> ServerFacts:

@@ -25,23 +25,23 @@ WAIT_SECONDS = 40.0  # A start may compile kernels, and another host takes over 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a command. `done`: whether it was carried out within the given time. `told`: a sentence for the operator."""
+    """The result of a command. `done`: whether it was carried out within the given time. `message`: a sentence for the operator."""
 
     destination: str
     act: str
     done: bool
-    told: str
+    message: str
 
 
 def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     """Stops the engine permanently, on every host. Raises SluiceError."""
-    ran = held(directory)
+    ran = holder_of(directory)
     orders.stay_stopped(directory)
     stays = f"it stays so until `sluice instance start {name}`"
     if ran is None:
-        return Outcome(destination=name, act="stop", done=True, told=f"{name} did not run; {stays}")
-    if _until(lambda: held(directory) is None, seconds):
-        return Outcome(destination=name, act="stop", done=True, told=f"{name} is stopped; {stays}")
+        return Outcome(destination=name, act="stop", done=True, message=f"{name} did not run; {stays}")
+    if _until(lambda: holder_of(directory) is None, seconds):
+        return Outcome(destination=name, act="stop", done=True, message=f"{name} is stopped; {stays}")
     return _not_yet(name, "stop", f"{name} was requested to stop, and {_who(ran)} still runs its engine; {stays}")
 
 
@@ -51,13 +51,13 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
     # An attempt to start holds the lease too, so a held lease alone does not prove that an engine runs.
-    _until(lambda: held(directory) is not None and not _has_ended(engine_status(directory)), seconds)
-    holder, status = held(directory), engine_status(directory)
+    _until(lambda: holder_of(directory) is not None and not _has_ended(engine_status(directory)), seconds)
+    holder, status = holder_of(directory), engine_status(directory)
     if _has_ended(status):
         return _not_yet(name, "start", f"{unchanged}, and it does not run: {status['state']}: {status.get('reason')}")
     if holder is not None:
         return Outcome(
-            destination=name, act="start", done=True, told=f"{unchanged}, and {_who(holder)} runs its engine"
+            destination=name, act="start", done=True, message=f"{unchanged}, and {_who(holder)} runs its engine"
         )
     tried = "an engine process starts it by itself and tries again every few seconds"
     return _not_yet(
@@ -73,7 +73,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     _refuse_stopped(name, directory)
     token = _token(directory)
     orders.ask(directory, "restart")
-    if not _until(lambda: orders.asked(directory) is None, seconds):
+    if not _until(lambda: orders.requested(directory) is None, seconds):
         orders.done(directory)
         return _not_yet(name, "restart", f"{name} was not restarted: no engine process runs; `sluice up` starts them")
     return _started(name, "restart", directory, lambda holder: holder.token > token, seconds)
@@ -82,11 +82,11 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     """Makes the process that has the destination release it, so that another host takes it. Raises ActRefusedError if no process has it."""
     _refuse_stopped(name, directory)
-    holder = held(directory)
+    holder = holder_of(directory)
     if holder is None:
         raise ActRefusedError(f"no process runs {name}, so there is nothing to release; `sluice up` starts its engine")
     orders.ask(directory, "release")
-    if not _until(lambda: orders.asked(directory) is None, seconds):
+    if not _until(lambda: orders.requested(directory) is None, seconds):
         orders.done(directory)
         return _not_yet(
             name,
@@ -95,10 +95,10 @@ def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
         )
     end = time.monotonic() + seconds
     _until(lambda: _token(directory) > holder.token, max(0.0, end - time.monotonic()))
-    now = held(directory)
+    now = holder_of(directory)
     holder_now = f"{_who(now)} runs it now" if now is not None else "no other host has taken it yet"
     return Outcome(
-        destination=name, act="release", done=True, told=f"{name} was released by {_who(holder)}; {holder_now}"
+        destination=name, act="release", done=True, message=f"{name} was released by {_who(holder)}; {holder_now}"
     )
 
 
@@ -106,16 +106,16 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     since = time.time()
 
     def runs() -> bool:
-        holder = held(directory)
+        holder = holder_of(directory)
         return holder is not None and is_new(holder) and engine_status(directory).get("updated_at_us", 0) / 1e6 >= since
 
     if _until(runs, seconds):
-        status, holder = engine_status(directory), held(directory)
+        status, holder = engine_status(directory), holder_of(directory)
         why = f": {status['reason']}" if status.get("reason") else ""
         return Outcome(
-            destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, run by {_who(holder)}"
+            destination=name, act=act, done=True, message=f"{name} is {status.get('state')}{why}, run by {_who(holder)}"
         )
-    holder, status = held(directory), engine_status(directory)
+    holder, status = holder_of(directory), engine_status(directory)
     if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
     what = (
@@ -138,10 +138,10 @@ def _has_ended(status: dict[str, Any]) -> bool:
 
 
 def _not_yet(name: str, act: str, sentence: str) -> Outcome:
-    return Outcome(destination=name, act=act, done=False, told=sentence)
+    return Outcome(destination=name, act=act, done=False, message=sentence)
 
 
-def held(directory: Path) -> Holder | None:
+def holder_of(directory: Path) -> Holder | None:
     """Returns who has a destination now, or None. Raises MetaError."""
     holder = lease_holder(directory)
     return holder if holder is not None and holder.held else None

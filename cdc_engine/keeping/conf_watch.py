@@ -11,6 +11,7 @@ from sluice.cdc_engine.config.conf_files import ConfFiles, read_conf_files
 from sluice.cdc_engine.config.reading import config_of
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.keeping.in_use import VARIABLE, InUse, as_found, choose, keep, read_kept
+from sluice.cdc_engine.keeping.remote_conf.pull import pull_at_start
 
 log = structlog.get_logger()
 
@@ -19,7 +20,10 @@ class ConfWatch:
     """Watches conf/ for one process, from one thread. `role`: names its file, see `in_use.kept_file`."""
 
     def __init__(self, directory: Path, role: str) -> None:
-        """Raises ConfigurationError if conf/ is invalid and no earlier valid version is known."""
+        """Raises ConfigurationError if conf/ is invalid and no earlier valid version is known. A conf/ with a remote source is pulled
+        first.
+        """
+        pull_at_start(directory)
         found, self._path = as_found(directory, [role])
         self._seen: ConfFiles | None = None
         self._decided: ConfFiles | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, MetaError, SluiceError
-from sluice.cdc_engine.keeping.acts import held
+from sluice.cdc_engine.keeping.acts import holder_of
 from sluice.cdc_engine.states import engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
@@ -38,7 +38,7 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
 def _is_read(directory: Path) -> bool:
     """Returns whether some process has the destination. Returns False if that cannot be determined."""
     try:
-        return held(directory) is not None
+        return holder_of(directory) is not None
     except MetaError:
         return False
 

@@ -19,6 +19,7 @@ from sluice.cdc_engine.errors import LeaseLostError, SluiceError
 from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
 from sluice.cdc_engine.keeping.in_use import InUse
+from sluice.cdc_engine.keeping.remote_conf.pull import poll
 from sluice.cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
 from sluice.cdc_engine.keeping.served import why_not_served
 
@@ -92,7 +93,7 @@ class Keeper:
     def _facts(self, name: str, in_use: InUse, kept: Mapping[str, str]) -> KeeperFacts:
         directory, conf = self._directories.get(name), in_use.digest(name)
         running = (kept[name] or conf) if name in kept else ""
-        order = orders.asked(directory) if directory is not None else None
+        order = orders.requested(directory) if directory is not None else None
         due = not running and self._clock() >= self._again_at.get(name, 0.0)
         looks = directory is not None and not running and (order is not None or due)
         if due:
@@ -102,7 +103,7 @@ class Keeper:
             running=running,
             tried=self._tried.get(name, ""),
             stopped=bool(why_not_served(name)) or (directory is not None and orders.stopped(directory) is not None),
-            asked=order.wish if order else "",
+            requested=order.kind if order else "",
             elsewhere=looks and directory is not None and self._elsewhere(directory),
             ended=name in kept and self._engines.ended(name),
             due=due,
@@ -152,7 +153,11 @@ def follow(
     stopping: threading.Event,
     seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Polls conf/ until `stopping` is set, and calls each of `lookers` with the configuration in use."""
+    """Polls conf/ until `stopping` is set, and calls each of `lookers` with the configuration in use. A thread pulls conf/ from its
+    remote source, if it has one.
+    """
+    directory = watch.in_use.files.directory
+    threading.Thread(target=poll, args=(directory, stopping), name="pull-conf", daemon=True).start()
     logged = ""
     while not stopping.wait(seconds):
         try:

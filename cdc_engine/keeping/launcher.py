@@ -26,7 +26,7 @@ from sluice.cdc_engine.errors import (
     SluiceError,
 )
 from sluice.cdc_engine.keeping import orders
-from sluice.cdc_engine.keeping.acts import held
+from sluice.cdc_engine.keeping.acts import holder_of
 from sluice.cdc_engine.keeping.failed_start import note_failed_start
 from sluice.cdc_engine.keeping.in_use import conf_in_use
 from sluice.cdc_engine.keeping.served import why_not_served
@@ -97,7 +97,7 @@ class EngineSlot(Generic[Kept]):
                 self._start = None
         return start.result()
 
-    def told(self, say: Callable[[Kept], Reporter]) -> Reporter | None:
+    def reported(self, say: Callable[[Kept], Reporter]) -> Reporter | None:
         """Returns what `say` returns for the running engine; None if none is running."""
         engine = self._engine
         try:
@@ -314,7 +314,7 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
     engine = slot.engine if slot is not None else None
     if engine is not None:
         return engine.consumers
-    holder = held(config.destination_dir(member))
+    holder = holder_of(config.destination_dir(member))
     if holder is None:
         raise NotStartedError(f"the engine of {member} does not run; `sluice status` says why")
     raise NotStartedError(
@@ -339,7 +339,7 @@ def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus]
 def _statuses() -> dict[str, EngineStatus | None]:
     with _lock:
         slots: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_slots, **_groups}
-    return {name: slot.told(lambda engine: engine.status()) for name, slot in slots.items()}
+    return {name: slot.reported(lambda engine: engine.status()) for name, slot in slots.items()}
 
 
 atexit.register(stop_all)

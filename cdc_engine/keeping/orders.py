@@ -18,16 +18,16 @@ from sluice.cdc_engine.records.location import record_store
 
 STOPPED_FILE, REQUESTED_FILE = "stopped.json", "requested.json"
 OrderKind = Literal["restart", "release"]
-ASKED_SECONDS_MAX = 60.0  # Older orders are ignored, because the operator no longer waits.
+REQUEST_SECONDS_MAX = 60.0  # Older orders are ignored, because the operator no longer waits.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-    """An order. `by`: user and host. `at`: seconds since 1970. `wish`: what the engine must do once; empty for a stop."""
+    """An order. `by`: user and host. `at`: seconds since 1970. `kind`: what the engine must do once; empty for a stop."""
 
     by: str
     at: float
-    wish: str = ""
+    kind: str = ""
 
     def when(self) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.at))
@@ -52,18 +52,18 @@ def may_run(directory: Path) -> bool:
     return record_store(directory).remove(STOPPED_FILE)
 
 
-def asked(directory: Path, now: float | None = None) -> Order | None:
+def requested(directory: Path, now: float | None = None) -> Order | None:
     """Returns what the engine must do once; None if there is nothing or the order is too old. Raises MetaError if the store does not
     answer.
     """
     order = _parsed(record_store(directory).get(REQUESTED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
-    return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
+    return order if order and order.kind in {"restart", "release"} and abs(age) <= REQUEST_SECONDS_MAX else None
 
 
 def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
     """Orders the engine to do something once. Raises MetaError."""
-    return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), wish=kind))
+    return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), kind=kind))
 
 
 def done(directory: Path) -> None:

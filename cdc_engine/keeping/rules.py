@@ -24,7 +24,7 @@ class KeeperFacts:
 
     `conf`: digest of its file in use; empty if there is none. `running`: digest of the file from which its engine here was made; empty if
     none runs or starts here. `tried`: digest of the file with which the last start was tried. `stopped`: by an operator, permanently.
-    `asked`: an operator's order, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has ended by itself,
+    `requested`: an operator's order, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has ended by itself,
     because another source is to be read or its lease is lost. `due`: nothing runs here, and the pause after the last start attempt is
     over.
     """
@@ -33,7 +33,7 @@ class KeeperFacts:
     running: str = ""
     tried: str = ""
     stopped: bool = False
-    asked: str = ""
+    requested: str = ""
     elsewhere: bool = False
     ended: bool = False
     due: bool = False
@@ -46,16 +46,16 @@ RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
     (lambda f: f.stopped and bool(f.running), KeeperAct.STOP, "an operator stopped it"),
     (lambda f: f.stopped, KeeperAct.LEAVE, "an operator stopped it"),
     (
-        lambda f: bool(f.asked) and f.elsewhere and not f.running,
+        lambda f: bool(f.requested) and f.elsewhere and not f.running,
         KeeperAct.LEAVE,
         "the process that runs it carries the order out",
     ),
     (
-        lambda f: f.asked == "release" and bool(f.running),
+        lambda f: f.requested == "release" and bool(f.running),
         KeeperAct.RELEASE,
         "an operator gives it to another host",
     ),
-    (lambda f: f.asked == "restart", KeeperAct.RESTART, "an operator restarts it"),
+    (lambda f: f.requested == "restart", KeeperAct.RESTART, "an operator restarts it"),
     (lambda f: bool(f.running) and f.running != f.conf, KeeperAct.RESTART, "its file in conf/destinations has changed"),
     (lambda f: f.ended, KeeperAct.START, "it ended: another source is to be read, or its lease was lost"),
     (lambda f: not f.running and f.tried != f.conf, KeeperAct.START, "conf/destinations has it"),

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection
 from sluice.cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
 from sluice.cdc_engine.position import EPOCH_BITS, GroupPosition, Position
-from sluice.cdc_engine.states import UNTIL_ASKED, TableState, table_follows
+from sluice.cdc_engine.states import UNTIL_RESUMED, TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
 LEDGER_ID_CHARS = 12
@@ -44,6 +44,7 @@ class GroupConsumer:
     client_id: int
     filter: str = ""
     cursor: GroupPosition
+    identity: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -317,7 +318,7 @@ class Ledger:
         cursor backward.
 
         Removes the batches in flight, and the stops of tables at or after the position, because those are read again. A stop that the
-        stream does not show again stays (`states.UNTIL_ASKED`), unless its "database.table" is in `resumed`.
+        stream does not show again stays (`states.UNTIL_RESUMED`), unless its "database.table" is in `resumed`.
         """
         kept = tuple(each for each in self.stopped_tables if _stays(each, position, resumed))
         return dataclasses.replace(
@@ -388,7 +389,7 @@ class Ledger:
 def _stays(stop: StoppedTable, cursor: Position, resumed: Collection[str]) -> bool:
     if stop.position.order_key < cursor.order_key:
         return True
-    return stop.state in UNTIL_ASKED and stop.name not in resumed
+    return stop.state in UNTIL_RESUMED and stop.name not in resumed
 
 
 def _coordinates(position: Position) -> tuple[int, str, int]:

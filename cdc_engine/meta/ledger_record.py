@@ -28,6 +28,9 @@ def ledger_to_text(ledger: Ledger) -> str:
     record: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(ledger)}
     record["clients"] = [{"client_id": each.client_id, "filter": each.filter} for each in ledger.clients]
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
+    for each in (*record["consumers"], *record[GROUP]):
+        if not each["identity"]:
+            del each["identity"]  # Without it, versions that know no identities can read the ledger.
     if not record[GROUP]:
         # Only a group's ledger has this field. Without it, versions that know no groups can read the ledger.
         del record[GROUP]
@@ -77,15 +80,19 @@ def _client(record: Any, destination: str) -> ClientIdentity:
 
 
 def _consumer(record: Any) -> Consumer:
-    fields = _checked(Consumer, record)
+    fields = _checked(Consumer, _with_identity(record))
     return Consumer(**{**fields, "cursor": _position(fields["cursor"])})
 
 
 def _group_consumer(record: Any) -> GroupConsumer:
-    fields = _checked(GroupConsumer, record)
+    fields = _checked(GroupConsumer, _with_identity(record))
     cursor = _checked(GroupPosition, fields["cursor"], {"members": dict})
     members = tuple((str(name), _position(each)) for name, each in sorted(cursor["members"].items()))
     return GroupConsumer(**{**fields, "cursor": GroupPosition(**{**cursor, "members": members})})
+
+
+def _with_identity(record: Any) -> Any:
+    return {"identity": "", **record} if isinstance(record, dict) else record
 
 
 def _outstanding(record: Any) -> OutstandingBatch:

@@ -28,7 +28,7 @@ class MirroredMeta:
     def __init__(self, kept: MetaManager, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
         self._kept, self._tell, self._period = kept, tell, period_seconds
         self._changed, self._closing = threading.Event(), threading.Event()
-        self._told: Ledger | None = None
+        self._written: Ledger | None = None
         self._thread = threading.Thread(target=self._run, name="cursor-current_state", daemon=True)
         self._thread.start()
 
@@ -66,12 +66,12 @@ class MirroredMeta:
 
     def _write(self) -> bool:
         ledger = self._kept.ledger
-        if self._told is not None and self._told.cursor == ledger.cursor:
+        if self._written is not None and self._written.cursor == ledger.cursor:
             return True
         try:
             self._tell(ledger)
         except MetaError as error:
             log.warning("cursor_not_mirrored", reason=str(error))
             return False
-        self._told = ledger
+        self._written = ledger
         return True

@@ -20,7 +20,7 @@ class ResumeKind(enum.StrEnum):
     """What an operator requests for a table."""
 
     RESUME = "resume"  #: The table continues from its stop.
-    ANEW = "anew"  #: The table continues at the stream's current position, with a re-snapshot.
+    RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, with a re-snapshot.
     CANCEL = "cancel"  #: Its snapshot ends, and the table returns to its state before the snapshot.
 
 
@@ -32,7 +32,7 @@ class ResumeRequest:
     table: str
     record: str
     store: RecordStore
-    wish: ResumeKind = ResumeKind.RESUME
+    kind: ResumeKind = ResumeKind.RESUME
 
     def done(self) -> None:
         """Removes the request after it was handled. Raises MetaError."""
@@ -48,7 +48,7 @@ def request(destination_dir: Path, database: str, table: str, kind: ResumeKind =
     Raises MetaError.
     """
     digest = hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]
-    text = json.dumps({"database": database, "table": table, "wish": kind})
+    text = json.dumps({"database": database, "table": table, "kind": kind})
     record_store(destination_dir).put(f"{FOLDER}/{digest}.json", text)
 
 
@@ -61,7 +61,7 @@ def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
 def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
     try:
         record = json.loads(text)
-        kind = ResumeKind(record.get("wish", ResumeKind.RESUME))
+        kind = ResumeKind(record["kind"])
         return ResumeRequest(str(record["database"]), str(record["table"]), name, store, kind)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
@@ -73,7 +73,7 @@ def request_new_start(destination_dir: Path) -> None:
     """Requests that the engine, whose position is lost, starts at the source's current position and re-snapshots all tables. Raises
     MetaError.
     """
-    record_store(destination_dir).put(BEGIN_FILE, json.dumps({"wish": "begin"}))
+    record_store(destination_dir).put(BEGIN_FILE, json.dumps({"kind": "begin"}))
 
 
 def new_start_requested(destination_dir: Path) -> bool:

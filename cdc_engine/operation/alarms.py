@@ -55,25 +55,25 @@ class AlarmWatcher:
 
     def __init__(self, tell: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._clock = tell, clock
-        self._told: dict[str, Alarm] = {}
+        self._reported: dict[str, Alarm] = {}
         self._gone_at: dict[str, float] = {}
 
     def see_failed(self, alarm: Alarm) -> None:
         """Records the alarm of an engine that did not start. Alarms about tables and consumers stay, because no engine has checked them
         since.
         """
-        self.see([alarm, *(sent for key, sent in self._told.items() if key != alarm.key)])
+        self.see([alarm, *(sent for key, sent in self._reported.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
         """Records the current problems. An earlier problem that is missing among them ends after `QUIET_SECONDS`."""
         there = {alarm.key: alarm for alarm in now}
         for key, alarm in there.items():
             self._gone_at.pop(key, None)
-            before = self._told.get(key)
+            before = self._reported.get(key)
             if before is None or before.state != alarm.state:
-                self._told[key] = alarm
+                self._reported[key] = alarm
                 self._tell(alarm)
-        for key in [key for key in self._told if key not in there]:
+        for key in [key for key in self._reported if key not in there]:
             if self._clock() - self._gone_at.setdefault(key, self._clock()) >= QUIET_SECONDS:
                 del self._gone_at[key]
-                self._tell(dataclasses.replace(self._told.pop(key), over=True))
+                self._tell(dataclasses.replace(self._reported.pop(key), over=True))

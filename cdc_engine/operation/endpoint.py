@@ -1,6 +1,6 @@
 """Serves metrics to Prometheus over HTTP: one endpoint per process, for all its engines. Started by `launcher` if conf/ names a port.
 
-It answers with the states that the engines have stored, and waits for none of them. If another process has the port, it is tried again."""
+It answers with the states that the engines have stored, and waits for none of them. If another process has the port, Sluice tries again."""
 
 from __future__ import annotations
 

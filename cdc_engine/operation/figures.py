@@ -259,14 +259,14 @@ def _clients(moments: list[StatusSample]) -> Iterator[Metric]:
         "canal_instance_client_request_latency", "Milliseconds from request to response.", labels=["destination"]
     )
     for moment in moments:
-        told, name = moment.clients, moment.destination
-        for kind, count in sorted(told.packets.items()):
+        traffic, name = moment.clients, moment.destination
+        for kind, count in sorted(traffic.packets.items()):
             packets.add_metric([name, kind], count)
-        for number, count in sorted(told.errors.items()):
+        for number, count in sorted(traffic.errors.items()):
             errors.add_metric([name, str(number)], count)
-        sent.add_metric([name], told.bytes)
-        empty.add_metric([name], told.empty_batches)
-        latency.add_metric([name], _buckets(told), told.latency_ms_sum)
+        sent.add_metric([name], traffic.bytes)
+        empty.add_metric([name], traffic.empty_batches)
+        latency.add_metric([name], _buckets(traffic), traffic.latency_ms_sum)
     yield from (packets, errors, sent, empty, latency)
 
 

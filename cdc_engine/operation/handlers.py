@@ -135,13 +135,13 @@ class _HandlerQueue:
             self._hand_on(alarm)
 
     def _hand_on(self, alarm: Alarm) -> None:
-        for turn in range(1, TRIES + 1):
+        for attempt in range(1, TRIES + 1):
             try:
                 self._handler(alarm)
             except Exception as error:  # An error of a handler must not end the thread.
-                log.warning("alarm_not_taken", about=alarm.key, turn=turn, reason=_why(error))
-                if turn < TRIES:
-                    self._pause(PAUSE_SECONDS * 2 ** (turn - 1))
+                log.warning("alarm_not_taken", about=alarm.key, attempt=attempt, reason=_why(error))
+                if attempt < TRIES:
+                    self._pause(PAUSE_SECONDS * 2 ** (attempt - 1))
             else:
                 return
         log.error(

@@ -125,10 +125,10 @@ class SqlRecordStore(RecordStore):
         except SecretUnavailableError as error:
             if what == OPENED:
                 raise
-            raise NotSharedError(f"{self} cannot be {what}: {error}; it is tried again") from None
+            raise NotSharedError(f"{self} cannot be {what}: {error}; Sluice tries again") from None
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
-            raise NotSharedError(f"{self} cannot be {what}: {cause}; it is tried again") from error
+            raise NotSharedError(f"{self} cannot be {what}: {cause}; Sluice tries again") from error
 
 
 def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:

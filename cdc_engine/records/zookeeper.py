@@ -16,7 +16,7 @@ from sluice.cdc_engine.contracts import ZooKeeperServers
 from sluice.cdc_engine.errors import MetaError, NotSharedError, StaleWriteError
 from sluice.cdc_engine.records import zookeeper_client
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
-from sluice.cdc_engine.records.zookeeper_client import OWN, answer, destination_path, told
+from sluice.cdc_engine.records.zookeeper_client import OWN, answer, as_not_shared_error, destination_path
 
 WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
@@ -29,7 +29,7 @@ class ZooKeeperRecordStore(RecordStore):
 
     def read(self, name: str) -> StoredRecord | None:
         path = self._path(name)
-        with told(f"{name} in {self} cannot be read"):
+        with as_not_shared_error(f"{name} in {self} cannot be read"):
             client = self._client()
             try:
                 answer(client.sync_async(path))
@@ -41,7 +41,7 @@ class ZooKeeperRecordStore(RecordStore):
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
         inside, slash, begin = prefix.rpartition("/")
         folder = self._path(inside) if inside else destination_path(self._destination, OWN)
-        with told(f"{prefix}… in {self} cannot be read"):
+        with as_not_shared_error(f"{prefix}… in {self} cannot be read"):
             client = self._client()
             try:
                 answer(client.sync_async(folder))
@@ -65,13 +65,13 @@ class ZooKeeperRecordStore(RecordStore):
         before = self.read(name)
         if (before.version if before else NOT_THERE) != version or (before is not None and before.token > token):
             raise self._stale(name, version)
-        with told(f"{name} in {self} cannot be written"):
+        with as_not_shared_error(f"{name} in {self} cannot be written"):
             results = self._write(name, data, version, also)
         if isinstance(results[0], WRITTEN_ELSEWHERE):
             raise self._stale(name, version)
         failed = [each for each in results if isinstance(each, Exception)]
         if failed:
-            raise NotSharedError(f"{name} in {self} cannot be written: {failed[-1]!r}; it is tried again")
+            raise NotSharedError(f"{name} in {self} cannot be written: {failed[-1]!r}; Sluice tries again")
         return version + 1
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
@@ -96,7 +96,7 @@ class ZooKeeperRecordStore(RecordStore):
         return results
 
     def remove(self, name: str) -> bool:
-        with told(f"{name} in {self} cannot be removed"):
+        with as_not_shared_error(f"{name} in {self} cannot be removed"):
             try:
                 answer(self._client().delete_async(self._path(name)))
             except NoNodeError:
@@ -105,7 +105,7 @@ class ZooKeeperRecordStore(RecordStore):
 
     def tell(self, also: Mapping[str, str]) -> None:
         """Writes values for other readers, by path under the destination's node, whatever they were before. Raises MetaError."""
-        with told(f"what others read in {self} cannot be written"):
+        with as_not_shared_error(f"what others read in {self} cannot be written"):
             client = self._client()
             for inside, text in also.items():
                 path = destination_path(self._destination, inside)
@@ -114,7 +114,7 @@ class ZooKeeperRecordStore(RecordStore):
 
     def canal(self, inside: str) -> str | None:
         """Returns the text of one of Canal's own nodes under the destination; None if there is none."""
-        with told(f"{inside} in {self} cannot be read"):
+        with as_not_shared_error(f"{inside} in {self} cannot be read"):
             try:
                 data, _ = answer(self._client().get_async(destination_path(self._destination, inside)))
             except NoNodeError:

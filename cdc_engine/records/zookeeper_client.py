@@ -164,7 +164,7 @@ def answer(request: Any) -> Any:
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
+def as_not_shared_error(what: str) -> Iterator[None]:
     """Raises kazoo's errors as NotSharedError. `what`: how the sentence begins, such as "the ledger of shop in ZooKeeper cannot be
     read".
     """
@@ -172,4 +172,4 @@ def told(what: str) -> Iterator[None]:
         yield
     except (KazooException, KazooTimeoutError) as error:
         advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
-        raise NotSharedError(f"{what}: {str(error) or type(error).__name__}{advice}; it is tried again") from error
+        raise NotSharedError(f"{what}: {str(error) or type(error).__name__}{advice}; Sluice tries again") from error

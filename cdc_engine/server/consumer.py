@@ -4,9 +4,9 @@ except for its locks.
     get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the last whole transaction in it
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
-A delivery may end inside a transaction. Its ack is then remembered by row events (`Place`), so that a rollback goes back no further than
-necessary, while the cursor, with which a restart begins, stays at the end of the last transaction (canal.md §4). This module does not
-know how the consumer uses a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger."""
+A delivery may end inside a transaction. Its ack is then remembered by row events (`StreamPosition`), so that a rollback goes back no
+further than necessary, while the cursor, with which a restart begins, stays at the end of the last transaction (canal.md §4). This module
+does not know how the consumer uses a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError, ConsumerStoppedError
+from sluice.cdc_engine.errors import (
+    BatchNotFirstError,
+    BatchNotFoundError,
+    CanalServiceError,
+    ConsumerStoppedError,
+    NotSubscribedError,
+)
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 
 PositionT = TypeVar("PositionT")
 Content_co = TypeVar("Content_co", covariant=True)
@@ -79,10 +86,16 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         """Whether the stream has its own connection to the source."""
 
     def take(
-        self, position: PositionT, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+        self,
+        position: PositionT,
+        bytes_max: int,
+        timeout_seconds: float,
+        given_up: Callable[[], bool],
+        *,
+        entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[Content_co | None, PositionT]:
         """Returns what follows `position`, and the position of its end. None: there is nothing for this consumer up to the returned
-        position. Raises SluiceError.
+        position. Raises SluiceError. `entries_max`: a group's stream does not count entries.
         """
 
     def wake(self) -> None:
@@ -92,12 +105,31 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         """Releases the stream; `take` is not called any more."""
 
 
-class ConsumerService(Generic[PositionT, Content_co]):
-    """Serves one consumer. All methods may be called from any thread; a rollback ends a waiting get."""
+class PositionTexts(Protocol[PositionT]):
+    """Writes positions as texts that a broker stores with a batch, and reads them back."""
 
-    def __init__(self, client_id: int, feed: ConsumerStream[PositionT, Content_co], begin: PositionT) -> None:
+    def text(self, position: PositionT) -> str:
+        """Returns a position as a text. Raises SluiceError."""
+
+    def later(self, acked: PositionT, text: str) -> PositionT | None:
+        """Returns the stored position if it is after `acked`, otherwise None. Raises SluiceError if the two cannot be compared."""
+
+
+class ConsumerService(Generic[PositionT, Content_co]):
+    """Serves one consumer. All methods may be called from any thread; a rollback ends a waiting get.
+
+    `texts`: None if no broker stores this consumer's positions.
+    """
+
+    def __init__(
+        self,
+        client_id: int,
+        stream: ConsumerStream[PositionT, Content_co],
+        begin: PositionT,
+        texts: PositionTexts[PositionT] | None = None,
+    ) -> None:
         self.client_id = client_id
-        self._feed = feed
+        self._stream, self._texts = stream, texts
         self._line: DeliveryQueue[PositionT] = DeliveryQueue(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
         self._stops = 0  # A number that rises when waiting gets must return.
@@ -113,21 +145,23 @@ class ConsumerService(Generic[PositionT, Content_co]):
     @property
     def reads_alone(self) -> bool:
         """Whether the consumer reads the source with its own connection."""
-        return self._feed.reads_alone
+        return self._stream.reads_alone
 
     @property
     def acked(self) -> PositionT:
         """The position up to which everything is acked. A restart begins at the end of the last whole transaction before it."""
         return self._line.acked
 
-    def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Content_co | None]:
+    def get(
+        self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
+    ) -> tuple[int, Content_co | None]:
         """Returns the next delivery and its id; (-1, None) if nothing arrived in time. Raises SluiceError."""
         deadline = time.monotonic() + timeout_seconds
         stops = self._stops  # It is read before the wait for another get: what ends that get ends this one too.
         with self._taking:
             while not self._closed:
                 left = max(0.0, deadline - time.monotonic())
-                content, end = self._taken(bytes_max, left, lambda: self._stops != stops)
+                content, end = self._taken(bytes_max, entries_max, left, lambda: self._stops != stops)
                 with self._settling:
                     if content is not None:
                         self._line = self._line.handed_out(end)
@@ -153,27 +187,51 @@ class ConsumerService(Generic[PositionT, Content_co]):
             self._line = self._line.rolled_back(batch_id, self._who)
             self.waiting_since = 0.0
 
+    def end_text(self, batch_id: int) -> str:
+        """Returns the position of a waiting delivery's end as a text for a broker; empty without `texts`. Raises BatchNotFoundError,
+        NotSubscribedError if the consumer was forgotten meanwhile.
+        """
+        end = next((each.end for each in self._line.waiting if each.batch_id == batch_id), None)
+        if end is None:
+            raise BatchNotFoundError(f"{self._who} batchId:{batch_id} is not exist , please check")
+        text = self._texts.text(end) if self._texts is not None else ""
+        if self._closed:  # The text may have the identity of a later consumer of this number.
+            raise NotSubscribedError(f"{self._who} was forgotten, or its filter has changed")
+        return text
+
+    def continue_after(self, text: str) -> bool:
+        """Moves to a position that a broker has stored if everything up to there is not acked yet; waiting deliveries are dropped. Returns
+        whether it moved. Raises SluiceError if the position cannot be compared with what is acked.
+        """
+        later = self._texts.later(self._line.acked, text) if self._texts is not None and text else None
+        if later is None:
+            return False
+        with self._taking, self._settling:
+            self._line = DeliveryQueue(later, later, next_id=self._line.next_id)
+            self.waiting_since = 0.0
+        return True
+
     def stop_waiting(self) -> None:
         """Makes a waiting get return without a delivery."""
         self._stops += 1
-        self._feed.wake()
+        self._stream.wake()
 
     def close(self) -> None:
         """Ends a waiting get and closes the stream. Later gets return nothing."""
         self._closed = True
         self.stop_waiting()
         with self._taking:
-            self._feed.close()
+            self._stream.close()
 
     @property
     def _who(self) -> str:
         return f"clientId:{self.client_id}"
 
     def _taken(
-        self, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+        self, bytes_max: int, entries_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> tuple[Content_co | None, PositionT]:
         try:
-            taken = self._feed.take(self._line.taken, bytes_max, timeout_seconds, given_up)
+            taken = self._stream.take(self._line.taken, bytes_max, timeout_seconds, given_up, entries_max=entries_max)
         except ConsumerStoppedError as error:
             self.trouble = str(error)
             raise

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.block import Mask, compact, held_bytes, keep_events, last_transaction, without_events
+from sluice.cdc_engine.binlog.block import Mask, compact, keep_events, last_transaction, retained_bytes, without_events
 from sluice.cdc_engine.contracts import Block, TableVersion
 from sluice.cdc_engine.ports import EventStore
 from sluice.cdc_engine.sink.empty_transactions import Thinning
@@ -74,7 +74,7 @@ def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) ->
             block = keep_events(block, kept)
     # Control events and dropped rows stay in the buffer until most of it is unused. Then a copy costs less than keeping
     # the buffer.
-    return compact(block) if 2 * block.byte_count < held_bytes(block) else block
+    return compact(block) if 2 * block.byte_count < retained_bytes(block) else block
 
 
 class OtherReaders(Protocol):
@@ -109,7 +109,7 @@ class EventSink:
         self._thinning = Thinning()
         self._open = False  # Whether events of a transaction were put that has not ended yet.
         self.accepting_since = 0.0  # When the current block arrived; 0 without one.
-        self._held_back: Block | None = None  # The last empty transaction that was left out.
+        self._left_out: Block | None = None  # The last empty transaction that was left out.
 
     def narrow(self, client_filter: str) -> None:
         """Keeps, from the next block on, only tables that also match the client's patterns. An empty text removes nothing."""
@@ -147,12 +147,12 @@ class EventSink:
         """Passes on the last transaction that was left out, so that the cursor reaches the end of a stream that has caught up and is
         silent.
         """
-        if self._held_back is not None:
-            self._put(self._held_back)
+        if self._left_out is not None:
+            self._put(self._left_out)
 
     def interrupt(self) -> None:
         """Drops the open transaction and ends waits. The connection is lost, and the transaction arrives again."""
-        self._open, self._held_back = False, None
+        self._open, self._left_out = False, None
         if self._others is not None:
             self._others.drop_open()
         self._store.drop_open_transaction()
@@ -165,7 +165,7 @@ class EventSink:
 
     def _put(self, block: Block) -> None:
         self._store.put(block)
-        self._held_back = None
+        self._left_out = None
         ended = int(block.transaction_events[-1]) if block.transaction_count else -1
         self._open = ended < block.event_count
 
@@ -177,4 +177,4 @@ class EventSink:
         if due:
             self._put(empty)
         else:
-            self._held_back = empty
+            self._left_out = empty

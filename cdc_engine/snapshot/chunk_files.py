@@ -125,7 +125,7 @@ class ChunksInStore:
             yield
         except (StoreError, OSError) as error:
             raise MetaError(
-                f"rows that were read are in a store that cannot be used now: {error}; it is tried again"
+                f"rows that were read are in a store that cannot be used now: {error}; Sluice tries again"
             ) from None
 
 

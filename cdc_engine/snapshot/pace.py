@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0  # The wait until the next query of the source; it doubles each time.
-ASKED_AGAIN_SECONDS = 1.0  # Within a chunk the source is queried at most this often.
+QUERY_SECONDS_MIN = 1.0  # Within a chunk the source is queried at most this often.
 BURST_SECONDS = 1.0  # How much of a delay may be made up for.
 
 
@@ -48,7 +48,7 @@ class ReadPace:
     ) -> None:
         self.limits = limits
         self._threads_running, self._clock, self._wait = threads_running, clock, wait
-        self._due = self._asked_at = clock()
+        self._due = self._queried_at = clock()
 
     def before_chunk(self) -> None:
         """-"""
@@ -56,7 +56,7 @@ class ReadPace:
         while self.limits.threads_running_max and is_busy(self.limits, self._threads_running()):
             self._wait(seconds)
             seconds = min(2 * seconds, BUSY_SECONDS_MAX)
-        self._asked_at = self._clock()
+        self._queried_at = self._clock()
 
     def after_rows(self, rows: int) -> None:
         """Waits until this many more rows are due, and while the source is busy."""
@@ -64,5 +64,5 @@ class ReadPace:
         self._due = due_seconds(self.limits, self._due, now, rows)
         if self._due > now:
             self._wait(self._due - now)
-        if self._clock() - self._asked_at >= ASKED_AGAIN_SECONDS:
+        if self._clock() - self._queried_at >= QUERY_SECONDS_MIN:
             self.before_chunk()

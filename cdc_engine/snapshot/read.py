@@ -92,12 +92,12 @@ def read_chunk(
     decoder, pace = ResultDecoder(table, rules.kept, rules.policy), rules.pace
     if pace is not None:
         pace.before_chunk()
-    expressions = decoder.asked([quoted(column.name) for column in decoder.columns])
+    expressions = decoder.select_list([quoted(column.name) for column in decoder.columns])
     statement = rows_statement(
         table, expressions, chunk_key(connection, table), (chunk.after, chunk.up_to), rules.where
     )
-    with _whole_file(path) as beside:
-        rows, received = _read(connection, decoder, statement, beside, pace, _constants(decoder, marks))
+    with _whole_file(path) as temporary:
+        rows, received = _read(connection, decoder, statement, temporary, pace, _constants(decoder, marks))
     seconds = time.monotonic() - begun
     return ChunkFacts(
         rows=rows, bytes=path.stat().st_size, received=received, seconds=seconds, refused=decoder.take_refused()
@@ -156,12 +156,12 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _whole_file(path: Path) -> Iterator[Path]:
     """Yields a temporary path. The file is renamed to `path` if the block succeeds and removed if it does not."""
     make_folder(path.parent)
-    beside = path.with_suffix(".tmp")
+    temporary = path.with_suffix(".tmp")
     try:
-        yield beside
-        sync(beside)
-        rename(beside, path)
+        yield temporary
+        sync(temporary)
+        rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise

@@ -50,13 +50,13 @@ class SnapshotRecord:
     """One snapshot of one table.
 
     `since`: where the table continues without its rows when the snapshot is canceled: no change after it was merged since the request.
-    `generation`: grows when all chunks are read again; each has its own folder. `held_after`: the generation's buffered changes are after
-    this order key. `began_at`: the position up to which the stream was merged when reading began, None before that. `columns`: (name,
+    `generation`: grows when all chunks are read again; each has its own folder. `buffered_after`: the generation's buffered changes are
+    after this order key. `began_at`: the position up to which the stream was merged when reading began, None before that. `columns`: (name,
     Spark type) of the rows that are read; `version`: of the table's schema. `high`: the end of the source's binlog once everything was
-    read; the stream must pass it before the table is published. `label`: the order key that the rows got. `rows`: read so far, in
-    complete chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often the
-    chunks were read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`: how
-    often in a row the same reason prevented progress. `causes`: how many of the restarts each `RestartCause` had.
+    read; the stream must pass it before the table is published. `label`: the order key that the rows got. `rows`: read so far, in complete
+    chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often the chunks were
+    read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`: how often in a row
+    the same reason prevented progress. `causes`: how many of the restarts each `RestartCause` had.
 
     `waits_for`: tables whose snapshots are published before this one reads, because foreign keys change its rows through theirs.
     """
@@ -69,7 +69,7 @@ class SnapshotRecord:
     where: str = ""
     since: Position | None = None
     generation: int = 1
-    held_after: int = -1
+    buffered_after: int = -1
     began_at: Position | None = None
     version: str = ""
     key: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class SnapshotRecord:
         return self._to(
             SnapshotState.READING,
             began_at=position,
-            held_after=max(self.held_after, position.order_key),
+            buffered_after=max(self.buffered_after, position.order_key),
             reason="",
             tries=0,
             waits_for=(),
@@ -167,9 +167,11 @@ class SnapshotRecord:
         """Returns how often the rows were read again for this cause since an operator last continued the snapshot."""
         return self.causes.get(cause, 0)
 
-    def again(self, reason: str, *, held_after: int | None = None, cause: RestartCause | None = None) -> SnapshotRecord:
-        """Returns the record in WANTED: all chunks are read again. `held_after`: the order key of a statement that changed the table; None
-        if all buffered changes count. `cause`: the limited cause, if it is one.
+    def again(
+        self, reason: str, *, buffered_after: int | None = None, cause: RestartCause | None = None
+    ) -> SnapshotRecord:
+        """Returns the record in WANTED: all chunks are read again. `buffered_after`: the order key of a statement that changed the table;
+        None if all buffered changes count. `cause`: the limited cause, if it is one.
 
         Before anything was read this does not count as a restart, so the snapshot may wait through any number of changes.
         """
@@ -177,7 +179,7 @@ class SnapshotRecord:
         return self._to(
             SnapshotState.WANTED,
             generation=self.generation + 1,
-            held_after=self.held_after if held_after is None else max(self.held_after, held_after),
+            buffered_after=self.buffered_after if buffered_after is None else max(self.buffered_after, buffered_after),
             restarts=self.restarts + (self.began_at is not None),
             causes={**self.causes, cause: self.restarts_for(cause) + 1} if cause and counts else self.causes,
             reason=reason,
@@ -185,14 +187,14 @@ class SnapshotRecord:
         )
 
     def cascades_unseen(
-        self, why: str, *, held_after: int | None = None, through: Collection[str] = ()
+        self, why: str, *, buffered_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
         """Returns the record in WANTED, because foreign keys changed rows without row events, and the changes cannot be derived. Returns it
         in FAILED if that happened too often, or if the record has failed before. `why`: a clause that names the foreign keys. `through`: as
         in `waits_for`.
         """
         again = dataclasses.replace(
-            self.again(why, held_after=held_after, cause=RestartCause.CASCADES),
+            self.again(why, buffered_after=buffered_after, cause=RestartCause.CASCADES),
             waits_for=tuple(sorted({*self.waits_for, *through} - {self.name})),
         )
         if self.state == SnapshotState.FAILED:
@@ -214,7 +216,7 @@ class SnapshotRecord:
         return dataclasses.replace(self, paused=paused)
 
     def noted(self, reason: str) -> SnapshotRecord:
-        """Returns the record with the reason why it cannot continue for now; it is tried again later."""
+        """Returns the record with the reason why it cannot continue for now; Sluice tries again later."""
         return dataclasses.replace(self, reason=reason, tries=self.tries + 1 if reason == self.reason else 1)
 
     def retried(self) -> SnapshotRecord:

@@ -85,11 +85,11 @@ class SnapshotRecords:
         """Returns the location of the buffered files. It stays the same when chunks are read again, and changes after a statement that
         changed the table.
         """
-        return self._placed(record.name, f"{record.snapshot_id}-changes-{record.held_after}")
+        return self._placed(record.name, f"{record.snapshot_id}-changes-{record.buffered_after}")
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of the buffered changes of parent rows that foreign keys pass on. It changes when that of `changes` does."""
-        return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.held_after}")
+        return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
         """Returns the number of buffered changes of parent rows. Raises MetaError.
@@ -219,5 +219,5 @@ def _translated() -> Iterator[None]:
         yield
     except StoreError as error:
         raise MetaError(
-            f"rows and buffered changes of snapshots are in a store that cannot be used now: {error}; it is tried again"
+            f"rows and buffered changes of snapshots are in a store that cannot be used now: {error}; Sluice tries again"
         ) from None

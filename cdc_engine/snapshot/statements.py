@@ -81,15 +81,15 @@ def rows_statement(
 
 def beyond(names: Sequence[str], bound: Sequence[str]) -> list[str]:
     """Returns the conditions under which a key is greater than a bound; none without a bound."""
-    return _beside(names, bound, ">", last=">")
+    return _comparisons(names, bound, ">", last=">")
 
 
 def up_to_bound(names: Sequence[str], bound: Sequence[str]) -> list[str]:
     """Returns the conditions under which a key is at most a bound; none without a bound."""
-    return _beside(names, bound, "<", last="<=")
+    return _comparisons(names, bound, "<", last="<=")
 
 
-def _beside(names: Sequence[str], bound: Sequence[str], sign: str, last: str) -> list[str]:
+def _comparisons(names: Sequence[str], bound: Sequence[str], sign: str, last: str) -> list[str]:
     if not bound:
         return []
     condition = f"{names[-1]} {last} {bound[-1]}"

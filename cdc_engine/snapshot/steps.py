@@ -67,7 +67,7 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
         return StepDecision(
             SnapshotStep.WAIT, "the stream switches to another source; the batch before the switch is merged first"
         )
-    if begin.order_key < record.held_after:
+    if begin.order_key < record.buffered_after:
         return StepDecision(
             SnapshotStep.WAIT, f"the stream has not passed the statement that changed the table ({record.reason})"
         )

@@ -150,8 +150,8 @@ class SourceTable:
         if self._server and (found := reader.server()) != self._server:
             reader.close()
             raise SourceConnectionError(
-                f"{reader.source.address} is the server {found}, and the stream was last read from {self._server}: rows of another server "
-                "do not fit its changes. It is tried again, and continues once a change of the present server has been merged"
+                f"{reader.source.address} is the server {found}, but the stream was last read from {self._server}, so the rows may not fit "
+                "the buffered changes. Sluice tries again, and continues after it has merged a change of the present server"
             )
 
 
@@ -165,7 +165,7 @@ def _require_executed(reader: RowReader, position: Position) -> None:
     if not has_executed(executed, position.gtid_set):
         raise SourceConnectionError(
             f"{reader.source.address} has executed {executed or 'nothing'}, and the stream was read up to {position.gtid_set}: it was "
-            "reset, restored, or is another server, and its rows do not fit the stream's changes. It is tried again"
+            "reset, restored, or is another server, and its rows do not fit the stream's changes. Sluice tries again"
         )
 
 

@@ -268,8 +268,8 @@ def _changed_on_the_server(why: str) -> Callable[[SnapshotRecord], SnapshotRecor
     """
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
-        told = now.noted(why)
-        return told.failed(why) if told.tries >= CHANGED_TRIES_MAX else told
+        changed = now.noted(why)
+        return changed.failed(why) if changed.tries >= CHANGED_TRIES_MAX else changed
 
     return noted
 
@@ -384,15 +384,15 @@ def _named(record: SnapshotRecord, error: Exception) -> Exception:
 
 
 def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
-    """Records an error for `status`. It is tried again, or an operator must fix it. An unexpected error makes the snapshot fail after
+    """Records an error for `status`. Sluice tries again, or an operator must fix it. An unexpected error makes the snapshot fail after
     RAISED_TRIES_MAX attempts.
     """
     for_good = isinstance(error, TableStoppedError | ConfigurationError)
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
-        told = now.noted(str(error))
-        given_up = isinstance(error, SnapshotRaisedError) and told.tries >= RAISED_TRIES_MAX
-        return told.failed(str(error)) if for_good or given_up else told
+        changed = now.noted(str(error))
+        given_up = isinstance(error, SnapshotRaisedError) and changed.tries >= RAISED_TRIES_MAX
+        return changed.failed(str(error)) if for_good or given_up else changed
 
     dependencies.say(str(error) if name in str(error) else f"{name}: {error}")
     dependencies.records.update(name, noted)

@@ -29,11 +29,11 @@ class Heartbeat:
                 cursor.execute(self._sql)
                 cursor.fetchall()
         except pymysql.err.MySQLError as error:
-            told = session_error(self._source, error_code(error), str(error.args[-1] if error.args else error))
-            if isinstance(told, AccessDeniedError):
+            translated = session_error(self._source, error_code(error), str(error.args[-1] if error.args else error))
+            if isinstance(translated, AccessDeniedError):
                 self.close()
-                raise told from error
-            failure = str(told)
+                raise translated from error
+            failure = str(translated)
         # This error says nothing about the source, so it must not count as the source's failure.
         except ConfigurationError:
             self.close()

@@ -15,6 +15,8 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
 from sluice.secret_values import SecretLocation, is_reference
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses of this machine, which no other machine reaches.
+
 
 def root_of(info: ValidationInfo) -> Path | None:
     """Returns the folder that contains conf/; None for a configuration that was not read from files."""
@@ -230,6 +232,16 @@ class StartConfig(Strict):
         ):
             raise ValueError("set one start only: file with offset, file with time, time, gtid_set, or earliest")
         return self
+
+
+class ListedSourceConfig(SourceConfig):
+    """One of several sources."""
+
+    start: StartConfig | None = Field(
+        None,
+        description="Where a destination without a cursor starts on this standby source. Default: as the destination's `start`, "
+        "unless that names a file, which is one of the primary.",
+    )
 
 
 class HeartbeatConfig(Strict):

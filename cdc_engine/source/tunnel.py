@@ -21,7 +21,7 @@ from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, Slui
 ALIVE_SECONDS, ALIVE_COUNT_MAX = 15, 3
 END_SECONDS_MAX = 5.0
 SSH_FAILED = 255  # The exit code of ssh for an error of its own.
-TOLD_CHARS_MAX = 500
+OUTPUT_CHARS_MAX = 500
 _HOST_KEY = ("host key verification failed", "host key is known")
 _KEY = ("permission denied", "identity file", "invalid format", "error in libcrypto")
 
@@ -48,19 +48,19 @@ class Tunnel:
 
     def __init__(self, bastion: Bastion, host: str, port: int) -> None:
         """Starts ssh. Raises ConfigurationError if there is no ssh. `failure` reports why it cannot connect."""
-        self._bastion, self._told = bastion, tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
+        self._bastion, self._stderr = bastion, tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
         self.socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
                 command(bastion, host, port),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=self._told,
+                stderr=self._stderr,
                 start_new_session=True,
             )
         except OSError as error:
             self.socket.close()
-            self._told.close()
+            self._stderr.close()
             raise ConfigurationError(
                 f"ssh for the bastion {bastion.address} cannot be started ({error.strerror}): install OpenSSH's client"
             ) from error
@@ -71,7 +71,7 @@ class Tunnel:
         """Returns why ssh has failed. Returns None if it has not failed within a moment; the cause is then elsewhere."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(END_SECONDS_MAX) == SSH_FAILED:
-                return failure_of(self._bastion, _text(self._told))
+                return failure_of(self._bastion, _text(self._stderr))
         return None
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Tunnel:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        self._told.close()
+        self._stderr.close()
 
 
 @contextlib.contextmanager
@@ -117,35 +117,35 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
         options |= {"IdentitiesOnly": "yes", "IdentityFile": _quoted(bastion.key_file)}
     if bastion.known_hosts_file is not None:
         options |= {"UserKnownHostsFile": _quoted(bastion.known_hosts_file), "GlobalKnownHostsFile": "none"}
-    told = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    arguments = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
     where = ["-p", str(bastion.port), "-l", bastion.user, "--", bastion.host]
-    return ["ssh", "-F", "none", "-T", "-W", target, *told, *where]
+    return ["ssh", "-F", "none", "-T", "-W", target, *arguments, *where]
 
 
-def failure_of(bastion: Bastion, told: str) -> SluiceError:
+def failure_of(bastion: Bastion, output: str) -> SluiceError:
     """Returns the error for the text that ssh wrote before it ended."""
-    words = told.lower()
+    words = output.lower()
     if any(each in words for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"
         return ConfigurationError(
             f"the host key of the bastion {bastion.address} is not the one in {where}: compare its fingerprint with that of the host, then "
-            f"add it (`ssh-keyscan -p {bastion.port} {bastion.host}`). ssh: {told}"
+            f"add it (`ssh-keyscan -p {bastion.port} {bastion.host}`). ssh: {output}"
         )
     if any(each in words for each in _KEY):
         key = bastion.key_file or "of the agent or the default files"
         return AccessDeniedError(
             f"the bastion {bastion.address} refused the key ({key}): it must be readable only by its owner, have no passphrase, and be in "
-            f"the account's authorized_keys. ssh: {told}"
+            f"the account's authorized_keys. ssh: {output}"
         )
     return SourceConnectionError(
-        f"the bastion {bastion.address} did not connect: {told or 'ssh ended without a reason'}; check `ssh` of the source in conf/ and "
-        "that the bastion reaches the server; it is tried again"
+        f"the bastion {bastion.address} did not connect: {output or 'ssh ended without a reason'}; check `ssh` of the source in conf/ and "
+        "that the bastion reaches the server; Sluice tries again"
     )
 
 
-def _text(told: IO[bytes]) -> str:
-    told.seek(0)
-    return " ".join(told.read(TOLD_CHARS_MAX).decode(errors="replace").split())
+def _text(output: IO[bytes]) -> str:
+    output.seek(0)
+    return " ".join(output.read(OUTPUT_CHARS_MAX).decode(errors="replace").split())
 
 
 def _quoted(path: Path) -> str:

@@ -96,5 +96,5 @@ class StagedBatches:
             yield
         except StoreError as error:
             raise StagingError(
-                f"staged batches are in a store that cannot be used now: {error}; it is tried again"
+                f"staged batches are in a store that cannot be used now: {error}; Sluice tries again"
             ) from None

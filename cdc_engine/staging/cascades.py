@@ -32,7 +32,7 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-PLACE = "_sluice_place"
+ROW_INDEX = "_sluice_place"
 EVENT_BITS = 32  # How many bits of a sequence number identify row and image within one event.
 FLAGS_AT = 19 + 6  # The offset in a row event, after its header and the table ID.
 NO_FOREIGN_KEY_CHECKS = 0x02  # The session had foreign_key_checks=0, so nothing cascaded.
@@ -104,7 +104,7 @@ class _Writer:
         if not len(chosen):
             return
         self.kinds |= set(operations[chosen].tolist())
-        kept = rows.take(chosen).append_column(PLACE, pa.array(indices[chosen]))
+        kept = rows.take(chosen).append_column(ROW_INDEX, pa.array(indices[chosen]))
         if self.file is None:
             self.file = pq.ParquetWriter(self.path, kept.schema, compression="none")
         self.file.write_batch(kept)
@@ -258,8 +258,8 @@ def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tu
     buffer, at = block.buffer, block.event_offset[chosen] + BITMAPS_AT
     last = len(buffer) - 1
 
-    def byte(place: Any) -> Any:
-        return buffer[np.minimum(place, last)].astype(np.int64)
+    def byte(offset: Any) -> Any:
+        return buffer[np.minimum(offset, last)].astype(np.int64)
 
     at += np.where(block.event_version[chosen] > 1, byte(at) | byte(at + 1) << 8, 0)
     tells = (block.event_kind[chosen] != RowEventKind.UPDATE) | (byte(at) != count)

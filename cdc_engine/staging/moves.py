@@ -42,7 +42,7 @@ class Moves:
         self._births = _Values()
         self.moves = 0
 
-    def told(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+    def with_identity(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         """Returns the next batch with columns that identify rows. `first_row`: the number of its first row in the table's batch."""
         moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
         self.moves += int(moved.sum())

@@ -40,8 +40,8 @@ def refuse_rows(
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     if policies.get(name, DEFAULT_POLICY).rules != policies.get(origin, DEFAULT_POLICY).rules:
         reason = (
-            f"the table was {origin} before, and conf/ filters or masks the rows of the two otherwise: set "
-            "the same `rows` and `masks` for both, then resume"
+            f"the table was {origin} before, and conf/ filters, masks or transforms the rows of the two otherwise: "
+            "set the same `rows`, `masks` and `transform` for both, then resume"
         )
         raise TableStoppedError(change.database, change.table, TableState.ROWS_RULE, reason)
     key = change.schema.key if change.schema else ()

@@ -99,7 +99,7 @@ class _NoMoves:
 
     moves = 0
 
-    def told(self, batch: pa.RecordBatch, _first_row: int) -> pa.RecordBatch:
+    def with_identity(self, batch: pa.RecordBatch, _first_row: int) -> pa.RecordBatch:
         return batch
 
 
@@ -107,7 +107,7 @@ class SegmentWriter:
     """Writes the segment of one decoder's rows to `path`. Call `add` in stream order, then `finish` or `discard`.
 
     `first_row`: number of its first row in the table's batch. The segment becomes partial with the first row that lacks columns.
-    `follows_moves`: whether a partial segment identifies the row of each image; a change log does not need that. `beside`: writes full
+    `follows_moves`: whether a partial segment identifies the row of each image; a change log does not need that. `background`: writes full
     row groups while the next rows are added. Without it, and for the last row group, this thread writes.
     """
 
@@ -118,10 +118,10 @@ class SegmentWriter:
         first_row: int = 1,
         *,
         follows_moves: bool = True,
-        beside: BackgroundWriter | None = None,
+        background: BackgroundWriter | None = None,
     ) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
-        self._beside = beside
+        self._background = background
         self._writes: list[Future[None]] = []  # The writes in progress, in the order of the file.
         self._follows_moves = follows_moves
         self._moves: Moves | _NoMoves | None = None  # It is set for a partial segment.
@@ -172,7 +172,7 @@ class SegmentWriter:
         present.
         """
         if self._moves is not None:
-            batch = self._moves.told(batch if lacks_columns(batch) else with_presence(batch), first_row)
+            batch = self._moves.with_identity(batch if lacks_columns(batch) else with_presence(batch), first_row)
         numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
         return batch.append_column(pa.field(ROW, pa.int64(), False), numbers)
 
@@ -213,12 +213,12 @@ class SegmentWriter:
             return
         rows = pa.Table.from_batches(self._pending)
         self._pending, self._pending_rows, self.pending_bytes = [], 0, 0
-        if self._beside is None:
+        if self._background is None:
             self._write(rows)
             return
         while self._writes and self._writes[0].done():
             self._writes.pop(0).result()
-        self._writes.append(self._beside.submit(partial(self._write, rows)))
+        self._writes.append(self._background.submit(partial(self._write, rows)))
 
     def _write(self, rows: pa.Table) -> None:
         if self._writer is None:
@@ -233,7 +233,7 @@ class SegmentWriter:
     def _write_rest(self) -> None:
         """Writes the remaining rows in this thread, because handing over a few rows takes longer than writing them."""
         self._await_writes()
-        self._beside = None
+        self._background = None
         self.flush()
 
     def finish(self) -> ChangesSegment:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from sluice.batch_manifest.values import LakeColumn
 from sluice.cdc_engine.binlog.column_types.value_text import text_value
+from sluice.cdc_engine.binlog.row_rules.transform import Transform
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
 from sluice.cdc_engine.binlog.rows.refused_values import QUARANTINE
-from sluice.cdc_engine.contracts import Int32s, TableVersion
+from sluice.cdc_engine.contracts import Int32s, TableChange, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.states import TableState
 
@@ -43,6 +44,21 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
         if shown is not None:
             staged.append((name, shown))
     return tuple(staged)
+
+
+def refuse_transformed(change: TableChange, transform: Transform | None) -> None:
+    """Raises TableStoppedError if a statement alters a column that the table's transform reads or writes: the lake has results of the
+    column from before.
+    """
+    altered = [name for each in change.alterations for name in (each.column, each.new_name) if name]
+    altered += [name for name, _ in change.fills]
+    if transform is None or not (concerned := [name for name in altered if transform.concerns(name)]):
+        return
+    reason = (
+        f"a statement altered its column {concerned[0]}, which the transform {transform.function} reads or writes, and its rows in the "
+        "lake are results of the column from before"
+    )
+    raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
 
 
 def refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:

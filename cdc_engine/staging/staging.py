@@ -49,7 +49,7 @@ from sluice.cdc_engine.staging.quarantine import write_quarantine
 from sluice.cdc_engine.staging.renamed_rows import refuse_rows
 from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.segment_writer import SegmentWriter
-from sluice.cdc_engine.staging.staged_columns import refuse_reserved, staged_columns, staged_fills
+from sluice.cdc_engine.staging.staged_columns import refuse_reserved, refuse_transformed, staged_columns, staged_fills
 from sluice.cdc_engine.staging.table_files import TableFiles
 from sluice.cdc_engine.states import TableState
 
@@ -131,7 +131,7 @@ class _Staging:
         self.end, self.byte_count = start, 0  # The end and the size of the parts so far.
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
-        self.locations, self.beside = ValueLocations(), BackgroundWriter()
+        self.locations, self.background = ValueLocations(), BackgroundWriter()
         self.files_begun = self.events = 0
         self.cascades = CascadeRecorder(directory, self._stop_whole)
 
@@ -206,9 +206,7 @@ class _Staging:
         if any(policy.charsets.keys() & {*cascade.columns, *cascade.referenced} for policy in policies):
             unlike = f"conf/ names another charset of {' or '.join(names)}"
         if any(policy.rules.touches({*cascade.columns, *cascade.referenced}) for policy in policies):
-            unlike = (
-                f"conf/ masks columns of {' or '.join(names)} that it changes or refers to, or filters rows by them"
-            )
+            unlike = f"conf/ masks or transforms columns of {' or '.join(names)} that it changes or refers to, or filters rows by them"
         return dataclasses.replace(
             cascade,
             key=self.rules.keys.get(names[0]) or cascade.key,
@@ -240,7 +238,7 @@ class _Staging:
         """Returns whether cascades from table `name` to table `below` can be derived from the lake's rows of `name`: the lake follows all
         rows and changes of `name`, and is not ahead of `below` with them.
         """
-        whole = not self.rules.policy(".".join(name)).rules.condition
+        whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (
             whole and self._live(name) and self.rules.has_up_to(".".join(name)) <= self.rules.has_up_to(".".join(below))
         )
@@ -290,7 +288,7 @@ class _Staging:
         self.cascades.abandon()
         for table in self.tables.values():
             table.discard()
-        self.beside.close()
+        self.background.close()
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
@@ -331,6 +329,7 @@ class _Staging:
             table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
         elif change.schema is not None:
             decoder = self._decoder(change.schema)
+            refuse_transformed(change, self.rules.policy(change.schema.name).rules.transform)
             refuse_rows(change, self.rules.keys, self.rules.lacking_before(self.start.order_key), self.rules.policies)
             columns = staged_columns(decoder)
             table.segments.append(
@@ -348,7 +347,7 @@ class _Staging:
 
     def _rows(self, table: TableFiles, part: BlockSlice, version: TableVersion, chosen: Int64s) -> None:
         if table.writer is None or table.source != version:
-            self._turn_to(table, version, _first_order_key(part, chosen))
+            self._change_version(table, version, _first_order_key(part, chosen))
         decoder = table.begun.decoder
         for rows in decoder.chunks(part.block, chosen):
             if version.follows:
@@ -365,7 +364,7 @@ class _Staging:
             self.files_begun += 1
         table.positions.add(events + self.events, rows.column(OPERATION).to_numpy())
 
-    def _turn_to(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
+    def _change_version(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
         """Prepares for rows of another version. They get a segment of their own unless they are staged in the same way as the rows before.
 
         A segment never ends within a transaction, because the lake's position in a table is a whole number of transactions.
@@ -373,7 +372,7 @@ class _Staging:
         decoder, writer = self._decoder(version), table.writer
         table.source = version
         if writer is not None and _is_staged_alike(decoder, writer.decoder):
-            table.turn_decoders(decoder, self._decoder(version, every_preimage=True))
+            table.replace_decoders(decoder, self._decoder(version, every_preimage=True))
             return
         if writer is not None and writer.last_order_key == order_key:
             raise TableStoppedError(
@@ -383,11 +382,13 @@ class _Staging:
                 "the schema of the table changes within a transaction; re-snapshot the table with `sluice snapshot start`",
             )
         table.close()
-        table.writer = SegmentWriter(self._new_file(version, "parquet"), decoder, table.rows + 1, beside=self.beside)
+        table.writer = SegmentWriter(
+            self._new_file(version, "parquet"), decoder, table.rows + 1, background=self.background
+        )
         if version.name in self.rules.logged:
             every = self._decoder(version, every_preimage=True)
             table.log = SegmentWriter(
-                self._new_file(version, "log.parquet"), every, follows_moves=False, beside=self.beside
+                self._new_file(version, "log.parquet"), every, follows_moves=False, background=self.background
             )
 
     def _new_file(self, version: TableVersion, ending: str) -> Path:
@@ -417,7 +418,7 @@ class _Staging:
 
 def _first_order_key(part: BlockSlice, chosen: Int64s) -> int:
     block = part.block
-    return order_key(block.epoch, file_number(block.file), int(block.event_place[chosen[0]]))
+    return order_key(block.epoch, file_number(block.file), int(block.event_transaction_offset[chosen[0]]))
 
 
 def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:

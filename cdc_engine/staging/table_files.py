@@ -56,7 +56,7 @@ class TableFiles:
                 self.log.add(rows)
             self.log.decoder.take_refused()  # The other file's decoder reports them.
 
-    def turn_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
+    def replace_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
         """Replaces the decoders by those of a version that is staged in the same way."""
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder

@@ -123,7 +123,7 @@ class PreparedFiles:
                 return None
             # A record that is committed meanwhile has another name.
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
-                return verified(self._local_copy(max(found, key=lambda each: each.prepared))).held()
+                return verified(self._local_copy(max(found, key=lambda each: each.prepared))).opened()
         raise StagingError(
             f"the record of the prepared XA transaction {name} in {self._directory} is missing; it is looked for again"
         )

@@ -83,7 +83,7 @@ class PreparedCopies:
     def bring(self, record: CopyName, path: Path) -> None:
         """Downloads the events of a record into a file."""
         with self._translated():
-            folder = path.with_suffix(".brought")
+            folder = path.with_suffix(".downloaded")
             name = self._newest(record.key)
             self._folder().get([name], folder)
             (folder / name).replace(path)
@@ -137,5 +137,5 @@ class PreparedCopies:
             yield
         except StoreError as error:
             raise NotSharedError(
-                f"prepared XA transactions are kept in a store that cannot be used now: {error}; it is tried again"
+                f"prepared XA transactions are kept in a store that cannot be used now: {error}; Sluice tries again"
             ) from None

@@ -55,7 +55,7 @@ class RecordedFile:
         self._path = path
         self._file: FileIO | None = None
 
-    def held(self) -> RecordedFile:
+    def opened(self) -> RecordedFile:
         """Opens the file, so that it stays readable when it is renamed or removed. Returns itself. Raises OSError."""
         self._file = self._file or self._path.open("rb", buffering=0)
         return self

@@ -247,9 +247,9 @@ class Stopped:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DroppedTable:
-    """A table that no longer exists. `schema`: its last schema, which the lake's table may still have."""
+    """A table that no longer exists. `schema`: its last schema, which the lake's table may still have; None if it is unknown."""
 
-    schema: TableSchema
+    schema: TableSchema | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,9 +56,9 @@ class RunSpans:
         )
         name = PATTERN.format(delivery=self._delivery).replace("*", self._run[:8] or "by-hand")
         try:
-            beside = self._folder / f".{name}.tmp"
-            beside.write_text(json.dumps([each.to_json() for each in (whole, *self._merged)]))
-            beside.replace(self._folder / name)
+            temporary = self._folder / f".{name}.tmp"
+            temporary.write_text(json.dumps([each.to_json() for each in (whole, *self._merged)]))
+            temporary.replace(self._folder / name)
         except OSError as failed:
             log.warning("spans_not_kept", run=self._run, reason=failed.strerror)
 

@@ -83,9 +83,9 @@ def runs(given: dict[str, str]) -> dict[bytes, str]:
 
 def private() -> dict[bytes, str]:
     """Returns the private-use characters of ujis and eucjpms."""
-    places = [(lead, trail) for lead in PRIVATE_LEADS for trail in range(0xA1, 0xFF)]
-    two = {bytes(place): chr(PRIVATE_TWO + index) for index, place in enumerate(places)}
-    return two | {bytes([0x8F, *place]): chr(PRIVATE_THREE + index) for index, place in enumerate(places)}
+    codes = [(lead, trail) for lead in PRIVATE_LEADS for trail in range(0xA1, 0xFF)]
+    two = {bytes(code): chr(PRIVATE_TWO + index) for index, code in enumerate(codes)}
+    return two | {bytes([0x8F, *code]): chr(PRIVATE_THREE + index) for index, code in enumerate(codes)}
 
 
 BEYOND_PYTHON: dict[str, dict[bytes, str]] = {

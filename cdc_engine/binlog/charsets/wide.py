@@ -19,7 +19,7 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 UTF8_BYTES_A_BYTE = 3  # The worst case: one byte of sjis can become a character of three bytes.
 # codec → bytes per unit, little-endian
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
-NOT_TOLD = -1  # in the tables
+NOT_DEFINED = -1  # in the tables
 THIRD = 0x8F  # The first byte of a character of three bytes.
 FIRST_TRAIL = 0x30
 SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
@@ -46,13 +46,13 @@ def tables(codec: str) -> CodePoints:
     if codec in UNITS:
         return CodePoints(NO_TABLE, NO_TABLE, NO_TABLE)
     alone = singles(codec)
-    leads = np.flatnonzero(alone == NOT_TOLD).tolist()
+    leads = np.flatnonzero(alone == NOT_DEFINED).tolist()
     third = range(0xA1, 0xFF) if THIRD in leads else ()
     return CodePoints(alone, _pairs(codec, b"", leads), _pairs(codec, bytes([THIRD]), third))
 
 
 def _pairs(codec: str, before: bytes, leads: range | list[int] | tuple[()]) -> Int32s:
-    found = np.full(1 << 16, NOT_TOLD, np.int32)
+    found = np.full(1 << 16, NOT_DEFINED, np.int32)
     for lead in leads:
         for trail in range(FIRST_TRAIL, 256):
             found[lead << 8 | trail] = _code_point(before + bytes([lead, trail]), codec)
@@ -63,8 +63,8 @@ def _code_point(octets: bytes, codec: str) -> int:
     try:
         text = octets.decode(codec)
     except UnicodeDecodeError:
-        return NOT_TOLD
-    return ord(text) if len(text) == 1 and text < "\U00010000" else NOT_TOLD
+        return NOT_DEFINED
+    return ord(text) if len(text) == 1 and text < "\U00010000" else NOT_DEFINED
 
 
 @kernel

@@ -29,7 +29,7 @@ UUID_CHARS = 36
 # The index in the image of each byte that is printed, if the image has the UUID's parts in reverse order.
 REVERSED = np.array([12, 13, 14, 15, 10, 11, 8, 9, 6, 7, 0, 1, 2, 3, 4, 5])
 HYPHENS, HEX = [8, 13, 18, 23], np.frombuffer(b"0123456789abcdef", np.uint8)
-DIGIT_PLACES = np.array([index for index in range(UUID_CHARS) if index not in HYPHENS])
+DIGIT_INDICES = np.array([index for index in range(UUID_CHARS) if index not in HYPHENS])
 
 
 @declared_type("uuid")
@@ -62,7 +62,7 @@ def _uuids(values: Values) -> AnyArray:
     reverse = (stored[:, 6] & 0x80 != 0) & (stored[:, 8] - np.uint8(1) < 0x5F)
     octets = np.where(reverse[:, None], stored[:, REVERSED], stored)
     texts = np.full((len(octets), UUID_CHARS), ord("-"), np.uint8)
-    texts[:, DIGIT_PLACES[0::2]], texts[:, DIGIT_PLACES[1::2]] = HEX[octets >> 4], HEX[octets & 15]
+    texts[:, DIGIT_INDICES[0::2]], texts[:, DIGIT_INDICES[1::2]] = HEX[octets >> 4], HEX[octets & 15]
     ends = np.cumsum(values.starts >= 0) * UUID_CHARS
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     buffers = [values.validity(), buffer_of(offsets), buffer_of(texts)]

@@ -19,12 +19,12 @@ from sluice.cdc_engine.binlog.documents.print_documents import DONE
 from sluice.cdc_engine.binlog.documents.trees import (
     CHILD,
     END,
-    KEY_PLACE,
+    KEY_OFFSET,
     KEY_SIZE,
     KIND,
     NEXT,
     NONE,
-    PLACE,
+    OFFSET,
     compared_keys,
     keyed,
     print_tree,
@@ -150,7 +150,7 @@ def changed(
             return False
     if operation != REPLACE:
         return False
-    for field in (KIND, PLACE, END, CHILD):
+    for field in (KIND, OFFSET, END, CHILD):
         nodes[here, field] = nodes[node, field]
     return True
 
@@ -168,7 +168,7 @@ def insert(
     before, after = np.int64(NONE), nodes[parent, CHILD]
     while after != NONE:
         if kind == MEMBER:
-            order = compared_keys(buffer, nodes[after, KEY_PLACE], nodes[after, KEY_SIZE], first, second)
+            order = compared_keys(buffer, nodes[after, KEY_OFFSET], nodes[after, KEY_SIZE], first, second)
             if order == 0:
                 return False
         else:
@@ -177,7 +177,7 @@ def insert(
             break
         before, after, left = after, nodes[after, NEXT], left - 1
     if kind == MEMBER:
-        nodes[node, KEY_PLACE], nodes[node, KEY_SIZE] = first, second
+        nodes[node, KEY_OFFSET], nodes[node, KEY_SIZE] = first, second
     nodes[node, NEXT] = after
     follow(nodes, parent, before, node)
     return True

@@ -19,7 +19,7 @@ CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWAR
 # State of an open container: its offset, the first valid offset of content, the number of its values, the number of values
 # visited so far, the width of its offsets, bytes of a key entry (0: an array); then kind and offset of the next value, and offset and size
 # of its key. The caller uses NODE and LAST.
-AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, PLACE, KEY_PLACE, KEY_SIZE, NODE, LAST = range(12)
+AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
 # For each kind: the offset width from which on an entry contains the value itself instead of its offset.
 INLINED_WIDTH = np.full(256, 8, np.int64)
@@ -56,13 +56,13 @@ def step(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer) -> Integer:
             return BACKWARDS
         if at + offset + size > end:
             return CUT_OFF
-        stack[depth, KEY_PLACE], stack[depth, KEY_SIZE] = at + offset, size
+        stack[depth, KEY_OFFSET], stack[depth, KEY_SIZE] = at + offset, size
     entry = at + 2 * width + stack[depth, COUNT] * key_bytes + index * (1 + width)
-    kind, place = np.int64(buffer[entry]), entry + 1
+    kind, value_offset = np.int64(buffer[entry]), entry + 1
     if width < INLINED_WIDTH[kind]:
-        offset = little_endian(buffer, place, width)
+        offset = little_endian(buffer, value_offset, width)
         if offset < content:
             return BACKWARDS
-        place = at + offset
-    stack[depth, KIND], stack[depth, PLACE] = kind, place
+        value_offset = at + offset
+    stack[depth, KIND], stack[depth, OFFSET] = kind, value_offset
     return 0

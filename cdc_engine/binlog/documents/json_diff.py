@@ -90,7 +90,7 @@ def _leg(found: re.Match[str], path: str) -> Leg:
 
 
 def _replace(holder: list[Node], legs: list[Leg], path: str, value: Node) -> None:
-    parent, leg = _place(holder, legs, path)
+    parent, leg = _container_of(holder, legs, path)
     _put(parent, leg, value)
 
 
@@ -118,13 +118,13 @@ def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, 
     """Returns the object or array that contains the last leg of a path, and that leg."""
     if not legs:
         raise _missing(path)
-    node = _value(*_place(holder, legs[:-1], path))
+    node = _value(*_container_of(holder, legs[:-1], path))
     if not isinstance(node, str) and isinstance(node, dict) == isinstance(legs[-1], str):
         return node, legs[-1]
     raise _missing(path)
 
 
-def _place(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
+def _container_of(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
     """Returns the container that holds a path's value, and the value's leg in it. For the whole document they are the holder and its only
     cell.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.documents.trees import (
     CHILD,
-    KEY_PLACE,
+    KEY_OFFSET,
     KEY_SIZE,
     NEXT,
     NONE,
@@ -98,7 +98,7 @@ def child_and_before(
             return np.int64(NONE), before
     while found != NONE:
         if kind == MEMBER:
-            if compared_keys(buffer, nodes[found, KEY_PLACE], nodes[found, KEY_SIZE], first, second) == 0:
+            if compared_keys(buffer, nodes[found, KEY_OFFSET], nodes[found, KEY_SIZE], first, second) == 0:
                 break
         elif left == 0:
             break

@@ -17,10 +17,10 @@ from sluice.cdc_engine.binlog.documents.containers import (
     COUNT,
     GIVEN,
     KEY_BYTES,
-    KEY_PLACE,
+    KEY_OFFSET,
     KEY_SIZE,
     KIND,
-    PLACE,
+    OFFSET,
     enter,
     step,
 )
@@ -80,7 +80,7 @@ def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used
             used = next_value(buffer, end, stack, depth - 1, out, used)
         if used < 0:
             return used
-        kind, at = stack[depth - 1, KIND], stack[depth - 1, PLACE]
+        kind, at = stack[depth - 1, KIND], stack[depth - 1, OFFSET]
     return used if depth == 0 and used <= most else np.int64(IN_EACH_OTHER)
 
 
@@ -101,7 +101,7 @@ def next_value(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer, out: 
     if status < 0:
         return status
     if stack[depth, KEY_BYTES]:
-        return print_key(buffer, stack[depth, KEY_PLACE], stack[depth, KEY_SIZE], first, out, used)
+        return print_key(buffer, stack[depth, KEY_OFFSET], stack[depth, KEY_SIZE], first, out, used)
     return used if first else print_comma(out, used)
 
 

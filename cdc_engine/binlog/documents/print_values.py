@@ -178,10 +178,10 @@ def print_base64(buffer: Bytes, code: Integer, start: Integer, size: Integer, ou
             used += 2
         there = min(np.int64(3), size - index)
         three = np.int64(0)
-        for place in range(3):
-            three = three << 8 | (np.int64(buffer[start + index + place]) if place < there else np.int64(0))
-        for place in range(4):
-            out[used + place] = BASE64[three >> (18 - 6 * place) & 63] if place <= there else ord("=")
+        for digit in range(3):
+            three = three << 8 | (np.int64(buffer[start + index + digit]) if digit < there else np.int64(0))
+        for digit in range(4):
+            out[used + digit] = BASE64[three >> (18 - 6 * digit) & 63] if digit <= there else ord("=")
         used += 4
     out[used] = QUOTE
     return used + 1

@@ -14,17 +14,17 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.documents import statuses
 from sluice.cdc_engine.binlog.documents.containers import COUNT, GIVEN, KEY_BYTES, LAST, NODE, enter, step
-from sluice.cdc_engine.binlog.documents.containers import KEY_PLACE as STEP_KEY_PLACE
+from sluice.cdc_engine.binlog.documents.containers import KEY_OFFSET as STEP_KEY_OFFSET
 from sluice.cdc_engine.binlog.documents.containers import KEY_SIZE as STEP_KEY_SIZE
 from sluice.cdc_engine.binlog.documents.containers import KIND as STEP_KIND
-from sluice.cdc_engine.binlog.documents.containers import PLACE as STEP_PLACE
+from sluice.cdc_engine.binlog.documents.containers import OFFSET as STEP_OFFSET
 from sluice.cdc_engine.binlog.documents.jsonb import DEPTH_MAX, LARGE_ARRAY, OPAQUE, SMALL_ARRAY, STRING
 from sluice.cdc_engine.binlog.documents.print_documents import CLOSING, OPENING, print_comma, print_key, print_sign
 from sluice.cdc_engine.binlog.documents.print_values import print_scalar
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
 LEFT, NODES = statuses.LEFT, statuses.NODES
-KIND, PLACE, END, CHILD, NEXT, KEY_PLACE, KEY_SIZE = range(7)
+KIND, OFFSET, END, CHILD, NEXT, KEY_OFFSET, KEY_SIZE = range(7)
 NODE_FIELDS = 7
 NONE = -1
 KNOWN = np.isin(np.arange(256), [*range(STRING + 1), OPAQUE])  # by kind
@@ -65,7 +65,7 @@ def tree(
             return np.int64(NODES), used
         if not KNOWN[kind]:
             return np.int64(LEFT), used
-        nodes[used, KIND], nodes[used, PLACE], nodes[used, END] = kind, at, end
+        nodes[used, KIND], nodes[used, OFFSET], nodes[used, END] = kind, at, end
         nodes[used, CHILD], nodes[used, NEXT] = NONE, NONE
         if depth > 0 and not linked(buffer, nodes, used, stack, depth - 1):
             return np.int64(LEFT), used
@@ -81,7 +81,7 @@ def tree(
             return root, used
         if step(buffer, end, stack, depth - 1) < 0:
             return np.int64(LEFT), used
-        kind, at = stack[depth - 1, STEP_KIND], stack[depth - 1, STEP_PLACE]
+        kind, at = stack[depth - 1, STEP_KIND], stack[depth - 1, STEP_OFFSET]
     return np.int64(LEFT), used
 
 
@@ -90,9 +90,9 @@ def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: In
     """Makes the node the last child of the open container. Returns False if its key does not come after the one before."""
     last = stack[depth, LAST]
     if stack[depth, KEY_BYTES]:
-        at, size = stack[depth, STEP_KEY_PLACE], stack[depth, STEP_KEY_SIZE]
-        nodes[node, KEY_PLACE], nodes[node, KEY_SIZE] = at, size
-        if last != NONE and compared_keys(buffer, nodes[last, KEY_PLACE], nodes[last, KEY_SIZE], at, size) >= 0:
+        at, size = stack[depth, STEP_KEY_OFFSET], stack[depth, STEP_KEY_SIZE]
+        nodes[node, KEY_OFFSET], nodes[node, KEY_SIZE] = at, size
+        if last != NONE and compared_keys(buffer, nodes[last, KEY_OFFSET], nodes[last, KEY_SIZE], at, size) >= 0:
             return False
     if last == NONE:
         nodes[stack[depth, NODE], CHILD] = node
@@ -112,7 +112,7 @@ def print_tree(
     node, depth = root, np.int64(0)
     while used <= most and depth < DEPTH_MAX:
         if scalar(nodes, node):
-            used = print_scalar(buffer, nodes[node, KIND], nodes[node, PLACE], nodes[node, END], out, used)
+            used = print_scalar(buffer, nodes[node, KIND], nodes[node, OFFSET], nodes[node, END], out, used)
         else:
             used = print_sign(OPENING, np.int64(keyed(nodes, node)), out, used)
             stack[depth, NODE], stack[depth, LAST] = node, NONE
@@ -126,7 +126,7 @@ def print_tree(
         node = nodes[stack[depth - 1, NODE], CHILD] if first else nodes[stack[depth - 1, LAST], NEXT]
         stack[depth - 1, LAST] = node
         if keyed(nodes, stack[depth - 1, NODE]):
-            used = print_key(buffer, nodes[node, KEY_PLACE], nodes[node, KEY_SIZE], first, out, used)
+            used = print_key(buffer, nodes[node, KEY_OFFSET], nodes[node, KEY_SIZE], first, out, used)
         elif not first:
             used = print_comma(out, used)
         if used < 0:

@@ -261,8 +261,8 @@ def put_frames(
         else:
             digits = _digits(number)
             out[at], out[at + 1], out[at + 2], out[at + 3] = 0x1A, 2 + digits, 0x12, digits
-            for place in range(digits):
-                out[at + 4 + digits - 1 - place] = 48 + number % 10
+            for digit in range(digits):
+                out[at + 4 + digits - 1 - digit] = 48 + number % 10
                 number //= 10
             at += 4 + digits
         entry_sizes[index] = at - entry_starts[index]

@@ -207,9 +207,9 @@ def rows_query_texts(buffer: Bytes, begins: Int64s, ends: Int64s) -> Pieces:
     return Pieces(data, starts)
 
 
-def _frame_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMarks) -> Entries:
-    kinds, indices = np.ascontiguousarray(part.kinds[places]), part.indices[places]
-    frames = _frames(part, places, indices)
+def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMarks) -> Entries:
+    kinds, indices = np.ascontiguousarray(part.kinds[chosen]), part.indices[chosen]
+    frames = _frames(part, chosen, indices)
     begins = kinds == BEGIN
     # A transaction without BEGIN (a decided XA transaction) begins at its end.
     shown_begins = begins & (frames["begin"] >= 0)
@@ -217,8 +217,8 @@ def _frame_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMark
     lengths = np.where(shown_begins, frames["begin_length"], frames["close_length"])
     seconds = np.where(shown_begins, frames["begin_seconds"], frames["close_seconds"])
     numbers = np.where(begins, np.where(shown_begins, frames["thread"], 0), np.maximum(frames["xid"], 0))
-    count = len(places)
-    own = marks.indices(_transactions(part)[places])
+    count = len(chosen)
+    own = marks.indices(_transactions(part)[chosen])
     out = np.empty(count * (FRAME_BYTES_MAX + len(file)) + len(marks.pieces.data) * 2, np.uint8)
     starts, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
     servers, no_rows = np.ascontiguousarray(frames["server"]), np.zeros(count, np.int64)
@@ -228,14 +228,14 @@ def _frame_entries(part: EntryPart, places: Int64s, file: Bytes, marks: GtidMark
     return Entries(out[:used], starts, sizes)
 
 
-def _frames(part: EntryPart, places: Int64s, indices: Int64s) -> Frames:
+def _frames(part: EntryPart, chosen: Int64s, indices: Int64s) -> Frames:
     """Returns the frames of transactions. If a transaction continues in the next block, its first row gives the missing facts."""
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)
     frames[~open_here] = block.transaction_frame[indices[~open_here]]
     if open_here.any():
         index = int(np.flatnonzero(open_here)[0])
-        after = int(places[index]) + 1
+        after = int(chosen[index]) + 1
         event = int(part.indices[after + (part.kinds[after] == QUERY)])
         at = block.event_offset[[event]]
         if len(block.open_frame):

@@ -112,6 +112,7 @@ class TableEntries:
         except TypeUnsupportedError as error:
             raise ConsumerStoppedError(f"the rows of {version.name} cannot be shown: {error}") from None
         keyed = dataclasses.replace(version, key=key or version.key)
+        self.key = keyed.key
         there = [index for index, column in enumerate(version.columns) if column.generated not in HIDDEN]
         wanted = set(there if kept is None else kept(keyed).tolist())
         shown = [index for index in there if index in wanted]
@@ -248,9 +249,9 @@ def _buffers(array: Any) -> tuple[Int64s, Bytes]:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     wide = pa.types.is_large_string(array.type)
-    _, places, data = array.buffers()
+    _, offset_buffer, data = array.buffers()
     kind: Any = np.int64 if wide else np.int32
-    offsets = np.frombuffer(places, kind, len(array) + 1 + array.offset)[array.offset :].astype(np.int64)
+    offsets = np.frombuffer(offset_buffer, kind, len(array) + 1 + array.offset)[array.offset :].astype(np.int64)
     read = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
     return offsets - offsets[0], read[offsets[0] : offsets[-1]]
 

@@ -29,11 +29,16 @@ class ShownRules:
     """The filter and the masks for one table version. Raises ConsumerStoppedError if one does not fit it."""
 
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
+        if policy.rules.transform is not None:
+            raise ConsumerStoppedError(
+                f"conf/ transforms the rows of {version.name} ({policy.rules.transform.function}) for the lake only: no client or "
+                "broker gets them as the source has them"
+            )
         corrected = [policy.corrected(column) for column in columns]
         try:
             types = [type_of(column, policy.zero_dates) for column in corrected]
             self._bound = BoundRules(policy.rules, version, corrected, types)
-            self._decoder = self._asked(version, policy)
+            self._decoder = self._condition_decoder(version, policy)
         except TypeUnsupportedError as error:
             raise ConsumerStoppedError(f"the rows of {version.name} cannot be filtered or masked: {error}") from None
         except TableStoppedError as error:
@@ -85,7 +90,7 @@ class ShownRules:
             for slot, each in enumerate(shown)
         ]
 
-    def _asked(self, version: TableVersion, policy: ValuePolicy) -> RowDecoder | None:
+    def _condition_decoder(self, version: TableVersion, policy: ValuePolicy) -> RowDecoder | None:
         """Returns a decoder of the columns in the condition. It treats the table as one without a key, so that each update yields both
         images, as entries do.
         """

@@ -64,12 +64,13 @@ class Display:
     """How consumers see values that can be written in several forms.
 
     `time_zone`: of TIMESTAMP values. `decimals`: a whole DECIMAL with all digits of its scale (`declared`: 1.000000), or as Canal shows it
-    (`canal`: 1.0). `gtids`: whether headers have the GTIDs of their transactions.
+    (`canal`: 1.0). `gtids`: whether headers have the GTIDs of their transactions. `labels`: ENUM and SET as labels, otherwise as numbers.
     """
 
     time_zone: str = "UTC"
     decimals: Literal["declared", "canal"] = "declared"
     gtids: bool = False
+    labels: bool = False
 
 
 DEFAULT_DISPLAY = Display()
@@ -104,7 +105,7 @@ def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTe
     code = column.type_code
     if code in BYTES:
         return _integer(column)
-    if code in (TypeCode.ENUM, TypeCode.SET):
+    if code in (TypeCode.ENUM, TypeCode.SET) and not display.labels:
         size, kind = column.metadata & 0xFF, SqlType.INTEGER if code == TypeCode.ENUM else SqlType.BIT
         null = kind if code == TypeCode.ENUM else SqlType.BLOB
         return ColumnTexts(width=size, sql_type=kind, of_null=null, finish=functools.partial(_unsigned, size=size))
@@ -118,7 +119,7 @@ def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTe
 
 
 def _through_type(column: Column, display: Display) -> ColumnTexts:
-    """Returns how a column is shown, if its layout is that of the lake's type."""
+    """Returns how the values of a column become text, for a column whose bytes have the layout of the lake's type."""
     lies = _layout(column)
     code, finish = column.type_code, lies.finish
     kind, null = int(MOMENTS.get(TypeCode(code), SqlType.VARCHAR)), 0
@@ -214,10 +215,10 @@ def _without_zeros(values: Values, finish: Callable[[Values], AnyArray]) -> AnyA
 
 def _reals(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
     buffers: Any = finish(values).cast(pa.string()).buffers()
-    _, places, texts = buffers
+    _, offset_buffer, texts = buffers
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(values.count * java_reals.BYTES_MAX, np.uint8)
     read = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
-    used = java_reals.print_java(read, np.frombuffer(places, np.int32, values.count + 1), offsets, out)
+    used = java_reals.print_java(read, np.frombuffer(offset_buffer, np.int32, values.count + 1), offsets, out)
     return pa.Array.from_buffers(
         pa.string(), values.count, [values.validity(), buffer_of(offsets), buffer_of(out[:used])]
     )

@@ -76,18 +76,18 @@ class ResultDecoder:
             self.schema = pa.schema(
                 [
                     pa.field(each.name, kind.arrow)
-                    for each, kind in zip(self.columns, self._rules.shown_types, strict=True)
+                    for each, kind in zip(self._rules.shown_columns, self._rules.shown_types, strict=True)
                 ]
             )
         self._shown = self.schema
         if (shard := policy.shard) is not None:
-            shard.refuse_taken(version, self.columns)
+            shard.refuse_taken(version, self.columns if self._rules is None else self._rules.shown_columns)
             self.schema = self._shown.append(pa.field(shard.column, shard.type().arrow))
         self._refused: list[RefusedCell] = []
 
-    def asked(self, quoted: Sequence[str]) -> str:
+    def select_list(self, quoted: Sequence[str]) -> str:
         """Returns the column list of the SELECT. `quoted`: the quoted names of `columns`."""
-        return ", ".join(each.asked.format(name) for name, each in zip(quoted, self.types, strict=True))
+        return ", ".join(each.expression.format(name) for name, each in zip(quoted, self.types, strict=True))
 
     def differences(self, sent: Sequence[SentColumn]) -> str:
         """Returns why the result does not fit this version of the table; empty if it fits."""
@@ -113,11 +113,10 @@ class ResultDecoder:
             self._keep_refused(found, batch)
         shown = batch if self._rules is None else self._ruled(batch, self._rules)
         shard = self.policy.shard
-        return shown if shard is None else shard.beside(shown, len(self._shown))
+        return shown if shard is None else shard.inserted_into(shown, len(self._shown))
 
     def _ruled(self, batch: pa.RecordBatch, rules: BoundRules) -> pa.RecordBatch:
-        left = batch.filter(pa.array(rules.met(batch.columns))) if rules.filters else batch
-        return pa.RecordBatch.from_arrays(rules.masked(left.columns), schema=self._shown)
+        return pa.RecordBatch.from_arrays(rules.read(batch.columns), schema=self._shown)
 
     def take_refused(self) -> tuple[RefusedCell, ...]:
         """Returns the values that were removed from rows since the last call, under the policy "quarantine"."""

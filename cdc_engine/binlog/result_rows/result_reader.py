@@ -129,7 +129,7 @@ def sent_column(payload: bytes) -> SentColumn:
     """Parses a packet that describes a column."""
     try:
         field: Any = FieldDescriptorPacket(payload, "utf8")
-    except (struct.error, AssertionError, IndexError, ValueError, TypeError):
+    except (struct.error, AssertionError, IndexError, ValueError, TypeError, AttributeError):
         raise _no_result("a column that it does not describe") from None
     return SentColumn(field.type_code, field.charsetnr, bool(field.flags & FLAG.UNSIGNED))
 

@@ -55,12 +55,12 @@ _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResultType:
-    """A result column. `asked`: SQL with {} for the quoted name. `sent`: the type codes that the result may have. `unsigned`: whether it
-    must be unsigned; None for either. `charset`: the charset that it must have; empty for any. `type`: the stream's type. `finish`:
+    """A result column. `expression`: SQL with {} for the quoted name. `sent`: the type codes that the result may have. `unsigned`: whether
+    it must be unsigned; None for either. `charset`: the charset that it must have; empty for any. `type`: the stream's type. `finish`:
     converts values as sent.
     """
 
-    asked: str = "{}"
+    expression: str = "{}"
     sent: frozenset[int]
     unsigned: bool | None = None
     charset: str = ""
@@ -100,7 +100,7 @@ def _same(found: ColumnType, column: Column) -> ResultType:
 
 
 def _numbered(found: ColumnType, _column: Column) -> ResultType:
-    return ResultType(asked=NUMBER, sent=frozenset({TypeCode.LONGLONG}), type=found, finish=found.finish)
+    return ResultType(expression=NUMBER, sent=frozenset({TypeCode.LONGLONG}), type=found, finish=found.finish)
 
 
 def _printed(found: ColumnType, column: Column, charset: str) -> ResultType:

@@ -89,9 +89,9 @@ def hashed(values: AnyArray, salt: bytes) -> AnyArray:
 def _bytes_of(texts: Any) -> tuple[Any, Any]:
     """Returns the offsets (int64) and the bytes of an array of strings or binary values."""
     wide = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
-    _, places, data = texts.buffers()
+    _, offset_buffer, data = texts.buffers()
     kind: Any = np.int64 if wide else np.int32
-    offsets = np.frombuffer(places, kind, len(texts) + 1 + texts.offset)[texts.offset :].astype(np.int64)
+    offsets = np.frombuffer(offset_buffer, kind, len(texts) + 1 + texts.offset)[texts.offset :].astype(np.int64)
     read = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
     return offsets, read
 

@@ -1,4 +1,4 @@
-"""Binds a table's row filter and column masks to one version of the table, and applies them. Used by the decoders.
+"""Binds a table's row filter, column masks and transform to a version of the table, and applies them in this order. Used by the decoders.
 
 An update may move a row out of the filter or into it. It then becomes a delete or an insert, so that readers of the
 lake and consumers never see the row outside the filter.
@@ -9,7 +9,8 @@ lake and consumers never see the row outside the filter.
     no                      yes                    an insert of the after image
     no                      no                     nothing
 
-So every update of such a table must have both images whole. A table whose images are incomplete stops by name."""
+So every update of such a table must have both images whole, and a transform needs whole images too. A table whose images
+are incomplete stops by name."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from sluice.cdc_engine.binlog.row_rules.condition import Chosen, Condition, Cond
 from sluice.cdc_engine.binlog.row_rules.expression import columns_of, parse
 from sluice.cdc_engine.binlog.row_rules.history_rows import row_end
 from sluice.cdc_engine.binlog.row_rules.masks import ColumnMask
+from sluice.cdc_engine.binlog.row_rules.transform import BoundTransform, Transform
 from sluice.cdc_engine.contracts import Column, Int8s, Operation, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.states import TableState
@@ -33,14 +35,27 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowRules:
-    """The filter and the masks as configured. `condition`: see `expression`; empty for all rows. `masks`: one per masked column."""
+    """The rules as configured. `condition`: see `expression`; empty for all rows. `masks`: one per masked column. `transform`: the
+    operator's function, if there is one.
+    """
 
     condition: str = ""
     masks: tuple[ColumnMask, ...] = ()
+    transform: Transform | None = None
 
     def __bool__(self) -> bool:
-        """Returns whether there is a filter or a mask."""
-        return bool(self.condition or self.masks)
+        """Returns whether there is any rule."""
+        return bool(self.condition or self.masks or self.transform)
+
+    def words(self) -> dict[str, Any]:
+        """Returns what identifies the rules, for digests. Rules without a transform have the words that older versions gave them."""
+        words = {"condition": self.condition, "masks": [dataclasses.asdict(mask) for mask in self.masks]}
+        return words if self.transform is None else {**words, "transform": self.transform.words()}
+
+    @property
+    def drops_rows(self) -> bool:
+        """Whether rows may be left out."""
+        return bool(self.condition) or (self.transform is not None and self.transform.drops)
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -49,11 +64,18 @@ class RowRules:
 
     def shown_reason(self, column: str, reason: str) -> str:
         """Returns why a value cannot be decoded, without details if the column is masked."""
+        if self.transforms_any((column,)):
+            return "cannot be decoded (it is transformed, so details are not shown)"
         return "cannot be decoded (it is masked, so details are not shown)" if self.masks_any((column,)) else reason
 
     def touches(self, columns: Iterable[str]) -> bool:
-        """Returns whether one of the columns is masked or part of the condition."""
-        return self.masks_any(columns) or bool({column.lower() for column in columns} & self.wanted)
+        """Returns whether one of the columns is masked, part of the condition, or read or written by the transform."""
+        names = {column.lower() for column in columns}
+        return self.masks_any(names) or self.transforms_any(names) or bool(names & self.wanted)
+
+    def transforms_any(self, columns: Iterable[str]) -> bool:
+        """Returns whether the transform reads or writes one of the columns."""
+        return self.transform is not None and any(self.transform.concerns(column) for column in columns)
 
     def masks_any(self, columns: Iterable[str]) -> bool:
         """Returns whether one of the columns is masked."""
@@ -65,9 +87,10 @@ NO_RULES = RowRules()
 
 
 class BoundRules:
-    """The rules for one table version. Raises TableStoppedError with ROWS_RULE if they do not fit it.
+    """The rules for one table version. Raises TableStoppedError with ROWS_RULE if they do not fit it, and with TRANSFORM_FAILED if
+    the transform fails.
 
-    `columns`, `types`: of the captured columns, as in the batches. `shown_columns`, `shown_types`: after masking.
+    `columns`, `types`: of the captured columns, as in the batches. `shown_columns`, `shown_types`: after masking and the transform.
     """
 
     def __init__(
@@ -80,20 +103,17 @@ class BoundRules:
         shown = [(self._masks.get(index), column, types[index]) for index, column in enumerate(columns)]
         self.shown_columns = tuple(mask.shown_column(column) if mask else column for mask, column, _ in shown)
         self.shown_types = tuple(mask.shown_type(each) if mask else each for mask, _, each in shown)
+        #: Whether rows are left out. If so, `streamed` needs both images of each update.
+        self.filters = rules.drops_rows
+        self._transform = self._with_transform(rules.transform) if rules.transform is not None else None
 
     @property
-    def filters(self) -> bool:
-        """Whether rows are left out. If so, `left` needs both images of each update."""
-        return self._condition is not None
+    def needs_whole(self) -> bool:
+        """Whether every image must have all columns."""
+        return self.filters or self._transform is not None
 
     def mask_of(self, column: str) -> ColumnMask | None:
         return self._masks.get(self._names.index(column.lower())) if column.lower() in self._names else None
-
-    def met(self, arrays: Sequence[AnyArray]) -> Chosen:
-        """Returns which rows meet the condition. `arrays`: one per column."""
-        if self._condition is None:
-            return np.ones(len(arrays[0]) if arrays else 0, bool)
-        return self._condition.met({name: arrays[self._names.index(name)] for name in self._condition.columns})
 
     def met_by(self, columns: Sequence[Column], arrays: Sequence[AnyArray]) -> Chosen:
         """Returns which rows meet the condition, from the condition's columns only."""
@@ -101,25 +121,59 @@ class BoundRules:
             return np.ones(len(arrays[0]), bool)
         return self._condition.met({column.name.lower(): each for column, each in zip(columns, arrays, strict=True)})
 
-    def left(self, operation: Int8s, arrays: Sequence[AnyArray], compared: Sequence[int]) -> tuple[Chosen, Int8s]:
-        """Returns which images are captured, and the operation that each one has then. Each after image follows its before image.
+    def read(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
+        """Returns the columns of rows that were read from the table: of the captured rows, after masking and the transform."""
+        if self._transform is not None:
+            return self._transformed(self._transform, arrays)[1]
+        return self._masked(arrays if self._condition is None else _chosen(arrays, self._met(self._condition, arrays)))
 
-        `compared`: the columns whose change leaves the before image of an update within the condition; of none all are left.
+    def streamed(
+        self, operation: Int8s, arrays: Sequence[AnyArray], compared: Sequence[int]
+    ) -> tuple[Chosen | None, Int8s, list[AnyArray]]:
+        """Returns which images are captured (None: all), the operation that each image has then, and the columns of the captured images
+        after masking and the transform. Each after image follows its before image.
+
+        `compared`: the columns whose change leaves the before image of an update among the captured ones; of none all are left.
         """
+        if self._transform is not None:
+            met, shown = self._transformed(self._transform, arrays)
+            if met is None:
+                return None, operation, shown
+            left, now = _left(operation, met, [arrays[index] for index in compared])
+            return left, now, _chosen(shown, left[met])
         if self._condition is None:
-            return np.ones(len(operation), bool), operation
-        met = self.met(arrays)
-        now, left = operation.copy(), met.copy()
-        before = np.flatnonzero(operation == Operation.UPDATE_BEFORE)
-        was, is_now = met[before], met[before + 1]
-        now[before[was & ~is_now]] = Operation.DELETE
-        now[before[~was & is_now] + 1] = Operation.INSERT
-        left[before] = was & (~is_now | _changed(before, [arrays[index] for index in compared]))
-        return left, now
+            return None, operation, self._masked(arrays)
+        left, now = _left(operation, self._met(self._condition, arrays), [arrays[index] for index in compared])
+        return left, now, self._masked(_chosen(arrays, left))
 
-    def masked(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
-        """Returns the columns after masking. Columns after the table's own are unchanged."""
+    def _met(self, condition: Condition, arrays: Sequence[AnyArray]) -> Chosen:
+        return condition.met({name: arrays[self._names.index(name)] for name in condition.columns})
+
+    def _masked(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
         return [self._masks[index].shown(each) if index in self._masks else each for index, each in enumerate(arrays)]
+
+    def _transformed(
+        self, transform: BoundTransform, arrays: Sequence[AnyArray]
+    ) -> tuple[Chosen | None, list[AnyArray]]:
+        """Returns which rows are captured (None: all), and their columns. The transform does not see rows that the condition leaves out."""
+        met = None if self._condition is None else self._met(self._condition, arrays)
+        shown, kept = transform.applied(self._masked(arrays if met is None else _chosen(arrays, met)))
+        if kept is None:
+            return met, shown
+        captured = kept
+        if met is not None:
+            captured = met.copy()
+            captured[met] = kept
+        return captured, _chosen(shown, kept)
+
+    def _with_transform(self, transform: Transform) -> BoundTransform:
+        if transform.drops and row_end(self._version.columns) >= 0:
+            raise self._stopped(
+                "its transform drops rows, which is not done for a system-versioned table: set `drops: false`, and the function accordingly"
+            )
+        found = BoundTransform(transform, self._version, self.shown_columns, self.shown_types, self._key)
+        self.shown_columns, self.shown_types = tuple(found.shown_columns), tuple(found.shown_types)
+        return found
 
     def _bound(self, masks: Sequence[ColumnMask], types: Sequence[ColumnType]) -> Mapping[int, ColumnMask]:
         found: dict[int, ColumnMask] = {}
@@ -152,6 +206,21 @@ class BoundRules:
 
     def _stopped(self, reason: str) -> TableStoppedError:
         return TableStoppedError(self._version.database, self._version.table, TableState.ROWS_RULE, reason)
+
+
+def _left(operation: Int8s, met: Chosen, compared: Sequence[AnyArray]) -> tuple[Chosen, Int8s]:
+    """Returns which images are captured, and the operation that each image has then. `met`: which of them are of captured rows."""
+    now, left = operation.copy(), met.copy()
+    before = np.flatnonzero(operation == Operation.UPDATE_BEFORE)
+    was, is_now = met[before], met[before + 1]
+    now[before[was & ~is_now]] = Operation.DELETE
+    now[before[~was & is_now] + 1] = Operation.INSERT
+    left[before] = was & (~is_now | _changed(before, compared))
+    return left, now
+
+
+def _chosen(arrays: Sequence[AnyArray], chosen: Chosen) -> list[AnyArray]:
+    return list(arrays) if chosen.all() else [each.filter(pa.array(chosen)) for each in arrays]
 
 
 def _changed(before: Any, compared: Sequence[AnyArray]) -> Chosen:

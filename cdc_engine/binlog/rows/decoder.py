@@ -68,7 +68,7 @@ class _Events:
             row_events(block, chosen),
             np.ascontiguousarray(block.event_position[chosen], np.int64),
             np.ascontiguousarray(block.event_time_us[chosen], np.int64),
-            position.order_keys(block.epoch, position.file_number(block.file), block.event_place[chosen]),
+            position.order_keys(block.epoch, position.file_number(block.file), block.event_transaction_offset[chosen]),
         )
 
 
@@ -204,7 +204,7 @@ class RowDecoder:
                     batch = self._ruled(batch, events, self._rules)
                 if batch.num_rows:
                     shard = self.policy.shard
-                    yield batch if shard is None else shard.beside(batch, len(self._shown))
+                    yield batch if shard is None else shard.inserted_into(batch, len(self._shown))
 
     def events_of(self, rows: int) -> Int32s:
         """Returns, for each of the `rows` rows of the last batch from `chunks`, the index of its event in `chosen`."""
@@ -288,25 +288,27 @@ class RowDecoder:
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
 
     def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
-        """Returns the captured rows with their masks applied."""
-        ours = len(self._columns)
-        arrays = batch.columns
-        if rules.filters:
-            if batch.num_columns > len(self._schema):
-                raise self._unfiltered(f"{events.block.file}:{int(events.position[self._locations.image_event[0]])}")
-            operation = batch.column(0).to_numpy()
-            left, now = rules.left(operation, arrays[3:], self._compared.tolist())
+        """Returns the captured rows with their masks and their transform applied."""
+        ours, arrays = len(self._columns), batch.columns
+        if rules.needs_whole and batch.num_columns > len(self._schema):
+            raise self._not_whole(f"{events.block.file}:{int(events.position[self._locations.image_event[0]])}")
+        left, now, shown = rules.streamed(batch.column(0).to_numpy(), arrays[3 : 3 + ours], self._compared.tolist())
+        marks = arrays[:3]
+        if left is not None:
             self._locations.image_event[: int(left.sum())] = self._locations.image_event[: len(left)][left]
-            batch = batch.set_column(0, self._schema.field(0), pa.array(now)).filter(pa.array(left))
-            arrays = batch.columns
-        shown = rules.masked(arrays[3 : 3 + ours])
+            marks = [each.filter(pa.array(left)) for each in (pa.array(now), *arrays[1:3])]
         schema = self._shown if len(arrays) == 3 + ours else self._shown_partial
-        return pa.RecordBatch.from_arrays([*arrays[:3], *shown, *arrays[3 + ours :]], schema=schema)
+        return pa.RecordBatch.from_arrays([*marks, *shown, *arrays[3 + ours :]], schema=schema)
 
-    def _unfiltered(self, where: str) -> TableStoppedError:
+    def _not_whole(self, where: str) -> TableStoppedError:
+        how = (
+            "filters the rows of the table (`rows`)"
+            if self.policy.rules.condition
+            else "transforms the rows of the table"
+        )
         reason = (
-            f"the row event at {where} leaves columns out, and conf/ filters the rows of the table (`rows`), for which both images of each "
-            "row must be whole; set binlog_row_image=FULL on the source"
+            f"the row event at {where} leaves columns out, and conf/ {how}, for which both images of each row must be whole; set "
+            "binlog_row_image=FULL on the source"
         )
         return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
@@ -432,8 +434,8 @@ class RowDecoder:
         if status == rows_locate.WRONG_COLUMN_COUNT:
             reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema history"
             return TableStoppedError(self.version.database, self.version.table, TableState.SCHEMA_MISMATCH, reason)
-        if status >= rows_locate_partial.KEY_ABSENT and self._rules is not None and self._rules.filters:
-            return self._unfiltered(f"{file}:{offset}")
+        if status >= rows_locate_partial.KEY_ABSENT and self._rules is not None and self._rules.needs_whole:
+            return self._not_whole(f"{file}:{offset}")
         if status >= rows_locate_partial.KEY_ABSENT:
             reason = rows_partial.refusal(status, self.version.columns[cursor[3]], f"{file}:{offset}")
             return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)

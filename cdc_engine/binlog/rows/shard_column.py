@@ -57,7 +57,7 @@ class ShardColumn:
             )
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
-    def beside(self, batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
+    def inserted_into(self, batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
         """Inserts the column at index `index`, after the table's own columns. If the batch records which columns are present, this one
         always is.
         """

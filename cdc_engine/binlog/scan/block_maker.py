@@ -138,7 +138,7 @@ class BlockMaker:
             event_table=events[at.TABLE].astype(np.int32),
             event_position=events[at.POSITION].copy(),
             event_time_us=events[at.TIME].copy(),
-            event_place=events[at.PLACE_POSITION].copy(),
+            event_transaction_offset=events[at.BEGAN_AT].copy(),
             transaction_events=ends[at.END_EVENTS].copy(),
             transaction_end=ends[at.END_POSITION].copy(),
             transaction_time_us=ends[at.END_TIME].copy(),

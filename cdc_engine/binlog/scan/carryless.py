@@ -101,15 +101,15 @@ class _Code:
         builder.branch(head)
         builder.position_at_end(head)
         offset, values = builder.phi(_WORD), [builder.phi(_VECTOR) for _ in lanes]
-        next_place = builder.add(offset, step)
-        builder.cbranch(builder.icmp_signed("<=", next_place, units), body, after)
+        next_offset = builder.add(offset, step)
+        builder.cbranch(builder.icmp_signed("<=", next_offset, units), body, after)
         builder.position_at_end(body)
         folded_values = [
             builder.xor(self.moved(value, factors), self.unit(builder.add(offset, ir.Constant(_WORD, lane))))
             for lane, value in enumerate(values)
         ]
         builder.branch(head)
-        for phi, first, again in zip([offset, *values], [at, *lanes], [next_place, *folded_values], strict=True):
+        for phi, first, again in zip([offset, *values], [at, *lanes], [next_offset, *folded_values], strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(again, body)
         builder.position_at_end(after)

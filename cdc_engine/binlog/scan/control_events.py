@@ -82,7 +82,7 @@ class ControlEvents:
             types.MARIADB_GTID_LIST: self._gtid_list,
             types.XA_PREPARE: self._xa_prepare,
             types.MARIADB_GTID: self._mariadb_xa,
-            **dict.fromkeys(ROWS, self._held_rows),
+            **dict.fromkeys(ROWS, self._xa_rows),
         }
 
     def take(self, event: bytes) -> Iterator[Block]:
@@ -123,8 +123,8 @@ class ControlEvents:
                 "the file ends inside a transaction", self._maker.file, int(self._state[at.FILE_END])
             )
         rotation = control.parse_rotate(event, self._checksum_bytes)
-        self._maker.files.turn_to(rotation.file)
-        self._state[at.FILE_END], self._state[at.PLACE] = rotation.offset, 0
+        self._maker.files.rotate_to(rotation.file)
+        self._state[at.FILE_END], self._state[at.TRANSACTION_OFFSET] = rotation.offset, 0
 
     def _format_description(self, event: bytes) -> Iterator[Block]:
         file_format = control.parse_format_description(event)
@@ -133,7 +133,7 @@ class ControlEvents:
         self._tells_timestamps = file_format.tells_timestamps
         self._file_begins = self._maker.files.described(file_format.created)
         if self._file_begins:
-            yield from self._place_at_begin(event)
+            yield from self._position_at_begin(event)
 
     def _previous_gtids(self, event: bytes) -> Iterator[Block]:
         yield from self._maker.cut()
@@ -144,9 +144,9 @@ class ControlEvents:
         self._maker.executed.file_begins(previous, self._maker.file)
         if self._file_begins:
             self._file_begins = False
-            yield from self._place_at_begin(event)  # MySQL's binlog ends here until something is written.
+            yield from self._position_at_begin(event)  # MySQL's binlog ends here until something is written.
 
-    def _place_at_begin(self, event: bytes) -> Iterator[Block]:
+    def _position_at_begin(self, event: bytes) -> Iterator[Block]:
         """Yields a position at a file's beginning, so that the cursor moves into the file even if no transaction follows: older files may
         be purged.
 
@@ -222,7 +222,7 @@ class ControlEvents:
         if stands_alone:
             self._add_end(event)
         else:
-            self._state[at.PLACE] = self._state[at.FILE_END] + DEFINITION_BYTES
+            self._state[at.TRANSACTION_OFFSET] = self._state[at.FILE_END] + DEFINITION_BYTES
         yield from self._maker.cut(changes, self._logged(statement, event))
 
     def _logged(self, statement: control.QueryStatement, event: bytes) -> LoggedStatement:
@@ -290,8 +290,8 @@ class ControlEvents:
 
     def _open(self) -> None:
         self._state[at.OPEN] = 1
-        self._state[at.PLACE] = self._state[at.PLACE] or self._state[at.FILE_END]
-        self._state[at.OPEN_ROWS] = self._state[at.HELD] = 0
+        self._state[at.TRANSACTION_OFFSET] = self._state[at.TRANSACTION_OFFSET] or self._state[at.FILE_END]
+        self._state[at.OPEN_ROWS] = self._state[at.IN_XA] = 0
         self._state[at.GENERATION] += 1
         self._state[at.BEGIN_AT] = -1
         self._savepoints.clear()
@@ -319,7 +319,7 @@ class ControlEvents:
         ends[: at.END_FRAME, state[at.END_COUNT]] = entry
         ends[at.END_FRAME :, state[at.END_COUNT]] = self._frame(event)
         state[at.END_COUNT] += 1
-        state[[at.OPEN, at.OPEN_ROWS, at.HELD, at.TIME_US, at.NUMBER, at.PLACE]] = 0
+        state[[at.OPEN, at.OPEN_ROWS, at.IN_XA, at.TIME_US, at.NUMBER, at.TRANSACTION_OFFSET]] = 0
         state[[at.SOURCE, at.BEGIN_AT, at.COMMITTED, at.SEQUENCE, at.QUERY_AT]] = -1
         state[at.GENERATION] += 1
         self._savepoints.clear()
@@ -339,7 +339,7 @@ class ControlEvents:
             self._xa.start()
         yield from ()
 
-    def _held_rows(self, event: bytes) -> Iterator[Block]:
+    def _xa_rows(self, event: bytes) -> Iterator[Block]:
         self._xa.record_rows(event)
         yield from ()
 

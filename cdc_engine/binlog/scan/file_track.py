@@ -19,7 +19,7 @@ class FileTrack:
         self._handed_out = start.file  # The file of the last position that was in a block.
         self._described = False  # Whether the server has described a file on this connection.
 
-    def turn_to(self, file: str) -> None:
+    def rotate_to(self, file: str) -> None:
         """Handles a ROTATE, which names the next file or the current one. Raises as `_refuse` if the file is older or of another series."""
         if self.file and file != self.file:
             if _base(file) != _base(self.file) or file_number(file) < file_number(self.file):

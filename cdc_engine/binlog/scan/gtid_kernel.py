@@ -19,11 +19,10 @@ from sluice.cdc_engine.binlog.scan.state import (
     EVENT,
     FILE_END,
     GENERATION,
-    HELD,
+    IN_XA,
     NUMBER,
     OPEN,
     OPEN_ROWS,
-    PLACE,
     QUERY_AT,
     SEQUENCE,
     SOURCE,
@@ -32,6 +31,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     SOURCE_ROWS,
     TAG_BYTES_MAX,
     TIME_US,
+    TRANSACTION_OFFSET,
     ScanStatus,
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
@@ -107,8 +107,8 @@ def _begin(state: Int64s, source: int, number: int) -> None:
     state[NUMBER] = number
     state[TIME_US] = 0
     state[COMMITTED] = state[SEQUENCE] = state[QUERY_AT] = -1
-    state[OPEN_ROWS] = state[HELD] = 0
-    state[PLACE] = state[FILE_END]
+    state[OPEN_ROWS] = state[IN_XA] = 0
+    state[TRANSACTION_OFFSET] = state[FILE_END]
     state[GENERATION] += 1
 
 

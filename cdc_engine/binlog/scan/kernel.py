@@ -46,6 +46,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     ALL_EVENTS,
     AT,
     BEGAN,
+    BEGAN_AT,
     BEGIN_AT,
     BEGIN_LENGTH,
     BEGIN_SECONDS,
@@ -69,8 +70,8 @@ from sluice.cdc_engine.binlog.scan.state import (
     FILE_END,
     GENERATION,
     HEARTBEATS,
-    HELD,
     IGNORED,
+    IN_XA,
     INNER_BEGIN,
     INNER_DONE,
     INNER_END,
@@ -85,8 +86,6 @@ from sluice.cdc_engine.binlog.scan.state import (
     OPEN,
     OPEN_ROWS,
     OVERHEAD,
-    PLACE,
-    PLACE_POSITION,
     POOL_BEGIN,
     POOL_LENGTH,
     POSITION,
@@ -106,6 +105,7 @@ from sluice.cdc_engine.binlog.scan.state import (
     TABLE_ID,
     TIME,
     TIME_US,
+    TRANSACTION_OFFSET,
     VERSION,
     ScanStatus,
 )
@@ -281,7 +281,7 @@ def _take(  # noqa: PLR0911, PLR0917
     if event_type == QUERY:
         return _take_query(buffer, state, ends, body_end)
     if event_type == XID:
-        if state[HELD] == 1:
+        if state[IN_XA] == 1:
             return ScanStatus.HAND_OVER
         _end_transaction(buffer, state, ends)
         return ScanStatus.GO_ON
@@ -339,7 +339,7 @@ def _take_rows(  # noqa: PLR0917
     ):
         return ScanStatus.BAD_BODY
     table_id = little_endian(buffer, body, 6)
-    if state[HELD] == 1 and table_id not in DUMMY_TABLES:
+    if state[IN_XA] == 1 and table_id not in DUMMY_TABLES:
         return ScanStatus.HAND_OVER
     slot = _find(tables, table_id)
     if slot < 0 or tables[MAPPED_IN, slot] != state[GENERATION]:
@@ -348,7 +348,7 @@ def _take_rows(  # noqa: PLR0917
             return ScanStatus.GO_ON
         return ScanStatus.NO_TABLE_MAP
     if state[OPEN] == 0:
-        return ScanStatus.OUTSIDE
+        return ScanStatus.OUTSIDE_TRANSACTION
     if tables[REFERENCE, slot] < 0:
         state[DROPPED] += 1
         return ScanStatus.GO_ON
@@ -359,7 +359,7 @@ def _take_rows(  # noqa: PLR0917
     events[VERSION, count] = version
     events[TABLE, count] = tables[REFERENCE, slot]
     events[POSITION, count] = state[BEGAN]
-    events[PLACE_POSITION, count] = state[PLACE]
+    events[BEGAN_AT, count] = state[TRANSACTION_OFFSET]
     events[TIME, count] = state[TIME_US] if state[TIME_US] > 0 else _header_time_us(buffer, event)
     if state[QUERY_AT] != NO_QUERY:
         query = state[QUERY_COUNT]
@@ -406,9 +406,9 @@ def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, b
     if body + 8 > body_end:
         return ScanStatus.BAD_BODY
     if state[OPEN] == 0:
-        return ScanStatus.OUTSIDE
+        return ScanStatus.OUTSIDE_TRANSACTION
     slot = _find(tables, little_endian(buffer, body, 6))
-    if state[HELD] == 1 or slot < 0 or tables[POOL_LENGTH, slot] != body_end - body:
+    if state[IN_XA] == 1 or slot < 0 or tables[POOL_LENGTH, slot] != body_end - body:
         return ScanStatus.HAND_OVER
     if not _same(buffer, body, pool, tables[POOL_BEGIN, slot], body_end - body):
         return ScanStatus.HAND_OVER
@@ -437,9 +437,9 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
         if is_unfinished(state):
             return ScanStatus.UNFINISHED
         state[OPEN] = 1
-        if state[PLACE] == 0:
-            state[PLACE] = state[FILE_END]
-        state[OPEN_ROWS] = state[HELD] = 0
+        if state[TRANSACTION_OFFSET] == 0:
+            state[TRANSACTION_OFFSET] = state[FILE_END]
+        state[OPEN_ROWS] = state[IN_XA] = 0
         state[GENERATION] += 1
         state[BEGIN_AT], state[BEGIN_LENGTH] = state[BEGAN], event_length(state)
         state[BEGIN_SECONDS], state[BEGIN_THREAD] = (
@@ -447,7 +447,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
             little_endian(buffer, body, 4),
         )
         return ScanStatus.GO_ON
-    if state[HELD] == 0 and body_end - text == len(COMMIT) and _same(buffer, text, COMMIT, 0, len(COMMIT)):
+    if state[IN_XA] == 0 and body_end - text == len(COMMIT) and _same(buffer, text, COMMIT, 0, len(COMMIT)):
         _end_transaction(buffer, state, ends)
         return ScanStatus.GO_ON
     return ScanStatus.HAND_OVER
@@ -476,7 +476,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
     state[TIME_US] = 0
     state[SOURCE] = -1
     state[NUMBER] = 0
-    state[PLACE] = 0
+    state[TRANSACTION_OFFSET] = 0
     state[QUERY_AT] = NO_QUERY
 
 

@@ -33,7 +33,7 @@ SENTENCES = {
     ScanStatus.BAD_POSITION: "an event does not begin where the one before it ended: part of the stream is missing",
     ScanStatus.BAD_BODY: "an event is too short for its type",
     ScanStatus.NO_TABLE_MAP: "a row event refers to a table that its transaction did not describe",
-    ScanStatus.OUTSIDE: "a row event is outside any transaction: the start position is not the end of a transaction",
+    ScanStatus.OUTSIDE_TRANSACTION: "a row event is outside any transaction: the start position is not the end of a transaction",
     ScanStatus.UNFINISHED: "a transaction begins while another is open: the server wrote half a transaction",
     ScanStatus.SOURCES_FULL: f"the stream has more than {at.SOURCES_MAX} GTID sources",
     ScanStatus.INNER_LENGTH: "an event within a compressed event ends after the size that the compressed event states",

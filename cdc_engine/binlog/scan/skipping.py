@@ -37,7 +37,7 @@ from sluice.cdc_engine.position import Position
 PACKET_HEADER_BYTES = 4
 # The kernel's state: buffer offset, file offset, missing bytes of the current packet, whether its event continues in
 # the next packet.
-AT, PLACE, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
+AT, OFFSET, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
 NEVER = 1 << 62  # No file reaches this offset.
 
 
@@ -67,7 +67,7 @@ class FileBeginning:
             if verdict == ScanStatus.HAND_OVER:
                 yield from self._open_file(scanner, buffer)
         if verdict not in (ScanStatus.GO_ON, ScanStatus.INCOMPLETE, ScanStatus.NOT_AN_EVENT):
-            raise BinlogFormatError(SENTENCES[verdict], self._target.file, int(state[PLACE]))
+            raise BinlogFormatError(SENTENCES[verdict], self._target.file, int(state[OFFSET]))
         self.answered = verdict == ScanStatus.NOT_AN_EVENT
         if verdict == ScanStatus.GO_ON:
             self._arrive(scanner)
@@ -78,13 +78,13 @@ class FileBeginning:
         yield from scanner.feed(buffer, begin, begin + len(packet_at(buffer, begin)))
         described = buffer[begin + PACKET_OVERHEAD + TYPE_AT] == FORMAT_DESCRIPTION
         self._state[AT] = scanner.consumed
-        self._state[PLACE] = max(scanner.position.offset, self._begins_at if described else 0)
+        self._state[OFFSET] = max(scanner.position.offset, self._begins_at if described else 0)
         if scanner.position.file != self._target.file:
             raise self._lost(f"the file ends before that offset, and {scanner.position.file} follows")
 
     def _arrive(self, scanner: Scanner) -> None:
-        if self._state[PLACE] != self._target.offset:
-            raise self._lost(f"an event begins before that offset and ends at {int(self._state[PLACE])}")
+        if self._state[OFFSET] != self._target.offset:
+            raise self._lost(f"an event begins before that offset and ends at {int(self._state[OFFSET])}")
         scanner.go_on_at(self._target.offset)
         self.done = True
 
@@ -111,7 +111,7 @@ class EventWalk:
 
     @property
     def offset(self) -> int:
-        return int(self._state[PLACE])
+        return int(self._state[OFFSET])
 
     @property
     def missing(self) -> int:
@@ -143,11 +143,11 @@ class EventWalk:
             self._checksum_bytes = CHECKSUM_BYTES if described.checksum else 0
             self.created, self.opening, self.described = described.created, self.opening + packet, True
             # In a dump that starts in the middle of a file this event has no offset.
-            self._state[PLACE] += len(event) if end_of(event) else 0
+            self._state[OFFSET] += len(event) if end_of(event) else 0
         else:
             rotation = parse_rotate(event, self._checksum_bytes)
             self.file, self.created, self.opening, self.described = rotation.file, 0, packet, False
-            self._state[PLACE] = rotation.offset
+            self._state[OFFSET] = rotation.offset
         self._state[AT] += len(packet)
 
 
@@ -173,7 +173,7 @@ def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, co
         state[LEFT] -= taken
         if state[LEFT] > 0:
             return ScanStatus.INCOMPLETE
-        if state[GOES_ON] == 0 and state[PLACE] >= target:
+        if state[GOES_ON] == 0 and state[OFFSET] >= target:
             return ScanStatus.GO_ON
         if state[AT] + PACKET_HEADER_BYTES > limit:
             return ScanStatus.INCOMPLETE
@@ -206,9 +206,9 @@ def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> 
         return ScanStatus.HAND_OVER if whole else ScanStatus.INCOMPLETE
     if artificial or kind in (HEARTBEAT, HEARTBEAT_V2):
         return ScanStatus.GO_ON
-    expected, end = state[PLACE] + length, little_endian(buffer, event + 13, 4)
+    expected, end = state[OFFSET] + length, little_endian(buffer, event + 13, 4)
     ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 writes 0 here within a transaction.
     if ahead >= REWOUND or (ahead > 0 and contiguous):
         return ScanStatus.BAD_POSITION
-    state[PLACE] = expected + ahead
+    state[OFFSET] = expected + ahead
     return ScanStatus.GO_ON

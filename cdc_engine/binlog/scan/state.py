@@ -43,9 +43,9 @@ INNER_BEGIN: Final = 24  # file offset of that compressed event's beginning
 INNER_SIZE: Final = 25  # decompressed bytes of the events inside it
 INNER_DONE: Final = 26  # how many of these bytes were scanned
 ELSEWHERE: Final = 27  # 1: what `events` refers to is in another buffer than the received bytes
-HELD: Final = 28  # 1: in an XA transaction, whose table maps and row events are left to Python
+IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events are left to Python
 # file offset that identifies the current transaction, which is the end of its first event; 0: none yet
-PLACE: Final = 29
+TRANSACTION_OFFSET: Final = 29
 SOURCE_NEW: Final = 30  # the current GTID source: a uuid's two halves as stored, or domain and server id; then a tag's bytes, padded with 0
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
@@ -69,7 +69,7 @@ NO_QUERY: Final = -1
 CARRIED: Final = -2
 
 # Rows of `events`.
-OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, PLACE_POSITION = range(8)
+OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, BEGAN_AT = range(8)
 EVENT_ROWS: Final = 8
 
 # Rows of `ends`.
@@ -111,7 +111,7 @@ class ScanStatus(enum.IntEnum):
     BAD_POSITION = 8  #: The event's end does not match the stream's position.
     BAD_BODY = 9  #: The event is too short for its type.
     NO_TABLE_MAP = 10  #: The table of a row event was not described in the event's transaction.
-    OUTSIDE = 11  #: A table map or a row event is outside any transaction.
+    OUTSIDE_TRANSACTION = 11  #: A table map or a row event is outside any transaction.
     UNFINISHED = 12  #: A transaction begins while another one with rows is open.
     SOURCES_FULL = 13
     SWITCH = 14  #: A row event follows while no block has the entries of another buffer yet. The event was not taken.

@@ -38,13 +38,13 @@ class XaTransactions:
 
     def start(self) -> None:
         """Starts a recording. From here on the kernel leaves table maps and row events to Python."""
-        self._state[at.HELD] = 1
+        self._state[at.IN_XA] = 1
         self._table_ids.clear()
         self._prepared.begin()
 
     @property
     def recording(self) -> bool:
-        return bool(self._state[at.HELD])
+        return bool(self._state[at.IN_XA])
 
     def record_table_map(self, event: bytes) -> None:
         """Records a table map of a captured table, without its checksum."""
@@ -94,10 +94,10 @@ class XaTransactions:
 
     def _replay(self, content: Content) -> Iterator[Block]:
         state = self._state
-        state[at.HELD] = state[at.OPEN_ROWS] = 0
+        state[at.IN_XA] = state[at.OPEN_ROWS] = 0
         state[at.OPEN] = 1
         state[at.GENERATION] += 1
-        state[at.PLACE] = state[at.PLACE] or state[at.FILE_END]
+        state[at.TRANSACTION_OFFSET] = state[at.TRANSACTION_OFFSET] or state[at.FILE_END]
         if content.size:
             yield from self._unpack(content, int(state[at.BEGAN]))
 

@@ -70,11 +70,11 @@ class Stream(Protocol):
         self,
         position: WindowPosition,
         bytes_max: int,
-        events_max: int,
+        entries_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
         *,
-        bytes_min: int = 1,
+        full: bool = False,
     ) -> WindowReading | None: ...
 
 
@@ -189,7 +189,7 @@ class Selection:
 
 class DestinationStream:
     """Implements `server.consumer.ConsumerStream`. `open_own`: opens a stream at a position; `held_up`: returns whether the live stream
-    waits for the lake. `full`: a reader with a time-out waits until it can take as many bytes as it requests.
+    waits for the lake. `full`: a reader with a time-out waits until it can take as much as it requests.
     """
 
     def __init__(
@@ -210,18 +210,24 @@ class DestinationStream:
         return self._own is not None
 
     def take(
-        self, position: StreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+        self,
+        position: StreamPosition,
+        bytes_max: int,
+        timeout_seconds: float,
+        given_up: Callable[[], bool],
+        *,
+        entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[tuple[Chosen, ...] | None, StreamPosition]:
         deadline = time.monotonic() + timeout_seconds
-        bytes_min = bytes_max if self._full else 1
         while True:
             left = deadline - time.monotonic()
+            wait = max(0.0, min(left, LOOK_SECONDS))
             reading = self.read(
-                position.window_position, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up, bytes_min=bytes_min
+                position.window_position, bytes_max, wait, given_up, entries_max=entries_max, full=self._full
             )
             if reading is not None and reading.pieces and (reading.in_time or left <= 0):
                 pieces, end = self._up_to_unreadable(reading)
-                chosen, state = self.selection.chosen(pieces, FIRST_STATE if reading.anew else position.state)
+                chosen, state = self.selection.chosen(pieces, FIRST_STATE if reading.restarted else position.state)
                 return chosen or None, StreamPosition(end, state)
             if given_up() or left <= 0:
                 return None, position
@@ -257,21 +263,20 @@ class DestinationStream:
         wait_seconds: float,
         given_up: Callable[[], bool],
         *,
-        bytes_min: int = 1,
+        entries_max: int = BATCH_EVENTS_MAX,
+        full: bool = False,
     ) -> WindowReading | None:
         """Returns what follows a position, as `Stream` does, from the stream that has it; None if the caller must call again."""
         alone, held_up = self._own is not None, self._held_up()
         wait = 0.0 if alone or held_up else wait_seconds
-        live = self._live.read(
-            position, bytes_max, BATCH_EVENTS_MAX, wait, given_up, bytes_min=1 if held_up else bytes_min
-        )
+        live = self._live.read(position, bytes_max, entries_max, wait, given_up, full=full and not held_up)
         if live is not None and (live.pieces or not self._held_up()):
             self.close()
             return live
         if self._own is None:
             self._own = self._open_own(position)
         try:
-            found = self._own.read(position, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up, bytes_min=bytes_min)
+            found = self._own.read(position, bytes_max, entries_max, wait_seconds, given_up, full=full)
         except SluiceError:
             self.close()  # The stream has ended; the next call opens another one.
             raise

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from sluice.cdc_engine.contracts import Consumer, LoggedStatement
+from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionTexts
 from sluice.cdc_engine.instance.consumers.consumer_stream import (
     Chosen,
     DestinationStream,
@@ -95,7 +96,12 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
         """The position before the oldest available change."""
         return self._streams.live.begin
 
-    def feed(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
+    @property
+    def counting(self) -> Counting:
+        """How positions in the stream are counted now."""
+        return Counting(self._meta.ledger.epoch, f"{self._server_filter.include}\n{self._server_filter.exclude}")
+
+    def stream_for(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
         """Returns the stream for one reader, restricted by filters in addition to the destination's."""
         captured, entries = CapturedTables([self._server_filter, *filters]), self._entries_for(reader)
         client = not reader.group and reader.client_id not in self.forms.of_brokers
@@ -132,9 +138,14 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
         cursor = acked.position if acked is not None else record.cursor
         return dataclasses.replace(record, filter=client_filter, cursor=cursor)
 
+    def _identified(self, record: Consumer, identity: str) -> Consumer:
+        return dataclasses.replace(record, identity=identity)
+
     def _serving(self, record: Consumer, tables: TableFilter) -> Service:
-        feed = self.feed(StreamReader(record.client_id), [tables])
-        return ConsumerService(record.client_id, feed, StreamPosition(WindowPosition(record.cursor)))
+        stream = self.stream_for(StreamReader(record.client_id), [tables])
+        begin = StreamPosition(WindowPosition(record.cursor))
+        texts = StreamPositionTexts(lambda: self.identity_of(record.client_id), lambda: self.counting)
+        return ConsumerService(record.client_id, stream, begin, texts)
 
     def _status(self, record: Consumer, live: Position | None) -> ConsumerStatus:
         service = self._services.get(record.client_id)

@@ -49,7 +49,8 @@ class Forms:
 
 
 def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
-    return Display(time_zone=config.time_zone, decimals=config.decimals, gtids=config.gtids)
+    labels = isinstance(config, BrokerConfig) and config.format == "avro"
+    return Display(time_zone=config.time_zone, decimals=config.decimals, gtids=config.gtids, labels=labels)
 
 
 def forms_of(config: DestinationConfig) -> Forms:

@@ -86,13 +86,13 @@ def own_start(
     """
     try:
         known = known_position(begin, live)
-        held = [record for record in records if holds_at(record, known)]
+        known_records = [record for record in records if holds_at(record, known)]
     except ValueError as error:
         raise PositionLostError(
             f"the GTID set of a position of the schema history cannot be read: {error}; "
             "`sluice consumer forget` lets the consumer start again"
         ) from error
-    if not any(record.kind is RecordKind.SERVER for record in held):
+    if not any(record.kind is RecordKind.SERVER for record in known_records):
         return None
     prepared = OwnPrepared(lambda name: recorded_before(name, begin))
-    return OwnStart(begin, known, TableHistory(RecordsInMemory(held), tables.keeps, review), prepared)
+    return OwnStart(begin, known, TableHistory(RecordsInMemory(known_records), tables.keeps, review), prepared)

@@ -147,11 +147,11 @@ class SourceStream:
         self,
         position: WindowPosition,
         bytes_max: int,
-        events_max: int,
+        entries_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
         *,
-        bytes_min: int = 1,
+        full: bool = False,
     ) -> WindowReading | None:
         """Reads like a window. Raises the error that ended the stream after everything before the error was read.
 
@@ -160,9 +160,9 @@ class SourceStream:
         if self._epoch() != self._live_epoch:
             return None
         found = self._window.read(
-            *(position, bytes_max, events_max, timeout_seconds),
+            *(position, bytes_max, entries_max, timeout_seconds),
             lambda: given_up() or self._parser.last_error is not None,
-            bytes_min=bytes_min,
+            full=full,
         )
         error = self._parser.last_error
         if error is not None and found is not None and not found.pieces:

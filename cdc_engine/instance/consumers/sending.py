@@ -9,18 +9,19 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from sluice.cdc_engine.brokers.messages import MessageMaker
+from sluice.cdc_engine.brokers.connecting import registry_of
+from sluice.cdc_engine.brokers.messages import Format, MessageMaker
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
+from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.brokers.routing import Routing, Rules
 from sluice.cdc_engine.brokers.sender import BrokerSender, ConsumerTaken
 from sluice.cdc_engine.config import DestinationConfig
-from sluice.cdc_engine.config.brokers import BrokerConfig, KafkaConfig, PartitionedConfig, RabbitConfig, RocketConfig
+from sluice.cdc_engine.config.brokers import BrokerConfig, PartitionedConfig
 from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
 from sluice.cdc_engine.instance.consumers.statements import described
-from sluice.extras import Extra, require
 
 ContentT = TypeVar("ContentT")
 Got_co = TypeVar("Got_co", covariant=True)
@@ -28,7 +29,7 @@ Got_co = TypeVar("Got_co", covariant=True)
 
 def rules_of(config: BrokerConfig) -> Rules:
     """Returns a broker's routing rules; a broker without partitions has one partition."""
-    rules = Rules(topic=config.topic, dynamic_topic=config.dynamic_topic, exact_names=config.format == "flat")
+    rules = Rules(topic=config.topic, dynamic_topic=config.dynamic_topic, exact_names=config.format != "protobuf")
     if not isinstance(config, PartitionedConfig):
         return rules
     return dataclasses.replace(
@@ -44,7 +45,7 @@ def rules_of(config: BrokerConfig) -> Rules:
 
 def name_of(config: BrokerConfig) -> str:
     """Returns a broker's kind and servers, for messages."""
-    return f"{getattr(config, 'kind', 'broker')} {getattr(config, 'servers', '')}"
+    return f"{config.kind} {config.servers}"
 
 
 class Subscribing(Protocol[Got_co]):
@@ -56,7 +57,7 @@ class Subscribing(Protocol[Got_co]):
 
 class Sending(Generic[ContentT]):
     """The senders of one destination or group. `maker_of`: returns the function that makes a broker's messages from the content and the
-    batch's id; raises ConfigurationError for an invalid rule. `publisher_of`: connects to a broker.
+    batch's id; raises ConfigurationError for an invalid rule. `publisher_of`: connects to a broker, by default as its kind does.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Sending(Generic[ContentT]):
         publisher_of: Callable[[BrokerConfig], Publisher] | None = None,
     ) -> None:
         self._consumers, self._maker_of = consumers, maker_of
-        self._senders = [self._sender(each, publisher_of or open_publisher) for each in brokers]
+        self._senders = [self._sender(each, publisher_of or (lambda config: config.publisher())) for each in brokers]
 
     def begin(self) -> None:
         for sender in self._senders:
@@ -104,11 +105,23 @@ class Sending(Generic[ContentT]):
             return consumers.subscribe(config.client_id, config.filter)
 
 
+def form_of(config: BrokerConfig) -> Format | Subjects:
+    """Returns the form of a broker's messages: for Avro the subjects in its registry."""
+    if config.format != "avro":
+        return config.format
+    if config.registry is None:
+        raise ConfigurationError("brokers: format avro needs `registry`")
+    registry = config.registry
+    return Subjects(
+        registry_of(registry), by_record=registry.subjects == "topic_record", registers=registry.auto_register
+    )
+
+
 def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
     """Returns the maker of a broker's messages, with the settings for its rows. Raises ConfigurationError for an invalid rule in conf/."""
     return MessageMaker(
         Routing(rules_of(config)),
-        config.format,
+        form_of(config),
         display=display_of(config),
         describe=described,
         policies=forms.policies,
@@ -121,24 +134,3 @@ def sending_of(config: DestinationConfig, consumers: Callable[[], Consumers]) ->
     """Returns the senders of a destination. Raises ConfigurationError for an invalid rule in conf/."""
     forms = forms_of(config)
     return Sending(config.brokers, consumers, lambda broker: message_maker(broker, forms).messages)
-
-
-def open_publisher(config: BrokerConfig) -> Publisher:
-    """Connects to a broker. Raises ConfigurationError, PublishError. The clients' libraries are imported only where they are used."""
-    if isinstance(config, KafkaConfig):
-        require(Extra.KAFKA, ConfigurationError)
-        from sluice.cdc_engine.brokers.kafka import KafkaPublisher, settings_of  # noqa: PLC0415
-
-        return KafkaPublisher(settings_of(config.servers, config.options))
-    if isinstance(config, RabbitConfig):
-        require(Extra.RABBITMQ, ConfigurationError)
-        from sluice.cdc_engine.brokers import rabbitmq  # noqa: PLC0415
-
-        return rabbitmq.RabbitPublisher(rabbitmq.target_of(config))
-    if isinstance(config, RocketConfig):
-        from sluice.cdc_engine.brokers import rocketmq  # noqa: PLC0415
-
-        return rocketmq.RocketPublisher(rocketmq.target_of(config))
-    raise ConfigurationError(
-        f"brokers: the kind {getattr(config, 'kind', '')!r} is unknown; use kafka, rabbitmq or rocketmq"
-    )

@@ -17,9 +17,7 @@ from sluice.cdc_engine.instance.consumers.forms import Forms, display_of, forms_
 from sluice.cdc_engine.instance.consumers.statements import described
 from sluice.cdc_engine.server.protocol.listener import Address, CannotListenError, listen
 from sluice.cdc_engine.server.protocol.session import Access, SessionConsumer
-from sluice.cdc_engine.source.settings import secret_location
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from sluice.cdc_engine.source.settings import LOOPBACK, secret_location
 
 
 class Clients(Protocol):
@@ -40,8 +38,10 @@ class ServedEntries(Protocol):
 class ServedConsumers:
     """Implements `session.Served`. `consumers`: raises NotStartedError if the destination is not read in this process."""
 
-    def __init__(self, consumers: Callable[[], Clients], entries: ServedEntries) -> None:
-        self._consumers, self._entries = consumers, entries
+    def __init__(
+        self, consumers: Callable[[], Clients], entries: ServedEntries, *, counts_entries: bool = False
+    ) -> None:
+        self._consumers, self._entries, self.counts_entries = consumers, entries, counts_entries
 
     def subscribe(self, client_id: int, client_filter: str) -> SessionConsumer:
         return self._for_clients(client_id).subscribe(client_id, client_filter)
@@ -113,7 +113,7 @@ class Serving:
 
     def begin(self) -> None:
         """Listens, or sets `trouble` to the reason why it cannot. Raises ConfigurationError if conf/ is invalid."""
-        served = ServedConsumers(self._consumers, self._entries())
+        served = ServedConsumers(self._consumers, self._entries(), counts_entries=self._config.fetch_unit == "entries")
         with self._lock:
             if self._end is not None or self._ended:
                 return
@@ -121,7 +121,7 @@ class Serving:
                 self._end = listen(address_of(self._config), self._destination, served)
                 self.trouble = ""
             except CannotListenError as error:
-                self.trouble = f"{error}, or free that one: it is tried again each second"
+                self.trouble = f"{error}, or free that one: Sluice tries again each second"
 
     def again(self) -> None:
         """Tries to listen again if there is trouble. Raises nothing: an invalid setting of conf/ or the environment becomes the trouble."""
@@ -130,7 +130,7 @@ class Serving:
         try:
             self.begin()
         except ConfigurationError as error:
-            self.trouble = f"{error}: it is tried again each second"
+            self.trouble = f"{error}: Sluice tries again each second"
 
     def end(self) -> None:
         """Stops listening. A second call has no effect; otherwise it would remove another engine's listener."""

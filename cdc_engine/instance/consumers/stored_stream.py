@@ -80,16 +80,16 @@ class StoredStream:
         self,
         position: WindowPosition,
         bytes_max: int,
-        events_max: int,
+        entries_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
         *,
-        bytes_min: int = 1,
+        full: bool = False,
     ) -> WindowReading | None:
         """Reads like a window, and never waits. Returns None at the end of the files, and if they were removed."""
-        del timeout_seconds, bytes_min
+        del timeout_seconds, full
         while not given_up():
-            found = self._window.read(position, bytes_max, events_max)
+            found = self._window.read(position, bytes_max, entries_max)
             if found is None or found.pieces:
                 self._gave = True
                 return found

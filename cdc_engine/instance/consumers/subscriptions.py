@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import secrets
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
 CONSUMERS_MAX = 64  # The most consumers. Their records are in the ledger, which is written as a whole.
+IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 
 log = structlog.get_logger()
@@ -36,6 +38,8 @@ class ConsumerRecord(Protocol):
     def client_id(self) -> int: ...
     @property
     def filter(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
 
 
 RecordT = TypeVar("RecordT", bound=ConsumerRecord)
@@ -123,12 +127,30 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
         """
 
     @abc.abstractmethod
+    def _identified(self, record: RecordT, identity: str) -> RecordT:
+        """Returns the record with an identity."""
+
+    @abc.abstractmethod
     def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:
         """Returns a service that starts at the record's cursor."""
 
     def broker_of(self, client_id: int) -> str:
         """Returns the name of the broker with that number; empty if there is none."""
         return self._brokers.get(client_id, ("", ""))[0]
+
+    def identity_of(self, client_id: int) -> str:
+        """Returns the identity of a consumer, which is chosen at the first call and saved in the ledger. A consumer that was forgotten and
+        subscribes again has another one. Raises NotSubscribedError, MetaError.
+        """
+        with self._lock:
+            record = self._record(client_id)
+            if record is None:
+                raise NotSubscribedError(f"ClientIdentity:{client_id} should subscribe first")
+            if not record.identity:
+                record = self._identified(record, secrets.token_hex(IDENTITY_BYTES))
+                named = record
+                self._meta.update(lambda ledger: self._with(ledger, named))
+            return record.identity
 
     def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerService[PositionT, ContentT]:
         """Returns the consumer's service. A new consumer starts with the oldest available change; another filter replaces the previous one.

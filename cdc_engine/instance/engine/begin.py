@@ -122,8 +122,8 @@ def _no_table(_database: str, _table: str) -> bool:
 
 
 def requested_position_of(config: DestinationConfig) -> RequestedPosition:
-    """Returns the start position that conf/ requests."""
-    start = config.start
+    """Returns the start position that conf/ requests. Raises PositionLostError if it is one of another source."""
+    start = config.start_here()
     return RequestedPosition(
         file=start.file,
         offset=start.offset if start.file and not start.time else None,

@@ -294,7 +294,7 @@ class Engine:
         """Fixes the end of a batch and returns the batch. With `append`, it first appends the changes that arrived since it was staged. The
         batch's run calls this before it merges; it may repeat the call.
 
-        Raises CanalServiceError if the batch is not outstanding any more.
+        Raises CanalServiceError if the batch is no longer outstanding.
         """
         return self._handing_out().take(batch, append=append)
 
@@ -466,8 +466,8 @@ class Engine:
     def _tell(self, state: str, reason: str) -> None:
         reported = OPERATOR_WORDS.get(state) or engine_state(state)
         # Only the parser stopped; it restarts at another position.
-        begins_anew = reported == EngineState.STOPPED and not self._stopping.is_set()
-        if begins_anew or not engine_follows(self._state, reported):
+        starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
+        if starts_again or not engine_follows(self._state, reported):
             return  # The state so far says more than that the parser stopped.
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:

@@ -18,7 +18,7 @@ import structlog
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import PositionLostError, SluiceError
 from sluice.cdc_engine.instance.failover.by_time import by_time_of
-from sluice.cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
+from sluice.cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_order, refusal
 from sluice.cdc_engine.instance.parts import EngineParts, epochs_of
 from sluice.cdc_engine.instance.sources import source_at
 from sluice.cdc_engine.parser.connection import SourceConnection
@@ -121,7 +121,7 @@ class Failover:
         sources were asked.
         """
         refused: dict[str, str] = {}
-        for address in in_turn(tuple(self._sources), self._reading):
+        for address in in_order(tuple(self._sources), self._reading):
             refused[address] = self._why_not(address)
             if not refused[address]:
                 return self._taken(address, chosen)
@@ -191,4 +191,4 @@ def _unreadable(parser: EventParser) -> str:
 
 def _refusals(refused: Mapping[str, str]) -> str:
     each = "; ".join(f"{address} cannot take over: {why}" for address, why in refused.items())
-    return f"{each}. It is tried again with every heartbeat" if each else "there is no standby source"
+    return f"{each}. Sluice tries again with every heartbeat" if each else "there is no standby source"

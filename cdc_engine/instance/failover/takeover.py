@@ -52,7 +52,7 @@ def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, b
     return start.reason if isinstance(start, Lost) else ""
 
 
-def in_turn(addresses: Sequence[str], reading: str) -> tuple[str, ...]:
+def in_order(addresses: Sequence[str], reading: str) -> tuple[str, ...]:
     """Returns the addresses of the other sources in the order in which they are tried: those after the current source first, then those
     before it.
     """

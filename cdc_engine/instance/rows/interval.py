@@ -14,20 +14,25 @@ import pyarrow.parquet as pq
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.engine.kept_state import history_kept
 from sluice.cdc_engine.instance.rows import rules
-from sluice.cdc_engine.instance.rows.reading import binlog_files
+from sluice.cdc_engine.instance.rows.reading import binlog_files, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval, TableFacts
 from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas
 from sluice.cdc_engine.instance.tables.value_policies import keys_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import read_ledger
-from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
-from sluice.cdc_engine.parser.positions.time_search import choice_at
+from sluice.cdc_engine.parser.positions.binlog_files import ReadableFiles
+from sluice.cdc_engine.parser.positions.gtid_search import FoundTransactions, find_transactions
+from sluice.cdc_engine.parser.positions.time_search import choice_at, reach_back
+from sluice.cdc_engine.parser.renumbering import comes_before
 from sluice.cdc_engine.parser.start_position import StartChoice
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.staging.staging import StagingResult
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
+from sluice.cdc_engine.table_meta.dump.schemas import records_in
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
 logger = logging.getLogger(__name__)
@@ -35,27 +40,41 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogInterval:
-    """The interval in the source's binlog: after `begin`, up to and including `end`. `read_to`: the binlog's end. `files`: the source's
-    binlog files.
+    """The interval in the source's binlog: after `begin`, up to and including `end`. `read_to`: the binlog's end. `transactions`: those
+    that are requested by GTID; None: all of the interval.
     """
 
     begin: Position
     end: Position
     read_to: Position
     cursor: Position
-    files: BinlogFiles
+    files: ReadableFiles
+    transactions: FoundTransactions | None = None
+
+    def reach(self, file: str) -> None:
+        """Fetches a file that is older than `files`, with those after it, if conf/ has a command for it. Raises SourceConnectionError."""
+        self.files.reach(lambda oldest: not comes_before(file, oldest))
 
 
 def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
     """Finds the interval in the source's binlog. Raises what `make_plan` raises."""
-    files = binlog_files(config)
+    files = files_for(config, request.archive, ledger.cursor)
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
-    begin = choice_at(files, request.from_us)
     read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
-    end = read_to if request.to_us is None else choice_at(files, request.to_us)
+    found = None
+    if request.gtids:
+        found = find_transactions(files, rules.transactions_of(request, facts), cursor.epoch)
+        begin, end = found.begin, found.end
+    else:
+        reach_back(files, request.from_us)
+        begin = choice_at(files, request.from_us)
+        end = read_to if request.to_us is None else choice_at(files, request.to_us)
     positions = [_position(each, cursor.epoch, facts.server_uuid) for each in (begin, end, read_to)]
-    return BinlogInterval(begin=positions[0], end=positions[1], read_to=positions[2], cursor=cursor, files=files)
+    rules.check_reaches(request, positions[2], ledger.resume_position or cursor)
+    return BinlogInterval(
+        begin=positions[0], end=positions[1], read_to=positions[2], cursor=cursor, files=files, transactions=found
+    )
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
@@ -85,9 +104,22 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
 def schemas_of(
     config: DestinationConfig, records: Sequence[HistoryRecord], interval: BinlogInterval
 ) -> IntervalSchemas:
-    """Returns the schemas that decode the interval's rows."""
+    """Returns the schemas that decode the interval's rows: those at the lake's position, or at the end of an archive before it."""
     captured = TableFilter(config.include, config.exclude).keeps
-    return IntervalSchemas(records, interval.cursor, interval.begin, captured)
+    known_at = min(interval.cursor, interval.read_to, key=lambda each: each.order_key)
+    return IntervalSchemas(records, known_at, interval.begin, captured)
+
+
+def records_of(
+    config: DestinationConfig, directory: Path, interval: BinlogInterval, given: Path | None
+) -> list[HistoryRecord]:
+    """Returns the schema history of the destination, or that of a file: a dump of a database, or a saved history. Raises MetaError,
+    ConfigurationError.
+    """
+    if given is None:
+        return history_kept(directory).look()
+    captured = TableFilter(config.include, config.exclude).keeps
+    return records_in(given, interval.begin, captured, MARIADB if interval.files.facts.mariadb else MYSQL)
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:

@@ -7,16 +7,23 @@ rest, and the rate is that of this machine and this source.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from sluice.cdc_engine.config import DestinationConfig
-from sluice.cdc_engine.instance.engine.kept_state import history_kept
 from sluice.cdc_engine.instance.rows import rules
-from sluice.cdc_engine.instance.rows.interval import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
-from sluice.cdc_engine.instance.rows.reading import IntervalReader
+from sluice.cdc_engine.instance.rows.interval import (
+    BinlogInterval,
+    facts_of,
+    locate_interval,
+    records_of,
+    schemas_of,
+    tables_of,
+)
+from sluice.cdc_engine.instance.rows.reading import IntervalReader, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval, TableFacts
 from sluice.cdc_engine.instance.rows.schemas import known_at
 from sluice.cdc_engine.meta.managers import read_ledger
@@ -47,7 +54,7 @@ class BackfillTablePlan:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """The plan of a backfill. Times are in ISO form. `begin`, `end`: positions between which changes are included; `read_to`: where
-    reading of the binlog ends.
+    reading of the binlog ends. `gtids`: exactly these transactions are requested, so `changes` is the most that there can be.
 
     `counted`: the whole interval was read for the plan, so the number of changes is exact. `bytes`: bytes of the binlog to read.
     """
@@ -68,6 +75,7 @@ class Plan:
     changes: int
     seconds: float
     tables: tuple[BackfillTablePlan, ...]
+    gtids: str = ""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -78,17 +86,23 @@ class Plan:
 
 
 def make_plan(config: DestinationConfig, directory: Path, request: RequestedInterval, now_us: int) -> Plan:
-    """Returns the plan of a backfill. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError, or the errors
-    of a scan.
+    """Returns the plan of a backfill. Raises PositionLostError if the time or a GTID is purged, ConfigurationError, ActRefusedError, or the
+    errors of a scan.
     """
     rules.check_request(request, now_us)
     ledger = read_ledger(directory)
     interval = locate_interval(config, ledger, request)
-    records = history_kept(directory).look()
+    records = records_of(config, directory, interval, request.schemas)
     schemas = schemas_of(config, records, interval)
     names = tables_of(ledger, schemas, request)
     sample = IntervalReader(
-        config, interval.begin, schemas, frozenset(names), until=interval.end, bytes_max=SAMPLE_BYTES_MAX
+        config,
+        interval.begin,
+        schemas,
+        frozenset(names),
+        files=functools.partial(files_for, config, request.archive, ledger.cursor),
+        until=interval.end,
+        bytes_max=SAMPLE_BYTES_MAX,
     )
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
         staged = sample.staged(Path(folder))
@@ -123,10 +137,12 @@ def _plan(
     files, size_bytes = rules.files_between(interval.files.logs, interval.begin, interval.read_to)
     done = [each for each in tables if not each.refused]
     changes = sum(each.changes for each in done)
+    found = interval.transactions
+    to_us = found.to_us if found else request.to_us
     return Plan(
         destination=config.name,
-        from_time=time_text(request.from_us),
-        to_time="" if request.to_us is None else time_text(request.to_us),
+        from_time=time_text(found.from_us if found else request.from_us),
+        to_time="" if to_us is None else time_text(to_us),
         earliest_time=time_text(earliest_us) if earliest_file else "",
         earliest_file=earliest_file,
         begin=str(interval.begin),
@@ -145,4 +161,5 @@ def _plan(
             1,
         ),
         tables=tuple(tables),
+        gtids=request.gtids,
     )

@@ -18,10 +18,12 @@ from sluice.cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
 from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas
 from sluice.cdc_engine.instance.sources import archive_of, source_facts, source_of
 from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.archive_alone import archive_alone
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles, ReadableFiles
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.source.archive import Archive
 from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.staging import StagingResult, stage
 
@@ -29,6 +31,13 @@ from sluice.cdc_engine.staging.staging import StagingResult, stage
 def binlog_files(config: DestinationConfig) -> BinlogFiles:
     """Returns the current binlog files of the source, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
     return BinlogFiles(source_of(config), source_facts(config), archive_of(config))
+
+
+def files_for(config: DestinationConfig, archive: str, cursor: Position | None) -> ReadableFiles:
+    """Returns the archive that a request names, without the source; or else the source's files. Raises as `binlog_files`, and
+    PositionLostError.
+    """
+    return archive_alone(Archive(archive), cursor) if archive and cursor is not None else binlog_files(config)
 
 
 class IntervalReader:
@@ -44,11 +53,13 @@ class IntervalReader:
         schemas: IntervalSchemas,
         tables: frozenset[str],
         *,
+        files: Callable[[], ReadableFiles],
         until: Position | None = None,
         bytes_max: int = 1 << 62,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._config, self._schemas, self._tables = config, schemas, tables
+        """`files`: opens the binlog files."""
+        self._config, self._schemas, self._tables, self._files = config, schemas, tables, files
         self._until, self._bytes_max, self._progress = until, bytes_max, progress
         self.start = self.end = start
         self.bytes = 0
@@ -73,40 +84,41 @@ class IntervalReader:
         return staged
 
     def _parts(self) -> Generator[Batch]:
-        files = binlog_files(self._config)
+        files = self._files()
+        until = self._until or files.bound(self.start.epoch)
+        if until is not None and until.order_key <= self.start.order_key:
+            self.whole = True
+            return
         start = DumpStart(position=self.start, by_gtid=False, executed_known=bool(self.start.gtid_set))
         with contextlib.closing(files.blocks(start, self._schemas, self._wanted, MemoryPrepared())) as blocks:
             for block in blocks:
                 self.bytes = files.bytes_read
                 self._progress(self.bytes)
-                part = self._within(block)
+                part, done = self._within(block, until)
                 if part.last_event or part.changes:
                     yield self._batch(part)
-                if self._is_past(block):
-                    self.whole = True
-                    return
                 if self.bytes >= self._bytes_max:
+                    return
+                if done:
+                    self.whole = True
                     return
         self.whole = True
 
     def _wanted(self, database: str, table: str) -> bool:
         return f"{database}.{table}" in self._tables
 
-    def _within(self, block: Block) -> BlockSlice:
-        """Returns the events of a block whose transactions end at or before `until`."""
-        if block.transaction_count:
-            self.end = end_position(block, block.transaction_count - 1)
-        if self._until is None or not self._is_past(block):
-            return BlockSlice(block, 0, block.event_count)
-        last = int(np.searchsorted(block.transaction_end, self._until.offset, side="right")) - 1
-        same_file = block.file == self._until.file
-        return BlockSlice(block, 0, int(block.transaction_events[last]) if same_file and last >= 0 else 0)
-
-    def _is_past(self, block: Block) -> bool:
-        """Returns whether a block ends after `until`."""
-        if self._until is None or not block.transaction_count:
-            return False
-        return end_position(block, block.transaction_count - 1).order_key > self._until.order_key
+    def _within(self, block: Block, until: Position | None) -> tuple[BlockSlice, bool]:
+        """Returns the events of a block whose transactions end at or before `until`, and whether that position is reached."""
+        whole = BlockSlice(block, 0, block.event_count)
+        if not block.transaction_count:
+            return whole, False
+        self.end = end_position(block, block.transaction_count - 1)
+        if until is None or self.end.order_key < until.order_key:
+            return whole, False
+        last = -1
+        if block.file == until.file:
+            last = int(np.searchsorted(block.transaction_end, until.offset, side="right")) - 1
+        return BlockSlice(block, 0, int(block.transaction_events[last]) if last >= 0 else 0), True
 
     def _batch(self, part: BlockSlice) -> Batch:
         return Batch(

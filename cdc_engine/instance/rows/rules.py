@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
-from sluice.cdc_engine.parser.server_facts import BinaryLog
+from sluice.cdc_engine.gtid import GtidSet, named_transactions
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.time_text import time_text
 
@@ -23,16 +25,22 @@ MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedInterval:
-    """The requested interval [from_us, to_us) in µs since 1970. `to_us` None: up to the end. `tables`: "database.table"; empty for all
-    captured tables.
+    """The requested interval [from_us, to_us) in µs since 1970. `to_us` None: up to the end. `gtids`: instead of times, exactly the
+    transactions of a GTID set. `tables`: "database.table"; empty for all captured tables.
 
-    `all_or_none`: a named table that is refused fails the whole request; otherwise it is excluded.
+    `all_or_none`: a named table that is refused fails the whole request; otherwise it is excluded. `archive`: binlog files that are read
+    alone, without the source. `schemas`: the file with the schemas; None for the destination's own history. `past`: a past state is built,
+    so reading need not reach the lake's position.
     """
 
     from_us: int
     to_us: int | None = None
+    gtids: str = ""
     tables: tuple[str, ...] = ()
     all_or_none: bool = True
+    archive: str = ""
+    schemas: Path | None = None
+    past: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,6 +127,23 @@ def check_request(request: RequestedInterval, now_us: int) -> None:
         raise ConfigurationError(f"--from {time_text(request.from_us)} is in the future")
 
 
+def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
+    """Returns the transactions that a request names by GTID. Raises ConfigurationError."""
+    if not (facts.gtid_enabled or facts.executed):  # An archive alone tells only what was executed.
+        raise ConfigurationError(
+            "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
+        )
+    kind = "MariaDB" if facts.mariadb else "MySQL"
+    form = "0-1-20,0-1-21" if facts.mariadb else "UUID:5-7:9"
+    try:
+        found = named_transactions(request.gtids, mariadb=facts.mariadb)
+    except ValueError as error:
+        raise ConfigurationError(f"--gtids: {error}; the source is a {kind}, whose form is {form}") from None
+    if not found:
+        raise ConfigurationError(f"--gtids {request.gtids!r} names no transaction; the form is {form}")
+    return found
+
+
 def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ...]:
     """Returns the requested tables. Raises ConfigurationError for one that is not captured."""
     unknown = sorted(set(request.tables) - set(captured))
@@ -139,6 +164,15 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
             "repeat this when the stream has reached the new server's binlog"
         )
     return cursor
+
+
+def check_reaches(request: RequestedInterval, read_to: Position, lake: Position) -> None:
+    """Raises ActRefusedError if an archive ends before the lake's position: a later change of a key would be missing."""
+    if request.archive and not request.past and read_to.order_key < lake.order_key:
+        raise ActRefusedError(
+            f"the archive {request.archive} ends at {read_to}, and the lake is at {lake}: put the later binlog files there, or build a "
+            "past state as a separate table with --into"
+        )
 
 
 def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> tuple[list[str], int]:

@@ -52,8 +52,10 @@ class SourceRows:
         table = self._tables.table(name)
         if table is None:
             raise ActRefusedError(f"{name} is not captured: include it in conf/, or leave it out of the repair")
-        nullable = {column.name: column.nullable for column in table.columns}
-        columns = tuple((column, kind.lower(), nullable[column]) for column, kind in self._tables.spark_columns(table))
+        not_null = {column.name for column in table.columns if not column.nullable} - self._tables.written(table)
+        columns = tuple(
+            (column, kind.lower(), column not in not_null) for column, kind in self._tables.spark_columns(table)
+        )
         spelled = {column.lower(): column for column, _, _ in columns}
         files: list[Path] = []
         rows, began_us, high = 0, time.time_ns() // 1000, None

@@ -6,6 +6,7 @@ meanwhile: no table changes any more, and the run knows for each table up to whe
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
 import threading
 import time
@@ -16,11 +17,18 @@ from pathlib import Path
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import FileLock
-from sluice.cdc_engine.instance.engine.kept_state import history_kept
 from sluice.cdc_engine.instance.rows import rules
-from sluice.cdc_engine.instance.rows.interval import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
-from sluice.cdc_engine.instance.rows.reading import IntervalReader
+from sluice.cdc_engine.instance.rows.interval import (
+    BinlogInterval,
+    facts_of,
+    locate_interval,
+    records_of,
+    schemas_of,
+    tables_of,
+)
+from sluice.cdc_engine.instance.rows.reading import IntervalReader, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
+from sluice.cdc_engine.instance.tables.transforms_in_use import refuse_other_functions
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.position import Position
@@ -90,14 +98,16 @@ class BackfillReading:
         find: Find = locate_interval,
         advice: rules.RefusalAdvice = rules.BACKFILL_ADVICE,
     ) -> None:
-        """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
+        """Finds the interval. Raises PositionLostError if the time or a GTID is purged, ConfigurationError, ActRefusedError."""
         rules.check_request(request, now_us)
         self._config, self._directory, self._request, self.folder = config, directory, request, folder
         self._progress, self._advice, self._began = progress, advice, time.monotonic()
         self._ledger = read_ledger(directory)
         self.interval = find(config, self._ledger, request)
-        self._schemas = schemas_of(config, history_kept(directory).look(), self.interval)
+        records = records_of(config, directory, self.interval, request.schemas)
+        self._schemas = schemas_of(config, records, self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
+        refuse_other_functions(config, directory, self.names)
         self.staged: list[StagingResult] = []
         self.read_to = self.interval.begin
         self.refused: dict[str, str] = {}
@@ -109,9 +119,22 @@ class BackfillReading:
         return tuple(name for name in self.names if name not in self.refused and name in there)
 
     @property
-    def changed_up_to(self) -> int:
-        """The order key of the interval's end. Keys that changed at or before it are included."""
-        return (self.read_to if self._request.to_us is None else self.interval.end).order_key
+    def end(self) -> Position:
+        """The interval's end."""
+        open_end = self._request.to_us is None and not self._request.gtids
+        return self.read_to if open_end else self.interval.end
+
+    @property
+    def changed_in(self) -> tuple[tuple[int, int], ...]:
+        """The intervals (after, up to) of order keys. Keys that changed in them are included."""
+        found = self.interval.transactions
+        return ((-1, self.end.order_key),) if found is None else found.order_keys
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """The times of the interval in µs since 1970: from the first one to before the second one; 0: up to the end."""
+        found = self.interval.transactions
+        return (self._request.from_us, self._request.to_us or 0) if found is None else (found.from_us, found.to_us)
 
     def read(self) -> None:
         """Reads up to the source's end. Raises ActRefusedError if a requested table is refused, or all are; before reading if possible."""
@@ -138,7 +161,14 @@ class BackfillReading:
 
     def _go_on(self) -> None:
         names = frozenset(self.names) - self.refused.keys()
-        interval = IntervalReader(self._config, self.read_to, self._schemas, names, progress=self._report)
+        interval = IntervalReader(
+            self._config,
+            self.read_to,
+            self._schemas,
+            names,
+            files=functools.partial(files_for, self._config, self._request.archive, self._ledger.cursor),
+            progress=self._report,
+        )
         self.staged.append(interval.staged(self.folder / str(len(self.staged))))
         self.read_to = interval.end
 

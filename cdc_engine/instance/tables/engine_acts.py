@@ -105,7 +105,7 @@ class EngineActs:
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
-            wanted, due = tuple(each for each in wanted if each.wish is ResumeKind.CANCEL), ()
+            wanted, due = tuple(each for each in wanted if each.kind is ResumeKind.CANCEL), ()
         taken: list[TableSchema] = []
 
         def resnapshot(schema: TableSchema, position: Position) -> None:
@@ -132,14 +132,14 @@ class EngineActs:
                 names = {f"{each.database}.{each.table}" for each in taken}
                 filter_change.take_rules(self._config, self._directory, names)
                 steering.read_again()
-        requested = [each for each in wanted if each.wish is ResumeKind.RESUME]
+        requested = [each for each in wanted if each.kind is ResumeKind.RESUME]
         resumed = filter_change.may_resume(self._config, self._directory, requested, parts.meta) if requested else []
         if resumed:
             ask = functools.partial(resume.facts_of, parts.source)
             resume.take_up(resumed, parts.meta, ask, steering.read_again, self._directory)
 
     def _must_wait(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], parts: EngineParts) -> bool:
-        reads_again = bool(due) or any(each.wish is not ResumeKind.CANCEL for each in wanted)
+        reads_again = bool(due) or any(each.kind is not ResumeKind.CANCEL for each in wanted)
         why = only_copy(self._config, parts.source, parts.meta, self._directory) if reads_again else ""
         if why and why != self._waits_for:
             log.warning("tables_wait_for_stored_events", destination=self._config.name, reason=why)

@@ -4,13 +4,13 @@ row settings changed. Called by `wiring`.
 `filters.json` contains what was captured when the engine last started. A table that exists where the stream continues, and that the
 earlier patterns excluded, has rows without changes in the stream. They are read if `snapshot` in conf/ requires it; otherwise a newly
 included table stops by name, so that it is never half in the lake: an operator fills or accepts it. A table also stops if conf/'s
-settings for its rows differ from those of the last start (RULES_CHANGED): its row filter, its masks, and each setting of `row_shape`.
+settings for its rows differ from those of the last start (RULES_CHANGED): its row filter, masks and transform, and each setting of
+`row_shape`.
 What was merged under the old settings is in the lake until the table is re-snapshotted. A table that stopped for another reason keeps its
 old settings: when it resumes, it stops for the changed settings before anything is staged under them."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -34,7 +34,9 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
-RULES = ("rows, masks or current_state",)
+RULES = ("rows, masks, transform or current_state",)
+# Stops of tables whose rules did not fit or failed.
+_UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
 T = TypeVar("T")
 
 
@@ -61,18 +63,18 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     if before == now:
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
-    old, told = before if before is not None else now, set[str]()
+    old, up_to_date = before if before is not None else now, set[str]()
     records = SnapshotRecords(directory)
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
             why = _changes(old, now, table.name, table)
             if (why and _stop_changed(config, meta, table, begin, why)) or not why:
-                told.add(table.name)
+                up_to_date.add(table.name)
         elif config.reads_first_rows(table.database, table.table):
             _want_rows(records, table, begin)
         elif captured is not None:
             meta.update(stops(_stop(table, begin)))
-    waits = {name for name in there - told if captured is not None and captured.keeps(*name.split(".", 1))}
+    waits = {name for name in there - up_to_date if captured is not None and captured.keeps(*name.split(".", 1))}
     parts = ("rules", "shapes")
     kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
     record_store(directory).put(FILE, json.dumps({**now, **kept}))
@@ -87,9 +89,9 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
     spelled = {name.lower(): name for name in names}
     for name, table in config.tables.items():
         there = spelled.get(name.lower(), name)
-        if (table.rows.strip() or table.masks) and name not in names and there != name:
+        if table.has_rules and name not in names and there != name:
             raise ConfigurationError(
-                f"tables.{name} of {config.name} has `rows` or `masks`, and the table is {there}: write "
+                f"tables.{name} of {config.name} has `rows`, `masks` or `transform`, and the table is {there}: write "
                 f"{there}, because these rules distinguish letter case"
             )
 
@@ -103,7 +105,7 @@ def may_resume(
     now = {"rules": _digests(config), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
     old = before if before is not None else now
-    may, held = list[ResumeRequest](), set[str]()
+    may, accepted = list[ResumeRequest](), set[str]()
     for each in wanted:
         stop = meta.ledger.stopped(each.database, each.table)
         why = _changes(old, now, each.name, None)
@@ -111,10 +113,10 @@ def may_resume(
             may.append(each)
             continue
         meta.update(_restates(_changed(config, stop, stop.position, why)))
-        held.add(each.name)
-    take_rules(config, directory, held)
+        accepted.add(each.name)
+    take_rules(config, directory, accepted)
     for each in wanted:
-        if each.name in held:
+        if each.name in accepted:
             each.done()
     return may
 
@@ -172,7 +174,7 @@ def _digests(config: DestinationConfig) -> dict[str, str]:
 
 
 def _digest(rules: RowRules) -> str:
-    words = json.dumps(dataclasses.asdict(rules), sort_keys=True)
+    words = json.dumps(rules.words(), sort_keys=True)
     return hashlib.scrypt(words.encode(), salt=b"sluice rules", n=1 << 12, r=8, p=1, dklen=8).hex()
 
 
@@ -185,9 +187,9 @@ def _stop_changed(
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:
         meta.update(stops(_changed(config, table, begin, why)))
-    elif there.state is TableState.ROWS_RULE:
+    elif there.state in _UNFIT:
         meta.update(_restates(_changed(config, table, there.position, why)))
-    return there is None or there.state in {TableState.ROWS_RULE, TableState.RULES_CHANGED}
+    return there is None or there.state in {*_UNFIT, TableState.RULES_CHANGED}
 
 
 def _restates(stop: StoppedTable) -> Transition:
@@ -200,14 +202,14 @@ def _changed(
     options = config.table(table.database, table.table)
     path = options.path or config.folder(table.database, table.table)
     wanted = {"__log": options.change_log, "__history": options.history}
-    beside = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
+    side_tables = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
         f"conf/ has changed for this table ({', '.join(settings)}), and its rows in the lake are still those of the earlier "
         "conf/: it is re-snapshotted automatically unless `snapshot` is never; `sluice snapshot start` does it too, or "
         "restore the earlier settings in conf/"
     )
-    if beside:
-        reason += f". What {beside} in the lake has of it is not changed: move them away, and new ones begin"
+    if side_tables:
+        reason += f". What {side_tables} in the lake has of it is not changed: move them away, and new ones begin"
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.RULES_CHANGED, reason=reason, position=position
     )
@@ -218,7 +220,9 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
     if there is None or not there.is_open:
         records.begin(wanted(table.name, begin, time.time()))
     elif there.state != SnapshotState.WANTED:
-        records.update(table.name, lambda now: now.again("it was not captured meanwhile", held_after=begin.order_key))
+        records.update(
+            table.name, lambda now: now.again("it was not captured meanwhile", buffered_after=begin.order_key)
+        )
 
 
 def _kept(directory: Path) -> Mapping[str, Any] | None:

@@ -77,7 +77,7 @@ def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], position:
     for table in tables:
         there = records.get(table.name)
         if there is not None and there.is_open:
-            records.update(table.name, lambda now: now.again(WHY, held_after=position.order_key))
+            records.update(table.name, lambda now: now.again(WHY, buffered_after=position.order_key))
         else:
             records.begin(wanted(table.name, position, time.time()))
 

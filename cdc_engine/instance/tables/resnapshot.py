@@ -105,7 +105,7 @@ def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, depend
     why = f"the table had stopped, {stop.state}: {stop.reason}"
     there = dependencies.records.get(stop.name)
     if there is not None and there.is_open:
-        dependencies.records.update(stop.name, lambda now: now.again(why, held_after=cursor.order_key))
+        dependencies.records.update(stop.name, lambda now: now.again(why, buffered_after=cursor.order_key))
     else:
         dependencies.records.begin(_continue_from_cursor(stop, cursor, why))
     dependencies.resnapshot(schema, cursor)
@@ -117,7 +117,9 @@ def _resumes(stop: StoppedTable) -> Transition:
 
 
 def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> SnapshotRecord:
-    return dataclasses.replace(wanted(stop.name, stop.position, time.time()), held_after=cursor.order_key, reason=why)
+    return dataclasses.replace(
+        wanted(stop.name, stop.position, time.time()), buffered_after=cursor.order_key, reason=why
+    )
 
 
 def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:

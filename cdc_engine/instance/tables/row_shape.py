@@ -25,7 +25,7 @@ class ShapeEffect(enum.StrEnum):
     SHAPES_ROWS = "shapes rows"  #: The setting is part of `shape_of`. After a change the table is re-snapshotted.
     RULES = "rules"  #: The same, but `filter_change` compares digests of the rules.
     #: It selects the Delta table. By the last run's record the table stops in TABLE_MISSING or TABLE_OWNED.
-    PLACE = "place"
+    LOCATION = "location"
     NONE = "none"
 
 
@@ -36,8 +36,8 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     "undecodable": ShapeEffect.SHAPES_ROWS,
     "charsets": ShapeEffect.SHAPES_ROWS,
     "cascades": ShapeEffect.SHAPES_ROWS,
-    **dict.fromkeys(("rows", "masks", "current_state"), ShapeEffect.RULES),
-    "path": ShapeEffect.PLACE,
+    **dict.fromkeys(("rows", "masks", "transform", "current_state"), ShapeEffect.RULES),
+    "path": ShapeEffect.LOCATION,
     # A change log or a history that is added to a current-state table starts when it is configured, and records what it
     # has missed.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
@@ -54,8 +54,9 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     # `take_up_new_tables` compares the patterns.
     **dict.fromkeys(("include", "exclude"), ShapeEffect.RULES),
     **dict.fromkeys(("tables", "shards"), ShapeEffect.SHAPES_ROWS),
-    **dict.fromkeys(("name", "table_path"), ShapeEffect.PLACE),
-    **dict.fromkeys(("source", "sources", "reader", "stream", "heartbeat", "archive", "start"), ShapeEffect.NONE),
+    **dict.fromkeys(("name", "table_path"), ShapeEffect.LOCATION),
+    **dict.fromkeys(("source", "sources", "reader", "stream", "heartbeat", "start"), ShapeEffect.NONE),
+    **dict.fromkeys(("archive", "archive_fetch"), ShapeEffect.NONE),
     **dict.fromkeys(("failover", "failover_back_seconds"), ShapeEffect.NONE),
     **dict.fromkeys(
         ("retention_left_hours_min", "retention_hours_min", "lag_seconds_max", "owners", "group"), ShapeEffect.NONE
@@ -65,10 +66,10 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     **dict.fromkeys(("canal_server", "brokers", "handlers"), ShapeEffect.NONE),
 }
 OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
-    "tables": ShapeEffect.PLACE,
-    "into": ShapeEffect.PLACE,
-    "column": ShapeEffect.PLACE,
-    "name": ShapeEffect.PLACE,
+    "tables": ShapeEffect.LOCATION,
+    "into": ShapeEffect.LOCATION,
+    "column": ShapeEffect.LOCATION,
+    "name": ShapeEffect.LOCATION,
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"

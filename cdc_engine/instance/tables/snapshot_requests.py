@@ -37,14 +37,14 @@ class RequestDependencies(resnapshot.ResnapshotDependencies):
 def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -> None:
     """Handles the requests about snapshots."""
     for each in wanted:
-        match each.wish:
-            case ResumeKind.ANEW:
+        match each.kind:
+            case ResumeKind.RE_SNAPSHOT:
                 _resnapshot(each, dependencies)
             case ResumeKind.CANCEL if not _canceled(each, dependencies):
                 continue  # The snapshot is being published; the next tick tries again.
             case ResumeKind.RESUME:
                 continue
-        log.info("snapshot_wish", table=each.name, wish=each.wish)
+        log.info("snapshot_requested", table=each.name, kind=each.kind)
         each.done()
 
 

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from sluice.cdc_engine.binlog.row_rules.rules import NO_RULES
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
@@ -24,6 +25,7 @@ from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.durable_files import stamp_of
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.sources import reader_of, source_of
+from sluice.cdc_engine.instance.tables.transforms_in_use import refuse_other_functions
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import ledger_text, read_ledger
@@ -172,7 +174,14 @@ class SourceTables:
 
     def _as_captured(self, table: TableVersion) -> str:
         """Returns a digest of conf/'s settings for a table. Chunks that were read with different settings do not fit together."""
-        words = json.dumps([table.key, self._columns.kept(table).tolist(), dataclasses.asdict(self._policy(table))])
+        policy = self._policy(table)
+        words = json.dumps(
+            [
+                table.key,
+                self._columns.kept(table).tolist(),
+                {**dataclasses.asdict(dataclasses.replace(policy, rules=NO_RULES)), "rules": policy.rules.words()},
+            ]
+        )
         return hashlib.sha256(words.encode()).hexdigest()[:8]
 
     def spark_columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
@@ -181,7 +190,15 @@ class SourceTables:
         decoder = RowDecoder(table, kept, ValueLocations(), self._policy(table))
         return tuple((column.name, each.spark) for column, each in zip(decoder.columns, decoder.types, strict=True))
 
+    def written(self, table: TableVersion) -> frozenset[str]:
+        """Returns the columns of a table that its transform writes, which may be NULL."""
+        rules = self._policy(table).rules
+        return frozenset(
+            each.name for each in table.columns if rules.transform and rules.transform.writes_to(each.name)
+        )
+
     def reader(self, table: TableVersion, where: str) -> SourceTable:
+        refuse_other_functions(self._config, self._directory, [table.name])
         given = self._config.snapshots
         # The source may have changed since the run started.
         now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)

@@ -1,6 +1,6 @@
 """Converts conf/'s settings for a table's values and rows to the form that decoders take: for staging, backfills, snapshots and consumers.
 
-So every reader of a table's rows, from the stream or from the table itself, gets the same rows with the same masks.
+So every reader of a table's rows, from the stream or from the table itself, gets the same rows with the same masks and the same transform.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.config.rows import MaskConfig
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
+from sluice.cdc_engine.instance.tables.transform_functions import transform_of
 
 NO_SALT = "without a salt a guessed value can be verified by its digest: set it, to the same value wherever Sluice runs"
 
 
 def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:
-    """Returns the value policies by "database.table". Raises ConfigurationError if a condition cannot be parsed or a salt is not set."""
+    """Returns the value policies by "database.table". Raises ConfigurationError if a condition cannot be parsed, a salt is not set, or a
+    transform's function cannot be imported.
+    """
     named = {name: policy_of(config, *name.partition(".")[::2]) for name in config.tables}
     return _WithShards(named, config, lambda database, table: policy_of(config, database, table))
 
@@ -74,15 +77,19 @@ def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePoli
         zero_dates=options.zero_dates,
         undecodable=options.undecodable,
         charsets=options.charsets,
-        rules=rules_of(f"{database}.{table}", options),
+        rules=rules_of(f"{database}.{table}", options, config.name),
         shard=ShardColumn(column=shard.column, name=shard.name) if shard else None,
     )
 
 
-def rules_of(name: str, table: TableConfig) -> RowRules:
-    """Returns the row rules of "database.table". Raises ConfigurationError."""
+def rules_of(name: str, table: TableConfig, destination: str = "") -> RowRules:
+    """Returns the row rules of "database.table" of a destination. Raises ConfigurationError. `destination` is empty if the rules are not
+    applied.
+    """
     rules = RowRules(
-        condition=table.rows.strip(), masks=tuple(_mask(name, column, mask) for column, mask in table.masks.items())
+        condition=table.rows.strip(),
+        masks=tuple(_mask(name, column, mask) for column, mask in table.masks.items()),
+        transform=transform_of(name, table.transform, destination) if table.transform is not None else None,
     )
     try:
         _ = rules.wanted

@@ -8,7 +8,8 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
+from typing import Protocol
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.binlog.block import end_position
@@ -19,10 +20,11 @@ from sluice.cdc_engine.parser.file_creation import creation_of
 from sluice.cdc_engine.parser.renumbering import base
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from sluice.cdc_engine.parser.start_position import DumpStart
-from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, foreign, read_header
+from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, fetch, file_named, first_of_server
+from sluice.cdc_engine.parser.stream.archived_file import foreign, read_header
 from sluice.cdc_engine.parser.stream.dump import Captured, begin_independent_dump, blocks_to_end
 from sluice.cdc_engine.ports import PreparedTransactions, SchemaHistory
-from sluice.cdc_engine.position import file_number
+from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.archive import Archive
 from sluice.cdc_engine.source.server import Source
 
@@ -38,20 +40,65 @@ def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLo
     return tuple(reversed(found))
 
 
+class ReadableFiles(Protocol):
+    """Binlog files that can be read independently of any running stream: a source's, or those of an archive alone. `place`: where they are,
+    for messages. `logs`: oldest first. `bytes_read`: bytes of the binlog that `blocks` has read.
+    """
+
+    facts: ServerFacts
+    logs: tuple[BinaryLog, ...]
+    bytes_read: int
+
+    @property
+    def place(self) -> str: ...
+    @property
+    def nothing_purged(self) -> bool: ...
+    def bound(self, epoch: int) -> Position | None:
+        """Returns the end of the last whole transaction if `blocks` may read a part of one after it; otherwise None."""
+
+    def created(self, file: str) -> int:
+        """Returns the creation time of a file in seconds since 1970; 0 if the file is not there."""
+
+    def reach(self, is_enough: Callable[[str], bool]) -> None:
+        """Fetches older files, if conf/ has a command for it, until the oldest one is enough, or no older one can be."""
+
+    def blocks(
+        self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
+    ) -> Generator[Block]:
+        """Yields the blocks from a position in one of the files to the end."""
+
+
 class BinlogFiles:
-    """The files of a source. `logs`: oldest first; a compressed file has its compressed size. `bytes_read`: bytes of the binlog that
-    `blocks` has read.
+    """Implements `ReadableFiles` for a source and its archive. A compressed file in `logs` has its compressed size.
 
     Raises SourceConnectionError, ConfigurationError if the archive cannot be read.
     """
 
     def __init__(self, source: Source, facts: ServerFacts, archive: Archive | None = None) -> None:
         self.source, self.facts, self._archive = source, facts, archive
-        first = facts.logs[0].file if facts.logs else ""
-        older = archived_before(_logs_of(archive), first) if archive else ()
-        self._archived = frozenset(each.file for each in older)
-        self.logs = (*older, *facts.logs)
         self.bytes_read = 0
+        self._look()
+
+    def _look(self) -> None:
+        first = self.facts.logs[0].file if self.facts.logs else ""
+        older = archived_before(_logs_of(self._archive), first) if self._archive else ()
+        self._archived = frozenset(each.file for each in older)
+        self.logs = (*older, *self.facts.logs)
+
+    @property
+    def place(self) -> str:
+        return self.source.address
+
+    def bound(self, epoch: int) -> None:
+        """Returns None: a server's binlog ends with a whole transaction."""
+
+    def reach(self, is_enough: Callable[[str], bool]) -> None:
+        """Fetches older files one by one. Raises SourceConnectionError if the command fails."""
+        if self._archive is None or not self._archive.can_fetch or not self.logs:
+            return
+        while (number := file_number(self.logs[0].file)) > 1 and not is_enough(self.logs[0].file):
+            fetch(self._archive, file_named(self.logs[0].file, number - 1), self.facts)
+            self._look()
 
     @property
     def reachable(self) -> ServerFacts:
@@ -119,14 +166,14 @@ class BinlogFiles:
     ) -> Generator[Block, None, DumpStart]:
         """Yields the blocks of the archived files. Returns where the server's files continue."""
         position = start.position
-        interval = ArchivedInterval(archive, self.source, position, self.facts)
+        interval = ArchivedInterval.before_server(archive, position, self.facts)
         scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)
         for block in interval.blocks(scanner):
             self.bytes_read += block.byte_count
             if block.transaction_count:
                 position = end_position(block, block.transaction_count - 1)
             yield block
-        position = interval.handed_over(position)
+        position = first_of_server(self.source, self.facts, position)
         return DumpStart(position=position, by_gtid=False, executed_known=bool(position.gtid_set))
 
 

@@ -58,7 +58,7 @@ def start_by_time(
         return Lost(reason=str(error))
     if not interval.reached:
         return behind(source.address, cursor, facts)
-    if why := held_twice(interval, lambda each: changed(each, facts.mariadb)):
+    if why := not_repeatable(interval, lambda each: changed(each, facts.mariadb)):
         return not_twice(source.address, back_seconds, why)
     created = creation_of(source, position.file)
     return in_new_epoch(started(position, cursor, facts, created, back_seconds), cursor, epochs)
@@ -83,7 +83,7 @@ def not_twice(address: str, back_seconds: int, why: str) -> Lost:
     )
 
 
-def held_twice(interval: SearchedInterval, changed: Callable[[LoggedStatement], str]) -> str:
+def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatement], str]) -> str:
     """Returns a sentence about what in the interval cannot be applied twice, or an empty text if there is nothing."""
     table = next((name for each in interval.statements if (name := changed(each))), "")
     if table:

@@ -6,7 +6,8 @@ from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
 from sluice.cdc_engine.parser.positions.decision import BeginOf, OfTime, RequestedPosition, decide, exact_choice
 from sluice.cdc_engine.parser.positions.on_reader import position_on_reader
-from sluice.cdc_engine.parser.positions.time_search import choice_at, last_end_up_to
+from sluice.cdc_engine.parser.positions.time_search import choice_at, last_end_up_to, reach_back
+from sluice.cdc_engine.parser.renumbering import comes_before
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import Lost, StartChoice
 from sluice.cdc_engine.source.archive import Archive
@@ -35,15 +36,24 @@ def exact_position(
         return _start_in(BinlogFiles(source, facts), wanted)
     except PositionLostError:
         files = BinlogFiles(source, facts, archive)
+        _reach(files, wanted)
         if files.reachable == facts:
             raise
         return _start_in(files, wanted)
 
 
+def _reach(files: BinlogFiles, wanted: RequestedPosition) -> None:
+    """Fetches the files that a requested file or time needs, if conf/ has a command for it."""
+    if wanted.file and comes_before(wanted.file, files.facts.file):
+        files.reach(lambda oldest: not comes_before(wanted.file, oldest))
+    elif wanted.time_us is not None and not wanted.file:
+        reach_back(files, wanted.time_us)
+
+
 def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
     decision = decide(None, wanted, files.reachable)
     if isinstance(decision, Lost):
-        raise PositionLostError(f"{files.source.address}: {decision}")
+        raise PositionLostError(f"{files.place}: {decision}")
     if isinstance(decision, OfTime):
         return choice_at(files, decision.time_us, file=decision.file)
     if isinstance(decision, BeginOf):

@@ -12,9 +12,8 @@ from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.parser.connection import SourceConnection
-from sluice.cdc_engine.parser.positions.time_search import NoHistory
 from sluice.cdc_engine.parser.start_position import DumpStart
-from sluice.cdc_engine.parser.stream.dump import UnwantedRows, begin_independent_dump, blocks_to_end
+from sluice.cdc_engine.parser.stream.dump import NoHistory, UnwantedRows, begin_independent_dump, blocks_to_end
 from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position, file_number, order_key
 from sluice.cdc_engine.source.server import Source

@@ -13,6 +13,7 @@ from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.renumbering import comes_before
 from sluice.cdc_engine.parser.server_facts import read_facts
 from sluice.cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
 from sluice.cdc_engine.parser.stream.dump import Captured, UnwantedRows, begin_dump, blocks_to_end, no_table
@@ -56,6 +57,7 @@ def scan_ddl(
     finally:
         connection.close()
     files = BinlogFiles(source, facts, archive if start.purged else None)
+    files.reach(lambda oldest: not comes_before(begin.file, oldest))
     if not files.is_archived(begin.file):
         raise PositionLostError(str(start))
     there = DumpStart(position=begin, by_gtid=False, executed_known=bool(begin.gtid_set))

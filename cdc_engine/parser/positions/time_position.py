@@ -1,8 +1,8 @@
 """Finds the position of a time in the binlog by rules. `time_search` reads from the server what they need.
 
-The files are examined backwards, by the time of their first event, down to the one that began before the requested time: everything
-committed at that time or later is in it or after it. The position is before the first transaction in it that committed at that time or
-later. So nothing of that time or later is before the position, even if clocks were set within the file."""
+The rules look for the newest file that begins before the requested time. All transactions that were committed at that time or later are
+in this file or in newer files. The position is immediately before the first such transaction. So no such transaction is before the
+position, even if the server's clock was set while it wrote the file."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Gone:
     time.
     """
 
-    asked_us: int
+    requested_us: int
     file: str
     earliest_us: int = 0
 
     def __str__(self) -> str:
-        asked = f"the binlog of {time_text(self.asked_us)} was purged"
+        purged = f"the binlog of {time_text(self.requested_us)} was purged"
         if not self.file:
-            return f"{asked}: the source offers no binlog file that can be read; check log_bin and the grant REPLICATION SLAVE"
+            return f"{purged}: the source offers no binlog file that can be read; check log_bin and the grant REPLICATION SLAVE"
         return (
-            f"{asked}: the earliest time on offer is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: "
+            f"{purged}: the earliest time on offer is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: "
             "that time or a later one; or re-snapshot the tables (`sluice snapshot start`)"
         )
 
@@ -68,11 +68,13 @@ def file_of_time(
         if (created[file] + 1) * SECOND_US <= time_us:
             return Within(file=file)
     if not oldest:
-        return Gone(asked_us=time_us, file="")
+        return Gone(requested_us=time_us, file="")
     whole = nothing_purged and oldest == files[0]
     earliest_us = (created[oldest] + (0 if whole else 1)) * SECOND_US
     return (
-        Within(file=oldest) if earliest_us <= time_us else Gone(asked_us=time_us, file=oldest, earliest_us=earliest_us)
+        Within(file=oldest)
+        if earliest_us <= time_us
+        else Gone(requested_us=time_us, file=oldest, earliest_us=earliest_us)
     )
 
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 
 import numpy as np
 
-from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.block import end_position
-from sluice.cdc_engine.binlog.events.table_map import TableMap
-from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, StatementSession, TableChange, TableVersion
-from sluice.cdc_engine.errors import PositionLostError, TableStoppedError
+from sluice.cdc_engine.contracts import Block, LoggedStatement
+from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.limits import COMMITS_DISORDER_SECONDS
-from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.binlog_files import ReadableFiles
 from sluice.cdc_engine.parser.positions.time_position import (
     CreationTimeRequest,
     Gone,
@@ -26,7 +24,7 @@ from sluice.cdc_engine.parser.positions.time_position import (
     first_at_or_after,
 )
 from sluice.cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
-from sluice.cdc_engine.parser.stream.dump import UnwantedRows, no_table
+from sluice.cdc_engine.parser.stream.dump import NoHistory, UnwantedRows, no_table
 from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
@@ -34,7 +32,7 @@ from sluice.cdc_engine.time_text import SECOND_US
 LATE_US = SECOND_US  # A transaction that was logged earlier may have a commit time that is later by this much.
 
 
-def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
+def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice:
     """Returns the position before the first transaction that committed at a time or later, or the end if the time is after it.
 
     `file`: search this file alone, from its beginning to its end.
@@ -43,11 +41,11 @@ def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
     """
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
-        raise PositionLostError(f"{files.source.address}: {found}")
+        raise PositionLostError(f"{files.place}: {found}")
     return _start_within(files, found.file, functools.partial(_first_of_time, time_us, file))
 
 
-def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
+def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
     """Returns the end of the last transaction up to an offset of a file, or the file's beginning if none ends before it."""
 
     def first_after(block: Block) -> int:
@@ -70,12 +68,12 @@ class SearchedInterval:
     commits: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_again(files: BinlogFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
+def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
     """Returns what would be read twice of the content up to a time. Servers do not log in the exact order of their clocks: the search
     continues until everything is a minute later, and includes what was committed up to a second later.
     """
     prepared = _PreparedBefore()
-    return interval_of(_blocks(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
+    return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
@@ -127,7 +125,7 @@ def _first_of_time(time_us: int, only: str, block: Block) -> int:
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 
 
-def earliest_on_offer(files: BinlogFiles) -> tuple[int, str]:
+def earliest_on_offer(files: ReadableFiles) -> tuple[int, str]:
     """Returns the earliest time whose binlog exists, in µs since 1970, and its file; (0, "") if none can be read."""
     for log in files.logs:
         if created := files.created(log.file):
@@ -137,7 +135,12 @@ def earliest_on_offer(files: BinlogFiles) -> tuple[int, str]:
     return 0, ""
 
 
-def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
+def reach_back(files: ReadableFiles, time_us: int) -> None:
+    """Fetches the files that a time needs, if conf/ has a command for it. Raises SourceConnectionError if the command fails."""
+    files.reach(lambda oldest: (files.created(oldest) + 1) * SECOND_US <= time_us)
+
+
+def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
     """Returns the binlog file to search in. Opens one connection per file of the server whose creation time is needed. Raises
     SourceConnectionError.
     """
@@ -150,12 +153,12 @@ def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
         created[found.file] = files.created(found.file)
 
 
-def _start_within(files: BinlogFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
+def _start_within(files: ReadableFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
     """Returns the position before the first transaction that `first_after` selects. `first_after` returns the transaction's index in a
     block; -1 if it selects none there.
     """
     position = StartChoice(file=file, offset=FIRST_OFFSET)
-    for block in _blocks(files, file, FIRST_OFFSET):
+    for block in blocks_without_rows(files, file, FIRST_OFFSET):
         if not block.transaction_count:
             continue
         index = first_after(block)
@@ -163,44 +166,22 @@ def _start_within(files: BinlogFiles, file: str, first_after: Callable[[Block], 
             return StartChoice(
                 file=position.file, offset=position.offset, executed=position.executed or block.start_gtid_set
             )
-        position = _after(block, (index if index > 0 else block.transaction_count) - 1)
+        position = choice_after(block, (index if index > 0 else block.transaction_count) - 1)
         if index > 0:
             return position
     return position
 
 
-def _blocks(files: BinlogFiles, file: str, offset: int, prepared: UnwantedRows | None = None) -> Iterator[Block]:
+def blocks_without_rows(
+    files: ReadableFiles, file: str, offset: int, prepared: UnwantedRows | None = None
+) -> Generator[Block]:
     """Yields the blocks from an offset of a file to the end of the binlog, without any row."""
     begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=files.facts.server_uuid)
     start = DumpStart(position=begin, by_gtid=False, executed_known=False)
     yield from files.blocks(start, NoHistory(), no_table, prepared or UnwantedRows())
 
 
-def _after(block: Block, transaction: int) -> StartChoice:
+def choice_after(block: Block, transaction: int) -> StartChoice:
+    """Returns the position at the end of a block's transaction."""
     end = end_position(block, transaction)
     return StartChoice(file=end.file, offset=end.offset, executed=end.gtid_set)
-
-
-class NoHistory:
-    """A `ports.SchemaHistory` for an interval whose rows and statements are not needed."""
-
-    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
-        raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
-
-    def apply(
-        self,
-        statement: str,  # noqa: ARG002
-        default_database: str,  # noqa: ARG002
-        position: Position,  # noqa: ARG002
-        session: StatementSession = NO_SESSION,  # noqa: ARG002
-    ) -> tuple[TableChange, ...]:
-        return ()
-
-    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
-        return ()
-
-    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
-        return False
-
-    def rewind(self, position: Position) -> None:
-        """Does nothing: no state depends on the position."""

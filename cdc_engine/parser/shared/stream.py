@@ -97,20 +97,20 @@ class SharedStream:
             connection.end_dump()
 
     def _read(self, connection: SourceConnection) -> None:
-        feed = DumpFiller(self._window, checksum=self.checksum, contiguous=not self.mariadb)
+        filler = DumpFiller(self._window, checksum=self.checksum, contiguous=not self.mariadb)
         heard_at = time.monotonic()
         while self._wanted():
-            space = feed.space(LOOK_SECONDS)
+            space = filler.space(LOOK_SECONDS)
             count = connection.receive_into(space, LOOK_SECONDS) if space is not None else 0
             if count or space is None:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
                 raise SourceConnectionError(f"{self._source.address} was silent longer than its heartbeat allows")
             if count:
-                feed.received(count)
+                filler.received(count)
                 self.began = True
-            if feed.answer:
-                raise answer_error(self._source, feed.answer)
+            if filler.answer:
+                raise answer_error(self._source, filler.answer)
 
     def _wanted(self) -> bool:
         now = time.monotonic()

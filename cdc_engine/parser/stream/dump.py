@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
+from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.binlog.scan.framing import PacketFramer
 from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
-from sluice.cdc_engine.contracts import Block
-from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.errors import SourceConnectionError, TableStoppedError
 from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
 from sluice.cdc_engine.parser.shared.sharing import SharedPosition
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.position import Position
 
 Captured = Callable[[str, str], bool]
 
@@ -29,6 +32,31 @@ class UnwantedRows(MemoryPrepared):
 
     def commit(self, name: str, order_key: int) -> Content:
         return super().commit(name, order_key) or RecordedEvents(b"")
+
+
+class NoHistory:
+    """A `ports.SchemaHistory` for an interval whose rows and statements are not needed."""
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
+        raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
+
+    def apply(
+        self,
+        statement: str,  # noqa: ARG002
+        default_database: str,  # noqa: ARG002
+        position: Position,  # noqa: ARG002
+        session: StatementSession = NO_SESSION,  # noqa: ARG002
+    ) -> tuple[TableChange, ...]:
+        return ()
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
+        return ()
+
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
+        return False
+
+    def rewind(self, position: Position) -> None:
+        """Does nothing: no state depends on the position."""
 
 
 def no_table(_database: str, _table: str) -> bool:

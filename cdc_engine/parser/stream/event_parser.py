@@ -38,7 +38,7 @@ from sluice.cdc_engine.parser.shared.sharing import SharedPosition, Sharing
 from sluice.cdc_engine.parser.shared.window import DumpLine, FellBehindError
 from sluice.cdc_engine.parser.source_check import check_source, is_mixed, unfollowed_format
 from sluice.cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
-from sluice.cdc_engine.parser.stream.archived import ArchivedInterval
+from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, first_of_server
 from sluice.cdc_engine.parser.stream.dump import begin_dump, begin_shared
 from sluice.cdc_engine.parser.stream.reconnect import Attempts
 from sluice.cdc_engine.parser.stream.watch import StreamState
@@ -312,7 +312,8 @@ class EventParser:
             self._refuse_mixed(facts)
         if isinstance(start, Lost) and start.purged and self._rules.archive is not None and self.position is not None:
             self._callbacks.learn(self._stopping.is_set)
-            self._read_archive(ArchivedInterval(self._rules.archive, self._source, self.position, facts), self.position)
+            interval = ArchivedInterval.before_server(self._rules.archive, self.position, facts, self._stopping.is_set)
+            self._read_archive(interval, self.position, facts)
             return None
         if isinstance(start, Lost):
             raise (StandbyBehindError if self.lacks else PositionLostError)(str(start))
@@ -355,7 +356,7 @@ class EventParser:
             self._history.rewind(before)
         self._prepared.rewind(before)
 
-    def _read_archive(self, interval: ArchivedInterval, begin: Position) -> None:
+    def _read_archive(self, interval: ArchivedInterval, begin: Position, facts: ServerFacts) -> None:
         count, first = len(interval.files), interval.files[0]
         self._tell(
             RECONNECTING, f"the source has purged what comes next: {count} archived files are read, from {first} on"
@@ -372,7 +373,7 @@ class EventParser:
             if self._stopping.is_set():
                 return
             self._accept(block, scanner)
-        self.position = interval.handed_over(self.position or begin)
+        self.position = first_of_server(self._source, facts, self.position or begin)
 
     def _read(
         self, connection: SourceConnection | DumpLine, scanner: Scanner, framer: PacketFramer, done: Callable[[], bool]

@@ -15,6 +15,7 @@ import structlog
 
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError, UnknownDestinationError
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
 from sluice.cdc_engine.server.protocol.token import is_hash, knows_password
@@ -38,15 +39,21 @@ CLIENT_ID_MAX = (1 << 15) - 1
 class SessionConsumer(Protocol):
     """One consumer. Implemented by `server.consumer.ConsumerService`."""
 
-    def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]: ...
+    def get(
+        self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
+    ) -> tuple[int, Any]: ...
     def ack(self, batch_id: int) -> None: ...
     def rollback(self, batch_id: int | None = None) -> None: ...
     def stop_waiting(self) -> None: ...
 
 
 class Served(Protocol):
-    """A destination that clients may read. All methods raise SluiceError."""
+    """A destination that clients may read. All methods raise SluiceError. `counts_entries`: a client's fetch size is a number of entries,
+    and not of units of bytes.
+    """
 
+    @property
+    def counts_entries(self) -> bool: ...
     def subscribe(self, client_id: int, client_filter: str) -> SessionConsumer: ...
     def unsubscribe(self, client_id: int) -> None: ...
     def service(self, client_id: int) -> SessionConsumer: ...
@@ -101,7 +108,7 @@ class ClientSession:
         self.seed = secrets.token_bytes(SEED_BYTES)
         self.authenticated = False
         self.read_seconds = self.write_seconds = 0.0  # The time-outs that the client requests; 0 if it gives none.
-        self._asked: dict[PacketType, Callable[[Packet], ClientAnswer]] = {
+        self._answers: dict[PacketType, Callable[[Packet], ClientAnswer]] = {
             PacketType.SUBSCRIPTION: self._subscribe,
             PacketType.UNSUBSCRIPTION: self._unsubscribe,
             PacketType.GET: self._get,
@@ -173,9 +180,9 @@ class ClientSession:
         return ClientAnswer((packets.ack(),))
 
     def _answered(self, packet: Packet) -> ClientAnswer:
-        if packet.kind not in self._asked:
+        if packet.kind not in self._answers:
             return refused(PACKET, f"packet type: {_kind(packet)} is NOT supported!")
-        return self._asked[PacketType(packet.kind)](packet)
+        return self._answers[PacketType(packet.kind)](packet)
 
     def _subscribe(self, packet: Packet) -> ClientAnswer:
         if (missing := _missing(packet, "Sub")) is not None:
@@ -193,9 +200,12 @@ class ClientSession:
         if (missing := _missing(packet, "Get")) is not None:
             return missing
         served = self._served(packet.text(1))
-        bytes_max = min(FETCH_BYTES_MAX, max(1, packet.number(3)) * BYTES_A_UNIT)
+        size, timeout = max(1, packet.number(3)), _timeout(packet)
         consumer = served.service(_client_id(packet.text(2)))
-        batch_id, content = consumer.get(bytes_max, _timeout(packet))
+        if served.counts_entries:
+            batch_id, content = consumer.get(FETCH_BYTES_MAX, timeout, entries_max=min(size, BATCH_EVENTS_MAX))
+        else:
+            batch_id, content = consumer.get(min(FETCH_BYTES_MAX, size * BYTES_A_UNIT), timeout)
         if content is None:
             return ClientAnswer((packets.no_messages(),), empty=True)
         try:

@@ -19,6 +19,7 @@ from sluice.cdc_engine.contracts import Block, Int64s
 from sluice.cdc_engine.position import Position, file_number, order_key
 
 Key = tuple[int, int, int]
+FRAME_ENTRIES = 2  # The entries of a transaction's beginning and end.
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -57,13 +58,13 @@ class WindowPiece:
 class WindowReading:
     """The content between two positions, in order. `pieces` is empty if there is none. `end`: where the next reading begins.
 
-    `anew`: another transaction follows than the one that the reader has partly read; it is read from its first row event on. `in_time`:
-    False if fewer bytes arrived in time than the reader waited for.
+    `restarted`: another transaction follows than the one that the reader has partly read; it is read from its first row event on.
+    `in_time`: False if fewer bytes arrived in time than the reader waited for.
     """
 
     pieces: tuple[WindowPiece, ...]
     end: WindowPosition
-    anew: bool = False
+    restarted: bool = False
     in_time: bool = True
 
 
@@ -136,7 +137,7 @@ def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
         return None
     file, event = (block.epoch, file_number(block.file)), max(0, ended.events - each.start.events)
     if event < block.event_count:
-        return *file, int(block.event_place[event])
+        return *file, int(block.event_transaction_offset[event])
     if block.statement is not None:
         return *file, block.statement.offset
     return (*file, block.changes[0].order_key) if block.changes else None
@@ -195,55 +196,69 @@ def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
 
 
 def cut(
-    blocks: Sequence[WindowBlock], begin: Spot, bytes_max: int, events_max: int, *, isolated: bool = False
+    blocks: Sequence[WindowBlock], begin: Spot, bytes_max: int, entries_max: int, *, isolated: bool = False
 ) -> tuple[tuple[WindowPiece, ...], Spot]:
-    """Returns what follows `begin` within the limits (at least one row event or transaction), and where it ends.
+    """Returns what follows `begin` within the limits (at least one row event or transaction), and where it ends. `entries_max`: the most
+    entries, as `entries_between` counts them.
 
     It ends with a transaction if one ends within the limits, otherwise within one; also before a table that continues under the rules of
     another name, because a reader may have to stop there. `isolated`: a statement that changes tables is returned alone.
     """
     pieces: list[WindowPiece] = []
-    spot, bytes_left, events_left = begin, bytes_max, events_max
+    spot, bytes_left, entries_left = begin, bytes_max, entries_max
     whole: tuple[int, Spot] | None = None  # The pieces up to the last transaction's end, and where that is.
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
             break
-        piece = _within(each, spot, bytes_left, events_left, first=not pieces)
+        piece = _within(each, spot, bytes_left, entries_left, first=not pieces)
         if piece is None:
             break
         pieces.append(piece)
-        spot = Spot(
-            each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within
+        before, spot = (
+            spot,
+            Spot(each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within),
         )
         bytes_left -= int(each.bytes_before[piece.last_event] - each.bytes_before[piece.first_event])
-        events_left -= piece.last_event - piece.first_event
+        entries_left -= entries_between(before, spot)
         if _ends_with_a_transaction(piece):
             whole = (len(pieces), spot)
-        if alone or spot < each.end or min(bytes_left, events_left) <= 0:
+        if alone or spot < each.end or min(bytes_left, entries_left) <= 0:
             break
     if whole is not None and whole[1] != spot:
         return tuple(pieces[: whole[0]]), whole[1]
     return tuple(pieces), spot
 
 
-def _within(each: WindowBlock, spot: Spot, bytes_left: int, events_left: int, *, first: bool) -> WindowPiece | None:
+def entries_between(begin: Spot, end: Spot) -> int:
+    """Returns how many entries a consumer of all tables gets between two spots: one for each row event, and two for each transaction."""
+    return end.events - begin.events + FRAME_ENTRIES * (end.transactions - begin.transactions)
+
+
+def _within(each: WindowBlock, spot: Spot, bytes_left: int, entries_left: int, *, first: bool) -> WindowPiece | None:
     """Returns the part of a block from `spot` on within the limits; None if nothing fits."""
-    block = each.block
+    block, ends = each.block, each.block.transaction_events
     begin = min(block.event_count, max(0, spot.events - each.start.events))
     ended_before = max(0, spot.transactions - each.start.transactions)
     fits = int(np.searchsorted(each.bytes_before, each.bytes_before[begin] + bytes_left, "right")) - 1
-    last = min(block.event_count, fits, begin + events_left)
-    if last < block.event_count:
-        ends = int(np.searchsorted(block.transaction_events, last, "right"))
-        if ends > ended_before:
-            last = int(block.transaction_events[ends - 1])
+
+    def too_much(last: int, ended: int) -> bool:
+        return last > fits or last - begin + FRAME_ENTRIES * (ended - ended_before) > entries_left
+
+    last, ended = block.event_count, block.transaction_count
+    if too_much(last, ended):
+        later = range(ended_before + 1, ended + 1)
+        whole = bisect.bisect_left(later, True, key=lambda count: too_much(int(ends[count - 1]), count))
+        following_end = int(ends[ended_before]) if ended_before < ended else last
+        if whole:
+            ended = ended_before + whole
+            last = int(ends[ended - 1])
         elif not first:
             return None  # The transaction is left for the next reading.
         else:
-            last = max(last, begin + 1)
-    ended = int(np.searchsorted(block.transaction_events, last, "right"))
-    return WindowPiece(block, begin, last, ended_before, max(ended, ended_before))
+            last = min(following_end, max(begin + 1, min(fits, begin + entries_left - FRAME_ENTRIES)))
+            ended = ended_before + int(ended_before < ended and last == following_end)
+    return WindowPiece(block, begin, last, ended_before, ended)
 
 
 def _ends_with_a_transaction(piece: WindowPiece) -> bool:

@@ -25,6 +25,7 @@ from sluice.cdc_engine.store.window.positions import (
     WindowPosition,
     WindowReading,
     cut,
+    entries_between,
     following,
     kept,
     key_of,
@@ -129,18 +130,18 @@ class Window:
         self,
         position: WindowPosition,
         bytes_max: int,
-        events_max: int,
+        entries_max: int,
         timeout_seconds: float = 0.0,
         given_up: Callable[[], bool] = _never,
         *,
-        bytes_min: int = 1,
+        full: bool = False,
     ) -> WindowReading | None:
         """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. Returns None if the
         position is not in the window.
 
-        `given_up`: called whenever the reader wakes up; a true result ends its wait. `bytes_min`: waits until
-        so many bytes of row events have arrived, or half of what the window keeps, so that it still has the position. Returns fewer when
-        the time is over.
+        `given_up`: called whenever the reader wakes up; a true result ends its wait. `entries_max`: as for `cut`. `full`: waits until one
+        of the two limits is reached, or half of what the window keeps, so that it still has the position. Returns less when the time is
+        over.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -152,9 +153,9 @@ class Window:
                     self._changed.notify_all()
                 left = deadline - time.monotonic()
                 stops = given_up()
-                enough = stops or bytes_min <= 1 or self._has_after(spot, bytes_min)
+                enough = stops or not full or self._has_after(spot, bytes_max, entries_max)
                 if enough or left <= 0:
-                    pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
+                    pieces, end = cut(self._blocks, spot, bytes_max, entries_max, isolated=self._isolated)
                     if pieces:
                         return WindowReading(
                             pieces, self._remembered(self._window_position(end)), again, in_time=enough
@@ -194,15 +195,17 @@ class Window:
             )
         self._putter = me
 
-    def _has_after(self, spot: Spot, bytes_min: int) -> bool:
-        """Returns whether so many bytes of row events follow a spot, or so much that waiting for more could remove the spot."""
+    def _has_after(self, spot: Spot, bytes_min: int, entries_min: int) -> bool:
+        """Returns whether so many bytes of row events or so many entries follow a spot, or so much that waiting for more could remove
+        the spot.
+        """
         following = bisect.bisect_right(self._blocks, spot, key=lambda each: each.end)
         if following == len(self._blocks):
             return False
         first, full = self._blocks[following], self._waits and self._bytes >= self._bytes_max
         event = min(first.block.event_count, max(0, spot.events - first.start.events))
         count = self._blocks[-1].bytes_end - first.bytes_start - int(first.bytes_before[event])
-        many = len(self._blocks) - following >= BLOCKS_MAX // 2
+        many = len(self._blocks) - following >= BLOCKS_MAX // 2 or entries_between(spot, self._tail) >= entries_min
         return full or many or count >= min(bytes_min, self._bytes_max // 2)
 
     @property

@@ -122,8 +122,8 @@ def _approved(item: Item, word: str) -> str:
 
 def choices(items: Sequence[Item], policy: Policy) -> tuple[str, ...]:
     """Returns the plans that an approval of a pending statement can name."""
-    held = [item for item in items if policy[item.kind] == HOLD]
-    return tuple(dict.fromkeys(word for item in held for word in item.plans))
+    for_approval = [item for item in items if policy[item.kind] == HOLD]
+    return tuple(dict.fromkeys(word for item in for_approval for word in item.plans))
 
 
 def items_of(alterations: Sequence[Alteration]) -> list[Item]:
@@ -197,7 +197,7 @@ def _unresolved(_database: str, _table: str, _reason: str, _position: str) -> Ta
     return None
 
 
-def _unnoted(_held: PendingChange) -> None:
+def _unnoted(_pending: PendingChange) -> None:
     """Does nothing; it is used for a history that nobody reviews."""
 
 

@@ -62,10 +62,11 @@ class TouchedTables:
             statement, self._snapshot.server.flavour, session.sql_mode, Literals(session.client, session.connection)
         )
         lower_case = self._snapshot.server.lower_case_names
-        created = {name.key(default_database, lower_case=lower_case) for name in _created(read)}
-        self._created |= created - self.names
-        self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
-        self.names |= self._meant(read)
+        if not _leaves_columns(read):
+            created = {name.key(default_database, lower_case=lower_case) for name in _created(read)}
+            self._created |= created - self.names
+            self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
+            self.names |= self._meant(read)
         self._objects_changed = self._objects_changed or self._changes_objects(read, default_database)
         return ()
 
@@ -137,6 +138,19 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
     if database := dropped_database(read):
         return f"all tables of {database}"
     return "tables whose names could not be read" if isinstance(read, Unread) and not read.names else ""
+
+
+def _leaves_columns(statement: Statement) -> bool:
+    """Returns whether a table that exists after the interval has its present columns at all times, as far as this statement is concerned.
+
+    CREATE TABLE IF NOT EXISTS does nothing to a table that exists, and no row is older than a table that it creates. With a query or a
+    UNION it may change other tables, so it counts as a change.
+    """
+    return (
+        isinstance(statement, CreateTable)
+        and statement.if_not_exists
+        and not (statement.replaces or statement.selects or statement.union)
+    )
 
 
 def _created(statement: Statement) -> Iterator[TableName]:

@@ -24,7 +24,7 @@ class DdlEffect:
     """The effect of a statement on one table. `change`: the kind of change for the lake, None for no change. `state`: the table's state
     in the history from here on, None if it stays.
 
-    `early`: another change of the table follows at the same position, and each needs its own order key. `held`: a statement that waits
+    `early`: another change of the table follows at the same position, and each needs its own order key. `pending`: a statement that waits
     for review. `renamed_from`: the captured table that got this name, as in TableChange. `lake_schema`: the one for the lake, if it is not
     `state`.
     """
@@ -34,7 +34,7 @@ class DdlEffect:
     state: TableSchema | Stopped | DroppedTable | None = None
     fills: Fills = ()
     alterations: tuple[Alteration, ...] = ()
-    held: PendingChange | None = None
+    pending: PendingChange | None = None
     early: bool = False
     renamed_from: TableKey | None = None
     lake_schema: TableSchema | None = None
@@ -80,6 +80,10 @@ class DdlContext:
     def tables(self) -> list[TableKey]:
         """Returns all tables that exist or may exist at this position, captured or not, stopped or not. The schemas of some are unknown."""
         return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
+
+    def may_exist(self, name: TableKey) -> bool:
+        """Returns whether the table may exist at this position although nothing is known but its name."""
+        return self.known.may_exist(name, self.key)
 
     def unknown_tables(self) -> list[TableKey]:
         """Returns the tables that may exist at this position and whose schemas are unknown, except stopped ones."""

@@ -207,7 +207,7 @@ def _reviewed(
         )
         effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
         return dataclasses.replace(effect, alterations=_alterations_of(items))
-    held = PendingChange(
+    pending = PendingChange(
         destination=context.destination,
         database=name[0],
         table=name[1],
@@ -217,8 +217,8 @@ def _reviewed(
         items=tuple(items),
         choices=choices(items, policy),
     )
-    stopped = Stopped(state=decision.verdict.value, reason=held.reason, schema=schema)
-    return DdlEffect(name, TableChangeKind.STOPPED, stopped, alterations=_alterations_of(items), held=held)
+    stopped = Stopped(state=decision.verdict.value, reason=pending.reason, schema=schema)
+    return DdlEffect(name, TableChangeKind.STOPPED, stopped, alterations=_alterations_of(items), pending=pending)
 
 
 def _alterations_of(items: list[Item]) -> tuple[Alteration, ...]:
@@ -234,6 +234,8 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         by_query = changed_by_query(statement.select_words, context, calls=statement.select_calls)
         yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
+    if statement.if_not_exists and context.may_exist(name):
+        return  # Whether this statement creates the table is unknown. Its columns come from table maps or from an operator.
     charset = context.known.database_charset(name[0], context.key)
     of_temporary = context.session.thread_specific and not statement.replaces  # OR REPLACE always has the flag
     try:
@@ -252,7 +254,8 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     if apart := elsewhere(rows_elsewhere(schema.engine)):
         yield _stop(context, name, statement.kind, apart, schema)
         return
-    created_again = isinstance(there, DroppedTable) or (isinstance(there, TableSchema) and statement.replaces)
+    existed = isinstance(there, TableSchema) or context.may_exist(name)
+    created_again = isinstance(there, DroppedTable) or (existed and statement.replaces)
     if created_again and context.running(name):
         # None of the rows of the earlier table with this name is in this table.
         yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
@@ -335,7 +338,7 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[DdlEffect]
     views = objects.views() if objects is not None else ()
     pairs = [(old, new) for old, new in pairs if old not in views]
     if statement.if_exists:
-        pairs = [(old, new) for old, new in pairs if context.schema(old) is not None]
+        pairs = [(old, new) for old, new in pairs if context.schema(old) is not None or context.may_exist(old)]
     return _renamed(context, statement.kind, pairs, {})
 
 
@@ -397,7 +400,7 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_chang
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
-    elif isinstance(there, TableSchema):
+    elif isinstance(there, TableSchema) or context.may_exist(name):
         if is_change and context.running(name):
             item = Item(kind=DROP_TABLE, what=what)
             decision = _reviewed(context, name, kind, [item], None)
@@ -406,7 +409,7 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_chang
                 return
             if decision.words == ("apply",):
                 yield DdlEffect(name, TableChangeKind.TRUNCATE)
-        yield DdlEffect(name, None, DroppedTable(schema=there))
+        yield DdlEffect(name, None, DroppedTable(schema=there if isinstance(there, TableSchema) else None))
 
 
 def _without_table(effect: DdlEffect) -> DdlEffect:

@@ -55,7 +55,12 @@ from sluice.cdc_engine.table_meta.history.kept.repository import (
     Repository,
     SchemaRepository,
 )
-from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_records, stopped_record, table_record
+from sluice.cdc_engine.table_meta.history.kept.table_records import (
+    dropped_record,
+    snapshot_records,
+    stopped_record,
+    table_record,
+)
 from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
@@ -209,8 +214,8 @@ class TableHistory:
         )
         effects, records, changes = _taken(context, self._review, server, position)
         for effect in effects:
-            if effect.held is not None:
-                self._review.note(effect.held)
+            if effect.pending is not None:
+                self._review.note(effect.pending)
         self._store([record for record in records if not self._known.holds(record)])
         return changes
 
@@ -442,7 +447,7 @@ def _effect_records(effects: tuple[DdlEffect, ...], position: Position) -> Itera
         if isinstance(effect.state, Stopped):
             yield stopped_record(position, effect.name, effect.state)
         elif isinstance(effect.state, DroppedTable):
-            yield table_record(RecordKind.DROPPED, position, effect.state.schema)
+            yield dropped_record(position, effect.name, effect.state)
         elif effect.state is not None:
             yield table_record(RecordKind.DDL, position, effect.state)
 

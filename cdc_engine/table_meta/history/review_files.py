@@ -52,28 +52,28 @@ class ReviewFiles:
     def __init__(self, destination_dir: Path) -> None:
         self._records = record_store(destination_dir)
 
-    def note(self, held: PendingChange) -> None:
+    def note(self, pending: PendingChange) -> None:
         """Stores a pending schema change. Storing the same statement again changes nothing."""
-        items = [(item.what, dict(item.plans)) for item in held.items]
-        alterations = [described(item.alteration) for item in held.items if item.alteration is not None]
-        record = {**dataclasses.asdict(held), "reason": held.reason, "items": items, "alterations": alterations}
-        self._records.put(_name(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
+        items = [(item.what, dict(item.plans)) for item in pending.items]
+        alterations = [described(item.alteration) for item in pending.items if item.alteration is not None]
+        record = {**dataclasses.asdict(pending), "reason": pending.reason, "items": items, "alterations": alterations}
+        self._records.put(_name(pending.database, pending.table, pending.order_key, HELD), json.dumps(record, indent=1))
 
-    def held(self, database: str, table: str, reason: str) -> PendingRecord | None:
+    def pending(self, database: str, table: str, reason: str) -> PendingRecord | None:
         """Returns the change that stopped the table for this reason. Raises MetaError if a record cannot be read."""
         ending = f".{_quoted(database, table)}.{HELD}.json"
-        found = (self._held(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
+        found = (self._pending(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
-    def approve(self, held: PendingRecord, plan: str, *, replaces: bool = True) -> str:
+    def approve(self, pending: PendingRecord, plan: str, *, replaces: bool = True) -> str:
         """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, it keeps another
         plan that is already approved. Raises MetaError if the record cannot be read.
         """
-        name = _name(held.database, held.table, held.order_key, APPROVED)
+        name = _name(pending.database, pending.table, pending.order_key, APPROVED)
         record = {
             "plan": plan,
-            "statement": held.statement,
-            "position": held.position,
+            "statement": pending.statement,
+            "position": pending.position,
             "approved_at_us": time.time_ns() // 1000,
         }
         before = ""
@@ -92,7 +92,7 @@ class ReviewFiles:
         text = self._records.get(name)
         return "" if text is None else str(self._record(name, text)["plan"])
 
-    def _held(self, name: str, text: str) -> PendingRecord:
+    def _pending(self, name: str, text: str) -> PendingRecord:
         record = self._record(name, text)
         record.setdefault("position", record.get(POSITION_BEFORE, ""))
         values = {field.name: record[field.name] for field in dataclasses.fields(PendingRecord)}

@@ -16,13 +16,13 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
     """The available part of a member's stream. `pieces`: from a position up to `end`. `times`: commit times (µs since 1970) of the
-    transactions that end in them, in the stream's order; if none ends, the time of the open one. `anew`: as in `WindowReading`.
+    transactions that end in them, in the stream's order; if none ends, the time of the open one. `restarted`: as in `WindowReading`.
     """
 
     pieces: tuple[WindowPiece, ...]
     end: WindowPosition
     times: Int64s
-    anew: bool = False
+    restarted: bool = False
 
     def first(self, count: int) -> tuple[WindowPiece, ...]:
         """Returns the pieces of the first transactions, 1 ≤ count ≤ len(times)."""
@@ -53,7 +53,7 @@ def ahead_of(reading: WindowReading) -> Ahead:
     times = np.concatenate(each)
     if not len(times):
         times = np.array([_time_us(reading.pieces)], np.int64)
-    return Ahead(reading.pieces, reading.end, times, reading.anew)
+    return Ahead(reading.pieces, reading.end, times, reading.restarted)
 
 
 def size_of(pieces: tuple[WindowPiece, ...]) -> int:

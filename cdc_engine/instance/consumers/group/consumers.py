@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition, StreamReader
+from sluice.cdc_engine.instance.consumers.group.committed import GroupPositionTexts
 from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStream, GroupStreamPosition, Run
 from sluice.cdc_engine.instance.consumers.group.members import Members, MemberStream
 from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
@@ -39,7 +40,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     ) -> None:
         super().__init__(meta, brokers or {})
         self._name, self._members, self._filter, self._wait_seconds = name, members, group_filter, wait_seconds
-        self._feeds: dict[int, GroupStream] = {}
+        self._group_streams: dict[int, GroupStream] = {}
 
     def statuses(self) -> tuple[ConsumerStatus, ...]:
         return tuple(self._status(record) for record in self._meta.ledger.group_consumers)
@@ -64,8 +65,14 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
-        feed = self._feeds[record.client_id] = GroupStream(streams, self._wait_seconds)
-        return ConsumerService(record.client_id, feed, self._position(complete.cursor))
+        stream = self._group_streams[record.client_id] = GroupStream(streams, self._wait_seconds)
+        texts = GroupPositionTexts(
+            lambda: self.identity_of(record.client_id), lambda name: self._members.here(name).consumers.counting
+        )
+        return ConsumerService(record.client_id, stream, self._position(complete.cursor), texts)
+
+    def _identified(self, record: GroupConsumer, identity: str) -> GroupConsumer:
+        return dataclasses.replace(record, identity=identity)
 
     def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
         """Returns the record with a position for every member. A new member gets the position of its oldest available change. Raises
@@ -90,10 +97,16 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
         )
 
     def _status(self, record: GroupConsumer) -> ConsumerStatus:
-        service, feed = self._services.get(record.client_id), self._feeds.get(record.client_id)
+        service, stream = self._services.get(record.client_id), self._group_streams.get(record.client_id)
         cursor = service.acked.position if service is not None else record.cursor
         members = {name: position for name, position in cursor.members if name in self._members.names}
-        waits_for = f"{feed.waits_for}: {feed.why}" if feed is not None and feed.why else feed.waits_for if feed else ""
+        waits_for = (
+            f"{stream.waits_for}: {stream.why}"
+            if stream is not None and stream.why
+            else stream.waits_for
+            if stream
+            else ""
+        )
         return ConsumerStatus(
             client_id=record.client_id,
             filter=record.filter,

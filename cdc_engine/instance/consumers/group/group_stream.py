@@ -29,6 +29,7 @@ from sluice.cdc_engine.instance.consumers.group.ahead import Ahead, size_of
 from sluice.cdc_engine.instance.consumers.group.barrier import Known, NextTransactions, decide
 from sluice.cdc_engine.instance.consumers.group.members import MemberStream, View
 from sluice.cdc_engine.instance.consumers.pieces import end_of
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
@@ -144,8 +145,15 @@ class GroupStream:
         return any(each.reads_alone for each in self._streams.values())
 
     def take(
-        self, position: GroupStreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+        self,
+        position: GroupStreamPosition,
+        bytes_max: int,
+        timeout_seconds: float,
+        given_up: Callable[[], bool],
+        *,
+        entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[tuple[Run, ...] | None, GroupStreamPosition]:
+        del entries_max  # conf/ refuses `fetch_unit: entries` for a group.
         deadline = time.monotonic() + timeout_seconds
         while True:
             views = {
@@ -153,7 +161,7 @@ class GroupStream:
                 for name, each in sorted(self._streams.items())
             }
             self._hear(views)
-            position = position.restarted([name for name, view in views.items() if view.ahead.anew])
+            position = position.restarted([name for name, view in views.items() if view.ahead.restarted])
             runs, end = self._merged(views, position, bytes_max)
             if end is not position:
                 return runs or None, end
@@ -183,15 +191,16 @@ class GroupStream:
                 name: Known(each.times, views[name].clock_us, moved.begun(name), name in self.absent)
                 for name, each in ahead.items()
             }
-            turn = decide(known, moved.barrier_us)
+            decision = decide(known, moved.barrier_us)
             self.waits_for, self.why = (
-                ("", "") if isinstance(turn, NextTransactions) else (turn.member, _why(views[turn.member]))
+                ("", "") if isinstance(decision, NextTransactions) else (decision.member, _why(views[decision.member]))
             )
-            if not isinstance(turn, NextTransactions):
+            if not isinstance(decision, NextTransactions):
                 break
-            name, stream, whole = turn.member, self._streams[turn.member], ahead[turn.member]
-            readable = stream.readable(whole.first(turn.count))
-            count = readable or turn.count  # Rows that cannot be read are handed out alone, which stops the consumer.
+            name, stream, whole = decision.member, self._streams[decision.member], ahead[decision.member]
+            readable = stream.readable(whole.first(decision.count))
+            # Rows that cannot be read are handed out alone, which stops the consumer.
+            count = readable or decision.count
             pieces = whole.first(count)
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))

@@ -128,17 +128,17 @@ class MemberStream:
             self.close()  # Nobody needs the consumer's own stream any more.
             return View(Ahead((), position, NOTHING), trouble=error)
         try:
-            feed = self._feed(here)
-            own = feed.own
+            stream = self._destination_stream(here)
+            own = stream.own
             # The clock is asked before the reading: if the reading then finds nothing, nothing exists up to this time.
             at = own.stream_state() if own is not None else here.consumers.stream_state()
-            reading = feed.read(position, bytes_max, 0.0, _never)
+            reading = stream.read(position, bytes_max, 0.0, _never)
         except SluiceError as error:
             return View(Ahead((), position, NOTHING), trouble=error)
         newest_us = here.clock.newest_us
         if reading is not None and reading.pieces:
             return View(ahead_of(reading), newest_us=newest_us)
-        clock_us = here.clock.reached_us(at) if reading is not None and feed.own is own else 0
+        clock_us = here.clock.reached_us(at) if reading is not None and stream.own is own else 0
         trouble = "" if clock_us else here.clock.trouble or here.consumers.trouble()
         return View(Ahead((), position, NOTHING), clock_us, newest_us, clock_trouble=trouble)
 
@@ -146,8 +146,8 @@ class MemberStream:
         """Waits until more may be available, at most for that time."""
         self._woken.clear()
         try:
-            feed = self._feed(self._members.here(self.name))
-            reading = feed.read(position, 1, seconds, given_up)
+            stream = self._destination_stream(self._members.here(self.name))
+            reading = stream.read(position, 1, seconds, given_up)
         except SluiceError:
             reading = None
         if reading is None and not given_up():
@@ -174,10 +174,10 @@ class MemberStream:
         if read is not None:
             read[1].close()
 
-    def _feed(self, here: Here) -> DestinationStream:
+    def _destination_stream(self, here: Here) -> DestinationStream:
         if self._read is None or self._read[0] is not here.consumers:
             self.close()
-            self._read = (here.consumers, here.consumers.feed(self._reader, self._filters))
+            self._read = (here.consumers, here.consumers.stream_for(self._reader, self._filters))
         return self._read[1]
 
 

@@ -16,7 +16,7 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 # The kind of object (empty for a table or a database), database, table.
 RecordSubject = tuple[str, str, str]
-FROM_ITS_PLACE_ON = frozenset(
+FROM_ITS_POSITION_ON = frozenset(
     {
         RecordKind.SERVER,
         RecordKind.DATABASE,
@@ -37,7 +37,7 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
         return at.order_key <= position.order_key
     if not has_executed(position.gtid_set, at.gtid_set):
         return False
-    return record.kind in FROM_ITS_PLACE_ON or not has_executed(at.gtid_set, position.gtid_set)
+    return record.kind in FROM_ITS_POSITION_ON or not has_executed(at.gtid_set, position.gtid_set)
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:

@@ -49,7 +49,12 @@ class KnownSchemas:
 
     def unknown_tables(self, key: int) -> list[TableKey]:
         """Returns the tables that exist at the position, or may exist there, with unknown schemas."""
-        return [name for name, each in self._tables.items() if each.begins_by(key) and each.at(key) is None]
+        return [name for name in self._tables if self.may_exist(name, key)]
+
+    def may_exist(self, name: TableKey, key: int) -> bool:
+        """Returns whether the table may exist at the position although nothing is known but its name."""
+        timeline = self._tables.get(name)
+        return timeline is not None and timeline.begins_by(key) and timeline.at(key) is None
 
     def database_names(self) -> list[str]:
         """Returns every database that has or had a record, sorted."""
@@ -115,5 +120,7 @@ def table_state(record: HistoryRecord) -> KnownTable:
         return None
     if record.kind is RecordKind.STOPPED:
         return Stopped.from_json(record.database, record.table, record.content)
+    if record.kind is RecordKind.DROPPED and not record.content:
+        return DroppedTable(schema=None)
     schema = TableSchema.from_json(record.database, record.table, record.content)
     return DroppedTable(schema=schema) if record.kind is RecordKind.DROPPED else schema

@@ -33,7 +33,7 @@ class RecordKind(enum.Enum):
     DDL = "ddl"  # The schema of a table after a statement.
     TABLE_MAP = "table_map"  # The schema of a table from a table map with full metadata.
     STOPPED = "stopped"  # The table cannot be followed from here on.
-    DROPPED = "dropped"  # The table was dropped; the record has its last schema.
+    DROPPED = "dropped"  # The table was dropped. The record has its last schema, or no content if that is unknown.
     OBJECTS = "objects"  # Whether all triggers and views are known from here on. Before the first such record none are.
     OBJECT = "object"  # A trigger or view; without content after it is dropped.
     REWIND = "rewind"  # This invalidates all records above its position.
@@ -185,14 +185,14 @@ class SchemaRepository:
 
 def holding(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
     """Returns the records that no later REWIND invalidated."""
-    held: list[HistoryRecord] = []
+    valid: list[HistoryRecord] = []
     for record in records:
         if record.kind is RecordKind.REWIND:
             key = record.position.order_key
-            held = [earlier for earlier in held if earlier.position.order_key <= key]
+            valid = [earlier for earlier in valid if earlier.position.order_key <= key]
         else:
-            held.append(record)
-    return held
+            valid.append(record)
+    return valid
 
 
 def _write_or_take_back(descriptor: int, content: bytes) -> None:

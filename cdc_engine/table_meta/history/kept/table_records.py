@@ -11,13 +11,18 @@ from sluice.cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE, SCHEMA
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
+from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
 
 
 def table_record(kind: RecordKind, position: Position, schema: TableSchema) -> HistoryRecord:
     return HistoryRecord(
         kind=kind, position=position, database=schema.database, table=schema.table, content=schema.to_json()
     )
+
+
+def dropped_record(position: Position, name: tuple[str, str], dropped: DroppedTable) -> HistoryRecord:
+    content = dropped.schema.to_json() if dropped.schema is not None else {}
+    return HistoryRecord(kind=RecordKind.DROPPED, position=position, database=name[0], table=name[1], content=content)
 
 
 def stopped_record(position: Position, name: tuple[str, str], stopped: Stopped) -> HistoryRecord:

@@ -125,8 +125,8 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
         columns: dict[tuple[str, str], list[Any]] = defaultdict(list)
         keys: dict[tuple[str, str], list[str]] = defaultdict(list)
         if names:
-            asked = _COLUMNS.format(extra=_EXTRA_OF_VERSIONED if versioned else _EXTRA)
-            for database, table, *column in _rows(cursor, asked, names):
+            statement = _COLUMNS.format(extra=_EXTRA_OF_VERSIONED if versioned else _EXTRA)
+            for database, table, *column in _rows(cursor, statement, names):
                 columns[database, table].append(column)
             for database, table, name in _rows(cursor, _KEYS, names):
                 keys[database, table].append(name)
@@ -398,7 +398,9 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
     ]  # fmt: skip
     queried = [column for column in cut if column.nullable]
     whole = (
-        dict(zip((column.name for column in queried), _asked(cursor, table, queried), strict=True)) if queried else {}
+        dict(zip((column.name for column in queried), _queried_defaults(cursor, table, queried), strict=True))
+        if queried
+        else {}
     )
     if notation is not _Notation.EXPRESSION and len(queried) < len(cut):
         whole |= _printed(cursor, table, [column for column in cut if not column.nullable])
@@ -426,7 +428,9 @@ def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) 
     return found
 
 
-def _asked(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> list[tuple[str | None, ...]]:
+def _queried_defaults(
+    cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]
+) -> list[tuple[str | None, ...]]:
     values = [
         f"DEFAULT({_quoted(column.name)}) * 1e0"
         if column.type.startswith("float")
