@@ -106,10 +106,10 @@ class ClusterServers:
                 try:
                     zookeeper.create(self._running, data, ephemeral=True, makepath=True)
                 except NodeExistsError:
-                    held = zookeeper.exists(self._running, watch=lambda _event, gone=gone: gone.set())
-                    if held is None:
+                    running = zookeeper.exists(self._running, watch=lambda _event, gone=gone: gone.set())
+                    if running is None:
                         continue
-                    if held.ephemeralOwner == (zookeeper.client_id or [None])[0]:
+                    if running.ephemeralOwner == (zookeeper.client_id or [None])[0]:
                         # It is our own node, from before ZooKeeper was unreachable.
                         self._entered = session
                         return

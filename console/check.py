@@ -12,6 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sluice.cdc_engine.config import DestinationConfig, GroupConfig, SluiceConfig, load_config
+from sluice.cdc_engine.config.conf_files import remote_record
+from sluice.cdc_engine.config.remote.record import problems as remote_problems
+from sluice.cdc_engine.config.remote.record import sentence
 from sluice.cdc_engine.destination_files import known_installation_id
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from sluice.cdc_engine.instance.discovery import foreign_keys
@@ -33,6 +36,7 @@ from sluice.console.status.include_check import ask_unmatched_warnings
 from sluice.console.status.report import read_destination
 from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
+from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
 from sluice.orchestration.base.lake_settings import several_sparks
 
 FREE_BYTES_MIN = 2 << 30  # Staged batches, spill and old Delta files need disk space.
@@ -76,6 +80,8 @@ def run_checks(conf: Path) -> Iterator[Finding]:
         yield check_java()
         return
     yield check_configuration(config, conf, problems)
+    if (pulled := remote_record(conf)) is not None:
+        yield Finding(sentence(pulled), tuple(remote_problems(pulled)))
     for name in sorted(config.destinations):
         yield check_engine(config, name)
         yield from check_sources(as_replica(config, name))
@@ -90,6 +96,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield Finding(side_tables_sentence(config), tuple(side_table_problems(config)))
     yield Finding(shards_sentence(config), tuple(shards_problems(config)), tuple(shards_warnings(config)))
     yield Finding("rows and masks of tables that are there", tuple(rules_problems(config)))
+    yield Finding(transforms_sentence(config), tuple(transform_problems(config)), tuple(transform_warnings(config)))
     yield check_dagsters_settings(config, conf)
     yield from check_spark(config, conf)
     if "://" in config.lake:
@@ -260,8 +267,8 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
         return
     running = SPARK in ProcessFile(config.data_dir / "processes.json").running()
     stopped = "" if answers else " (not running; `sluice up` starts it)"
-    stranger = f"another program listens on port {port}; stop it or set ports.spark_connect and spark.remote"
-    yield Finding(f"Spark at {config.spark.remote}{stopped}", (stranger,) if answers and not running else ())
+    other_program = f"another program listens on port {port}; stop it or set ports.spark_connect and spark.remote"
+    yield Finding(f"Spark at {config.spark.remote}{stopped}", (other_program,) if answers and not running else ())
     yield check_java()
 
 
@@ -289,17 +296,14 @@ def check_small_merges(config: SluiceConfig) -> Finding:
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
-    from sluice.spark_jobs.small.job import why_no_small_tables  # noqa: PLC0415
+    from sluice.spark_jobs.small.job import why_not_on_executors  # noqa: PLC0415
 
-    what = "small tables are merged together in one job"
+    what = "small tables are merged together on the executors"
     try:
-        why = why_no_small_tables(SparkSettings(remote=config.spark.remote))
+        why = why_not_on_executors(SparkSettings(remote=config.spark.remote))
     except SparkUnavailableError as error:
         return Finding(what, (), (str(error),))
-    sentence = (
-        f"{why}: every table gets a MERGE of Spark, which costs most of a second; install deltalake and pyarrow there"
-    )
-    return Finding(what, (), (sentence,) if why else ())
+    return Finding(what, (), (why,) if why else ())
 
 
 def check_store(config: SluiceConfig, conf: Path) -> Finding:

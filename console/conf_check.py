@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from sluice.cdc_engine.config import TableConfig, load_config
+from sluice.cdc_engine.config.conf_files import MAIN, file_of, mapping_of, read_conf_files
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.handlers.installed import problem_of
 from sluice.cdc_engine.instance.tables.value_policies import rules_of
@@ -27,7 +27,8 @@ from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMED = re.compile(r"(.*_)?env")  # The text of such a key is the name of a variable.
 _OF_SECRET = re.compile(r"(password|password_hash|token)_(file|command)")
-_TOLD_ELSEWHERE = frozenset({"salt_env", "storage_options"})  # These are checked with the row rules and with the store.
+# These are checked with the row rules and with the store.
+_CHECKED_ELSEWHERE = frozenset({"salt_env", "storage_options"})
 
 
 def conf_problems(conf: Path) -> list[str]:
@@ -37,9 +38,13 @@ def conf_problems(conf: Path) -> list[str]:
         problems: list[str] = []
     except ConfigurationError as error:
         problems = str(error).removeprefix(f"{conf}: ").split("; ")
-    problems += [f"sluice.yaml: {each}" for each in _secret_problems(_record(conf / "sluice.yaml"), conf.parent)]
-    for path in sorted((conf / "destinations").glob("*.yaml")):
-        problems += [f"destinations/{path.name}: {each}" for each in _destination_problems(_record(path), conf.parent)]
+    try:
+        files = read_conf_files(conf)
+    except ConfigurationError:
+        return problems
+    problems += [f"{MAIN}: {each}" for each in _secret_problems(_record(files.main), conf.parent)]
+    for name, text in sorted(files.destinations.items()):
+        problems += [f"{file_of(name)}: {each}" for each in _destination_problems(_record(text), conf.parent)]
     return problems
 
 
@@ -98,7 +103,7 @@ def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocat
                 yield key, SecretLocation(file=Path(part))
             elif isinstance(part, list):
                 yield from _commands(key, part)
-        elif name not in _TOLD_ELSEWHERE:
+        elif name not in _CHECKED_ELSEWHERE:
             yield from _locations(part, key)
 
 
@@ -125,17 +130,13 @@ def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
         return
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, part in parts:
-        if name not in _TOLD_ELSEWHERE:
+        if name not in _CHECKED_ELSEWHERE:
             yield from _texts(part, f"{setting}.{name}" if setting else str(name))
 
 
-def _record(path: Path) -> dict[str, Any]:
+def _record(text: str) -> dict[str, Any]:
     """Returns the content of a file; empty if it cannot be read, which `load_config` reports."""
-    try:
-        record = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    return mapping_of("", text, [])
 
 
 def _handler_problems(record: dict[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from rich.markup import escape
 from sluice import __version__
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from sluice.console.commands.catch_up import catch_up
+from sluice.console.commands.conf import conf_app
 from sluice.console.commands.consumer import consumer_app
 from sluice.console.commands.instance import instance_app
 from sluice.console.commands.lake import lake_app, quarantine_app
@@ -41,8 +42,8 @@ app = typer.Typer(
 NEEDS_CHECKOUT = "Tests and benchmarks are not in the package: clone the repository and use its ./sluice."
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         screen.print(f"sluice {__version__}", highlight=False)
         raise typer.Exit
 
@@ -113,6 +114,7 @@ def up(
     """Start the engines, Spark, and Dagster's webserver and daemon. Processes that run already continue."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.file_lock import is_locked  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.remote_conf.pull import pull_at_start  # noqa: PLC0415
     from sluice.console.acts.catch_up import LOCK_FILE  # noqa: PLC0415
     from sluice.console.stack import signals  # noqa: PLC0415
     from sluice.console.stack.foreground import keep_up, keep_up_process_of_engines  # noqa: PLC0415
@@ -121,6 +123,7 @@ def up(
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
     with signals.heard():
+        pull_at_start(conf_dir())
         config = config_now()
         if is_locked(config.data_dir / LOCK_FILE):
             raise SetupError(
@@ -193,12 +196,14 @@ def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     positions. Exit code 1 if something is wrong.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.config.conf_files import remote_record  # noqa: PLC0415
     from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
-    from sluice.console.status.report import read_status, render, with_conf  # noqa: PLC0415
+    from sluice.console.status.conf import with_conf  # noqa: PLC0415
+    from sluice.console.status.report import read_status, render  # noqa: PLC0415
     from sluice.console.status.screenful import screenful  # noqa: PLC0415
 
     in_use = as_kept(conf_dir())
-    report = with_conf(read_status(in_use.config), in_use.refused)
+    report = with_conf(read_status(in_use.config), in_use.refused, remote_record(conf_dir()))
     if as_json:
         screen.print_json(json.dumps(report.to_json()))
     elif screen.is_terminal and not verbose:
@@ -321,10 +326,10 @@ def import_canal(
         screen.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-for asked in (catch_up, sql, equal, history, why, backfill, repair, maintain):
-    app.command()(asked)
+for command in (catch_up, sql, equal, history, why, backfill, repair, maintain):
+    app.command()(command)
 for group in (
-    position_app, lake_app, schema_app, snapshot_app, consumer_app, source_app, instance_app, quarantine_app,
+    position_app, lake_app, schema_app, snapshot_app, consumer_app, source_app, instance_app, quarantine_app, conf_app,
 ):  # fmt: skip
     app.add_typer(group)
 if checkout():
@@ -386,10 +391,10 @@ def _command() -> Any:
 
 def main() -> None:
     """Runs the command. Prints an error as one red sentence and sets the exit code; SLUICE_DEBUG=1 shows the traceback, too."""
-    from sluice.console.stack.signals import told  # noqa: PLC0415
+    from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 
     try:
-        with told():
+        with duckdb_interrupts():
             _command()(prog_name="sluice")
     except KeyboardInterrupt:
         errors.print("interrupted", style="red")

@@ -35,6 +35,7 @@ from sluice.package_files import PACKAGE
 
 PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. Without one, `sluice test` is refused.
 WORKERS_MAX = 4
+WAITING = 2  # of the workers, while the others use the cores
 # of workers whose process ended (tests/limits.py): the other tests go on, and the test that ended it failed
 RESTARTS_MAX = 2
 WORKER_BYTES = 4 << 30  # Each worker starts the servers that its tests need.
@@ -152,7 +153,7 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
 
 
 def _workers(choice: CheckChoice) -> tuple[str, ...]:
-    """Returns pytest's options for workers. Tests mostly wait for servers, so there is one worker more than cores. tests/conftest.py
+    """Returns pytest's options for workers. Tests mostly wait for servers, so there are more workers than cores. tests/conftest.py
     decides which tests stay together.
 
     A worker takes seconds to start: the tests of one or two files finish sooner without.
@@ -169,8 +170,8 @@ def _workers(choice: CheckChoice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """Returns one more than the number of cores, if the memory suffices for what all workers start."""
-    return min(WORKERS_MAX, cores + (memory_bytes >= (cores + 1) * WORKER_BYTES))
+    """Returns up to two more than the number of cores, as many as the memory suffices for; never fewer than the cores."""
+    return min(WORKERS_MAX, max(cores, min(cores + WAITING, memory_bytes // WORKER_BYTES)))
 
 
 def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> int:

@@ -51,7 +51,7 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
 
 
 def rules_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each table with `rows` or `masks` whose name is unknown in exactly this spelling. See
+    """Returns a sentence for each table with `rows`, `masks` or `transform` whose name is unknown in exactly this spelling. See
     `side_table_problems`.
     """
     problems = []
@@ -59,11 +59,11 @@ def rules_problems(config: SluiceConfig) -> list[str]:
         known = _known(config, name)
         spelled = {each.lower(): each for each in known}
         for table, options in sorted(destination.tables.items()):
-            if known and table not in known and (options.rows.strip() or options.masks):
+            if known and table not in known and options.has_rules:
                 there = spelled.get(table.lower())
                 way = f"write it {there}" if there else "correct its name, or take them out until it is there"
                 problems.append(
-                    f"{table} of {name} has `rows` or `masks`, and no captured table has that name in these letters: {way}"
+                    f"{table} of {name} has `rows`, `masks` or `transform`, and no captured table has that name in these letters: {way}"
                 )
     return problems
 

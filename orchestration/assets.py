@@ -145,7 +145,7 @@ def delta_assets(
             _tell_sides(op, sides.get(merged.outcome.name, ()), merged, drains=drains)
             if merged.outcome.name in quarantining:
                 tell_quarantine(op, config, destination, merged.outcome.name)
-            if merged.outcome.name in unreported and not merged.outcome.held:
+            if merged.outcome.name in unreported and not merged.outcome.buffered:
                 unreported.remove(merged.outcome.name)
                 for result in flowing.passed(merged.outcome.name):
                     _tell(op, result, drains=drains)
@@ -212,7 +212,7 @@ def _tell_sides(
     """Reports the change log and the history of a merged table, which its run has written too. Reports nothing for a table whose changes
     are buffered.
     """
-    if not sides or merged.outcome.held:
+    if not sides or merged.outcome.buffered:
         return
     try:
         details = {
@@ -246,7 +246,7 @@ def _event(
     """Returns the event that a run reports for a merged table; None if Dagster has no form for it. The table is merged in both cases."""
     try:
         key = delta_key(destination, merged.outcome.name)
-        if merged.outcome.held:
+        if merged.outcome.buffered:
             return dg.AssetObservation(key, metadata=buffered_metadata(merged))
         return _materialization(key, merged, sources)
     except Exception as error:  # The error may be of any kind; it concerns one table.

@@ -107,7 +107,7 @@ def _definitions(
     if tables:
         assets.append(delta_assets(config, destination, tables, ports))
         sides = side_tables(config, destination, tables).values()
-        assets += side_specs(config, [side for beside in sides for side in beside])
+        assets += side_specs(config, [side for of_table in sides for side in of_table])
     reading = snapshot_job(config, destination, ports)
     looking_after = maintain_job(config, destination, ports)
     checks, jobs, schedules = (

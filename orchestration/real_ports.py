@@ -35,7 +35,7 @@ def real_ports(
         merge=spark_merge,
         compare=compare_with_source,
         publish=spark_publish,
-        feed=functools.partial(_feed, remote),
+        run_engine=functools.partial(_run_engine, remote),
         conf_troubles=conf_troubles,
         conf_changed=functools.partial(change_since, files),
     )
@@ -47,7 +47,7 @@ def _files() -> DestinationFiles:
     return destination_files
 
 
-def _feed(remote: Callable[[], RemoteHost] | None, directory: Path, destination: str) -> RunEngine:
+def _run_engine(remote: Callable[[], RemoteHost] | None, directory: Path, destination: str) -> RunEngine:
     from sluice.orchestration.rpc.run_caller import caller_of_code_server, caller_of_hosts  # noqa: PLC0415  for runs
 
     if remote is not None:

@@ -32,7 +32,7 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
             what="read the rows of tables",
             job=f"{snapshot_name(destination)}_job",
             remedy=(
-                "it is tried again, and changes of these tables are buffered meanwhile: correct what it names; "
+                "Sluice tries again, and changes of these tables are buffered meanwhile: correct what it names; "
                 f"`sluice snapshot cancel {destination} TABLE` ends a snapshot"
             ),
             matters=functools.partial(_snapshot_is_open, directory),

@@ -43,7 +43,7 @@ class ShownDefinitions:
         self._reload, self._clock = reload, clock
         self._tables = dict[str, tuple[str, float]]()  # Destination → digest of its tables, and when to look again.
         self._shown = self._tried = self._seen(in_use)
-        self._again_at, self._told = 0.0, ""
+        self._again_at, self._reported = 0.0, ""
 
     def look(self, in_use: InUse) -> None:
         """Reloads the definitions if their inputs have changed. If that fails, it tries again after a while."""
@@ -55,11 +55,11 @@ class ShownDefinitions:
             self._reload()
         # The error may come from Dagster or a destination's files and be of any kind; the old definitions stay.
         except Exception as error:
-            if (why := f"{type(error).__name__}: {error}") != self._told:
+            if (why := f"{type(error).__name__}: {error}") != self._reported:
                 log.exception("definitions_not_reloaded", reason=why)
-            self._told = why
+            self._reported = why
         else:
-            self._shown, self._told = now, ""
+            self._shown, self._reported = now, ""
             log.info("definitions_reloaded", destinations=sorted(in_use.config.destinations))
 
     def _seen(self, in_use: InUse) -> tuple[tuple[str, str, str], ...]:

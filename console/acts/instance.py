@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.config.conf_files import ConfFiles, file_of, read_conf_files
+from sluice.cdc_engine.config.conf_files import ConfFiles, file_of, read_conf_files, read_remote
 from sluice.cdc_engine.config.reading import config_of
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
@@ -42,7 +42,7 @@ class ListedInstance:
     kept_by: str = ""
     lag_seconds: float | None = None
     conf: str = ""
-    told: str = ""
+    message: str = ""
 
 
 def listed(in_use: InUse) -> list[ListedInstance]:
@@ -68,7 +68,7 @@ def _listed(in_use: InUse, name: str, directory: Path, now: float) -> ListedInst
         kept_by=one.holder,
         lag_seconds=one.lag_seconds,
         conf=in_use.refused.get(file_of(name), ""),
-        told=one.reason,
+        message=one.reason,
     )
 
 
@@ -77,13 +77,13 @@ def _removed(config: SluiceConfig, known: set[str]) -> Iterator[ListedInstance]:
     for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
         if directory.name not in known and NAME.fullmatch(directory.name) and (directory / "status.json").exists():
             there = config.destination_dir(directory.name)
-            yield ListedInstance(name=directory.name, state=REMOVED, wanted="", told=what_stays(there))
+            yield ListedInstance(name=directory.name, state=REMOVED, wanted="", message=what_stays(there))
 
 
 def render(found: list[ListedInstance]) -> Table:
     shown = Table("destination", "state", "wanted", "kept by", "lag", "")
     for each in found:
-        said = "; ".join(filter(None, [each.conf and f"conf/: {each.conf}", each.told]))
+        said = "; ".join(filter(None, [each.conf and f"conf/: {each.conf}", each.message]))
         wanted = f"{each.wanted} ({each.by})" if each.by else each.wanted
         shown.add_row(each.name, each.state, wanted, each.kept_by, shown_lag(each.lag_seconds), said)
     return shown
@@ -140,6 +140,8 @@ def changed(directory: Path, name: str, text: str) -> bool:
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no name of a destination: a letter, then letters, digits and _")
+    if (remote := read_remote(directory)) is not None:
+        raise ConfigurationError(f"conf/ is pulled from {remote.shown}: change {file_of(name)} there")
     there = read_conf_files(directory)
     if there.destinations.get(name) == text:
         return False

@@ -44,7 +44,7 @@ def pending_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[P
 
 
 def pending_json(changes: Mapping[str, list[PendingSchemaChange]]) -> list[dict[str, Any]]:
-    return [_pending_json(name, change) for name, held in changes.items() for change in held]
+    return [_pending_json(name, change) for name, pending in changes.items() for change in pending]
 
 
 def _pending_json(destination: str, change: PendingSchemaChange) -> dict[str, Any]:
@@ -91,17 +91,17 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
     shown = Table("table", "state", "key", "columns", "waits for approval")
     for table in tables:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in table["columns"])
-        held = ", ".join(kind for kind, word in table["schema_changes"].items() if word == "hold")
+        for_approval = ", ".join(kind for kind, word in table["schema_changes"].items() if word == "hold")
         state = Text(table["state"], "green" if table["state"] == TableState.FLOWING else "red")
-        shown.add_row(table["table"], state, ", ".join(table["key"]), columns, held)
+        shown.add_row(table["table"], state, ", ".join(table["key"]), columns, for_approval)
     return shown
 
 
 def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
     """Formats pending schema changes for the terminal: the statement, the plans, and the command that decides."""
     parts: list[Any] = []
-    for name, held in changes.items():
-        for change in held:
+    for name, pending in changes.items():
+        for change in pending:
             parts += [
                 Text(f"{name}: {change.stop.database}.{change.stop.table}", "bold"),
                 Markdown(change.stop.reason),

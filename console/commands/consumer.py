@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import screen
+from sluice.console.commands.options import YesOption, screen
 
 consumer_app = typer.Typer(
     name="consumer",
@@ -19,7 +19,7 @@ consumer_app = typer.Typer(
 def consumer_forget(
     destination: str,
     client_id: Annotated[int, typer.Argument(metavar="ID", help="Number of the consumer, as `status` shows it.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete the cursor of a client or broker. If it connects again, it starts at the oldest change in the window."""
     from sluice.cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415

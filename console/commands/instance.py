@@ -126,7 +126,7 @@ def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, 
         screen.print_json(json.dumps(dataclasses.asdict(outcome)))
     else:
         say = screen if outcome.done else errors
-        say.print(outcome.told, markup=False, highlight=False, soft_wrap=True)
+        say.print(outcome.message, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(0 if outcome.done else 1)
 
 

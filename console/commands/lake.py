@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, errors, screen
+from sluice.console.commands.options import JsonOption, YesOption, config_now, errors, screen
 
 lake_app = typer.Typer(name="lake", help="The owners of a destination's Delta tables.", no_args_is_help=True)
 
@@ -34,7 +34,7 @@ def lake_accept(
     as_it_is: Annotated[
         bool, typer.Option("--as-it-is", help="Do not re-snapshot it. Rows that are missing stay missing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Take over a Delta table that runs refuse (missing, restored, replaced or another owner's), report what it lacks, re-snapshot it."""
     from sluice.console.lake.accept import Acceptance, accept  # noqa: PLC0415
@@ -57,7 +57,7 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Show what would be done, or why it is refused; change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Replace a table's rows with the rows of a rebuilt table. Exit code 1 if refused, for example if the rebuilt table lacks changes."""
@@ -93,7 +93,9 @@ def lake_register(destination: str, as_json: JsonOption = False) -> None:
     else:
         for sentence in record.troubles:
             errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
-        screen.print(f"{len(record.tables)} tables of {destination} are registered in the catalog")
+        views = sum(entry.over is not None for entry in record.tables.values())
+        also = f" with {views} views" if views else ""
+        screen.print(f"{len(record.tables) - views} tables of {destination} are registered in the catalog{also}")
     raise typer.Exit(1 if record.troubles else 0)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sluice.console.commands.options import config_now, errors, named, screen
+from sluice.console.commands.options import JsonOption, config_now, errors, named, screen
 
 
 def maintain(  # noqa: PLR0917  one argument an option
@@ -29,7 +29,7 @@ def maintain(  # noqa: PLR0917  one argument an option
         float | None,
         typer.Option("--retention-hours", min=0.0, help="Hours to keep such files. Default: the value in conf/."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Maintain the Delta tables of a destination, between its merges. Without options: rewrite files if the benefit is large enough."""
     from sluice.console.lake.operation import ports_of_command  # noqa: PLC0415

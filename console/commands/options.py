@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 screen = standard_output()
 errors = Console(stderr=True)
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
-
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+TablesOption = Annotated[
+    str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
+]
+SettleOption = Annotated[
+    float, typer.Option("--settle-seconds", min=0, help="Seconds to wait until merges reach the compared position.")
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Name each thing that is otherwise only counted.")]
 
 
@@ -34,6 +40,6 @@ def config_now(directory: Path | None = None) -> SluiceConfig:
 
     in_use = as_kept((directory or conf_dir()).resolve())
     for file, why in in_use.refused.items():
-        told = f"{file} in conf/ is not used, and its last valid content stays in use: {why}"
-        errors.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        warning = f"{file} in conf/ is not used, and its last valid content stays in use: {why}"
+        errors.print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return in_use.config

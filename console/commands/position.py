@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, errors, screen
+from sluice.console.commands.options import JsonOption, YesOption, config_now, errors, screen
 
 position_app = typer.Typer(name="position", help="Show or set the position of a destination.", no_args_is_help=True)
 
@@ -42,7 +42,7 @@ def position_set(  # noqa: PLR0917  one argument an option
             "--time", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
         ),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Set the position at which a stopped destination continues. Changes before it are not read."""
@@ -50,10 +50,10 @@ def position_set(  # noqa: PLR0917  one argument an option
 
     wanted = request(position, gtid, latest=latest, moment=moment, earliest=earliest)
 
-    def asked(question: str) -> bool:
+    def confirmed(question: str) -> bool:
         return yes or typer.confirm(question, err=as_json)
 
     say = errors.print if as_json else screen.print
-    found = move(config_now(), destination, wanted, confirm=asked, say=say)
+    found = move(config_now(), destination, wanted, confirm=confirmed, say=say)
     if as_json:
         screen.print_json(json.dumps({"destination": destination, "position": found.to_json()}))

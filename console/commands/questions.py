@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, errors, named, screen
+from sluice.console.commands.options import JsonOption, SettleOption, config_now, errors, named, screen
 
 
 def sql(
@@ -56,9 +56,7 @@ def equal(  # noqa: PLR0917  one argument an option
             "--since-last", help="Compare the chunks whose rows in the lake changed since their last comparison."
         ),
     ] = False,
-    settle_seconds: Annotated[
-        float, typer.Option("--settle-seconds", min=0, help="Seconds to wait until merges reach the compared position.")
-    ] = 300,
+    settle_seconds: SettleOption = 300,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the lake with the source while both continue. Exit code 1 unless every table is equal."""

@@ -7,10 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.console.commands.options import config_now, errors, named, screen
+from sluice.console.commands.options import (
+    JsonOption,
+    SettleOption,
+    TablesOption,
+    YesOption,
+    config_now,
+    errors,
+    named,
+    screen,
+)
 
 
-def backfill(  # noqa: PLR0917  one argument an option
+def backfill(  # noqa: PLR0913, PLR0917  one argument an option
     destination: str,
     from_word: Annotated[
         str,
@@ -24,9 +33,15 @@ def backfill(  # noqa: PLR0917  one argument an option
     run: Annotated[
         str, typer.Option("--run", metavar="ID", help="Instead of times: the changes that this Dagster run merged.")
     ] = "",
-    tables: Annotated[
-        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
+    gtids: Annotated[
+        str,
+        typer.Option(
+            "--gtids",
+            metavar="SET",
+            help="Instead of times: exactly the transactions of a GTID set; of MariaDB, a list of GTIDs.",
+        ),
     ] = "",
+    tables: TablesOption = "",
     into: Annotated[
         str,
         typer.Option(
@@ -35,22 +50,42 @@ def backfill(  # noqa: PLR0917  one argument an option
             help="Write the table in --tables, as it was at --to, into this new table. The live table does not change.",
         ),
     ] = "",
+    archive: Annotated[
+        str,
+        typer.Option(
+            "--archive",
+            metavar="LOCATION",
+            help="Read the binlog files of this folder or object-store prefix alone, without the source.",
+        ),
+    ] = "",
+    schemas: Annotated[
+        str,
+        typer.Option(
+            "--schemas",
+            metavar="FILE",
+            help="With --archive: a dump of `mysqldump --no-data`, or a saved schema.jsonl. Default: the destination's schema history.",
+        ),
+    ] = "",
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Show what would be read and changed, and what is refused; change nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Apply the changes of an interval of the past again, while the stream continues. Exit code 1 if a table is refused."""
     from sluice.console.lake import rows as act  # noqa: PLC0415
 
-    if bool(from_word) == bool(run) or (run and to_word):
-        raise typer.BadParameter("name --from TIME, or --run ID without --to.")
+    if sum(map(bool, (from_word, run, gtids))) != 1 or (to_word and not from_word):
+        raise typer.BadParameter("name --from TIME, or --run ID or --gtids SET without --to.")
+    if gtids and into:
+        raise typer.BadParameter("--into builds a table as it was at a time: name --from and --to instead of --gtids.")
     config = config_now()
-    request = (
-        act.backfill_by_run(config, destination, run, named(tables), into)
-        if run
-        else act.backfill_by_times(destination, (from_word, to_word), named(tables), into)
-    )
+    if gtids:
+        request = act.backfill_by_gtids(destination, gtids, named(tables))
+    elif run:
+        request = act.backfill_by_run(config, destination, run, named(tables), into)
+    else:
+        request = act.backfill_by_times(destination, (from_word, to_word), named(tables), into)
+    request = act.from_archive(request, archive, schemas)
     if only_plan:
         made = act.backfill_plan(config, request)
         shown, refused = made.to_json(), made.problems
@@ -65,17 +100,13 @@ def backfill(  # noqa: PLR0917  one argument an option
 
 def repair(  # noqa: PLR0917  one argument an option
     destination: str,
-    tables: Annotated[
-        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
-    ] = "",
+    tables: TablesOption = "",
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Compare and show which rows would be read again; change nothing.")
     ] = False,
-    settle_seconds: Annotated[
-        float, typer.Option("--settle-seconds", help="Seconds to wait until merges reach the compared position.")
-    ] = 300.0,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
+    settle_seconds: SettleOption = 300.0,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Read rows that differ from the source again and correct them, while the stream continues. Exit code 1 if rows still differ."""
     from sluice.console.lake import rows as act  # noqa: PLC0415

@@ -11,6 +11,14 @@ from sluice.console.commands.options import JsonOption, config_now, screen
 
 schema_app = typer.Typer(name="schema", help="Show tables, and decide on pending schema changes.", no_args_is_help=True)
 TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
+PositionOption = Annotated[
+    str,
+    typer.Option(
+        "--position",
+        help="The position of the statement or the stop that you have seen (`schema held --json`). If the table has another one by then, "
+        "nothing changes.",
+    ),
+]
 
 
 @schema_app.command("show")
@@ -36,17 +44,18 @@ def schema_approve(
     destination: str,
     table: TableArgument,
     plan: Annotated[str, typer.Option("--plan", help="One of the plans that `schema held` lists.")] = "apply",
+    position: PositionOption = "",
 ) -> None:
     """Approve a pending schema change with one of its plans. The running engine then resumes the table."""
     from sluice.cdc_engine.acts.stopped_table import approve  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
-    record = approve(directory_of(config_now(), destination), table, plan)
+    record = approve(directory_of(config_now(), destination), table, plan, position=position)
     screen.print(f"{table}: approved `{record.statement}` as {plan}; the table continues from there", markup=False)
 
 
 @schema_app.command("resume")
-def schema_resume(destination: str, table: TableArgument) -> None:
+def schema_resume(destination: str, table: TableArgument, position: PositionOption = "") -> None:
     """Resume a stopped table after the cause of its stop is fixed. If the cause is still there, the table stops again.
 
     A table that stopped because of its Delta table is refused while that is missing, restored, replaced or of another owner.
@@ -58,7 +67,7 @@ def schema_resume(destination: str, table: TableArgument) -> None:
     config = config_now()
     directory = directory_of(config, destination)
     refuse_unless_left_by_runs(config, destination, table, stop_of(directory, table).state)
-    stop = resume(directory, table)
+    stop = resume(directory, table, position=position)
     screen.print(f"{table}: continues from its stop at {stop.position} ({stop.state})", markup=False)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, named, screen
+from sluice.console.commands.options import JsonOption, TablesOption, config_now, named, screen
 
 snapshot_app = typer.Typer(
     name="snapshot", help="Read the existing rows of tables into the lake.", no_args_is_help=True
@@ -19,7 +19,7 @@ Name = Annotated[str, typer.Argument(help="database.table")]
 @snapshot_app.command("start")
 def start(
     destination: str,
-    tables: Annotated[str, typer.Option(metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")] = "",
+    tables: TablesOption = "",
     where: Annotated[
         str, typer.Option(metavar="SQL", help="Condition of the rows to read. The lake table then has no other rows.")
     ] = "",

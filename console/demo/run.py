@@ -221,7 +221,7 @@ def run_demo(options: DemoOptions, screen: Console) -> int:
         set_up(kernels=True, screen=screen)
         demo = Demo(options, home, screen)
         try:
-            with signals.told():
+            with signals.duckdb_interrupts():
                 return _run(demo)
         except KeyboardInterrupt:
             screen.print("\nstopping")

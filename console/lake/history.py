@@ -45,7 +45,7 @@ class HistoryTable:
     # Column → its value in the rows of the source table.
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def is_told_by(self, commit: CommittedInterval) -> bool:
+    def is_concerned_by(self, commit: CommittedInterval) -> bool:
         """Returns whether a commit may concern this table's rows. A commit that Sluice made for another shard does not."""
         return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
@@ -87,7 +87,7 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
 def history_of(table: HistoryTable) -> list[CommittedInterval]:
     """Returns the batches that the log still has, and other writers' commits between them, newest first."""
     commits = (read_commit(commit) for commit in table.log().history())
-    return batches(commit for commit in commits if table.is_told_by(commit))[::-1]
+    return batches(commit for commit in commits if table.is_concerned_by(commit))[::-1]
 
 
 def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterval]:

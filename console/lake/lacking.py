@@ -13,7 +13,7 @@ from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.states import OF_THE_LAKE
 from sluice.console.lake.tables import DestinationLake, LakeTable
-from sluice.orchestration.base.lake_settings import storage_options, told
+from sluice.orchestration.base.lake_settings import lake_error_line, storage_options
 from sluice.orchestration.run.table_locks import written_target
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
@@ -48,9 +48,9 @@ def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
         if target.current_state:
             _refuse_current_state(writer, target, _record(records.get(name)), options)
         else:
-            _refuse_side_tables(writer, target, records.beside(name), options)
+            _refuse_side_tables(writer, target, records.side_tables(name), options)
     except TableError as error:
-        return f"{error.state}: {told(config, error.reason)}"
+        return f"{error.state}: {lake_error_line(config, error.reason)}"
     return ""
 
 

@@ -146,7 +146,7 @@ def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
     """
     versions = TableVersions(table, {**parse_key(table, key), **table.shard})
     commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
-    return life(versions, [each for each in commits if table.is_told_by(each)])
+    return life(versions, [each for each in commits if table.is_concerned_by(each)])
 
 
 def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:

@@ -40,10 +40,10 @@ class ProgressBars:
             completed=made.done,
             total=made.expected or None,
             description=description or name,
-            told=figures(made, self._unit) if made.percent is not None or made.done else "",
+            figures=figures(made, self._unit) if made.percent is not None or made.done else "",
         )
 
 
 class _Figures(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text(str(task.fields.get("told", "")), "cyan")
+        return Text(str(task.fields.get("figures", "")), "cyan")

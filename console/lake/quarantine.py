@@ -35,7 +35,8 @@ RUN_LOCK_SECONDS = 30.0  # A run that drains releases the run lock between two b
 Record = dict[str, Any]
 # Such a value is older than the rules: it is not masked, and its row may not meet the condition.
 RULED = (
-    "conf/ now filters or masks the rows of the table (rows, masks): re-snapshot it instead (`sluice snapshot start`)"
+    "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot it instead "
+    "(`sluice snapshot start`)"
 )
 UNMIRRORED = (
     "the table has no current-state table, and its change log and history are never rewritten: re-snapshot it "
@@ -102,8 +103,8 @@ def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Repl
         if not records:
             return []
         try:
-            with open_sessions(spark, 1, Fence(refusal)) as (lane,):
-                return [_replay_column(config, destination, lane, each) for each in _columns(records)]
+            with open_sessions(spark, 1, Fence(refusal)) as (session,):
+                return [_replay_column(config, destination, session, each) for each in _columns(records)]
         except SparkUnavailableError as error:
             raise SetupError(str(error)) from error
 
@@ -118,20 +119,20 @@ def render_replayed(results: Iterable[Replayed]) -> Table:
 def _columns(records: list[Record]) -> Iterator[list[Record]]:
     """Yields the records of one column and one layout at a time."""
 
-    def place(record: Record) -> tuple[str, str, str]:
+    def column_of(record: Record) -> tuple[str, str, str]:
         return _name(record), record["column"], record["layout"]
 
-    for _, group in itertools.groupby(sorted(records, key=place), place):
+    for _, group in itertools.groupby(sorted(records, key=column_of), column_of):
         yield list(group)
 
 
-def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: list[Record]) -> Replayed:
+def _replay_column(config: SluiceConfig, destination: str, session: Any, records: list[Record]) -> Replayed:
     from sluice.spark_jobs.quarantine.replay import RowValues, put_back  # noqa: PLC0415
 
     first = records[0]
     options = config.destinations[destination].table(first["database"], first["table"])
     result = Replayed(_name(first), first["column"])
-    if options.rows or options.masks:
+    if options.has_rules:
         return dataclasses.replace(result, refused=len(records), reason=RULED)
     if not options.current_state:
         return dataclasses.replace(result, refused=len(records), reason=UNMIRRORED)
@@ -158,8 +159,8 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
         file = Path(folder) / "values.parquet"
         pq.write_table(values, file)
         given = RowValues(file=file, type_name=kind.spark, names=names, keyed=keyed)
-        found = put_back(lane, result.table, path, column.name, given)
-    _forget(config, destination, lane.fence, first, [records[number] for number in sorted(found)])
+        found = put_back(session, result.table, path, column.name, given)
+    _forget(config, destination, session.fence, first, [records[number] for number in sorted(found)])
     return dataclasses.replace(result, put_back=len(found), superseded=len(decoded) - len(found))
 
 

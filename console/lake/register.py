@@ -6,7 +6,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files.catalog_record import Registered
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.console.source.query import require_destination
-from sluice.orchestration.base.lake_settings import told
+from sluice.orchestration.base.lake_settings import lake_error_line
 from sluice.orchestration.run.catalog.registration import register_tables
 from sluice.spark_jobs.errors import SparkJobError
 
@@ -21,4 +21,4 @@ def register(config: SluiceConfig, destination: str) -> Registered:
     try:
         return register_tables(config, destination, whole=True)
     except SparkJobError as error:
-        raise ActRefusedError(told(config, error)) from error
+        raise ActRefusedError(lake_error_line(config, error)) from error

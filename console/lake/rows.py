@@ -5,14 +5,17 @@ are in `cdc_engine.instance.rows` and `orchestration.run.rows`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.reading import archive_of_request
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.rows.plan import Plan
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
@@ -47,6 +50,12 @@ def backfill_by_times(
     )
 
 
+def from_archive(request: BackfillRequest, archive: str, schemas: str) -> BackfillRequest:
+    """Returns the request for an archive alone, if one is named. Raises ConfigurationError."""
+    found, file = archive_of_request(archive, schemas, Path.cwd())
+    return dataclasses.replace(request, archive=found, schemas=file)
+
+
 def backfill_by_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
@@ -64,6 +73,11 @@ def backfill_by_run(
     return BackfillRequest(
         destination=destination, from_us=found.from_us, to_us=found.to_us, tables=found.tables, into=into
     )
+
+
+def backfill_by_gtids(destination: str, gtids: str, tables: tuple[str, ...]) -> BackfillRequest:
+    """Returns the backfill of exactly the transactions of a GTID set."""
+    return BackfillRequest(destination=destination, from_us=0, to_us=None, tables=tables, gtids=gtids)
 
 
 def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> RequestedInterval:
@@ -95,13 +109,18 @@ def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
 
 def backfill_sentences(made: Plan) -> Iterator[str]:
     """Yields sentences about the whole backfill."""
-    to = made.to_time or "now"
-    yield f"{made.destination}: changes from {made.from_time} to {to}"
+    times = f"from {made.from_time} to {made.to_time or 'now'}"
+    yield (
+        f"{made.destination}: changes of {made.gtids}, {times}"
+        if made.gtids
+        else f"{made.destination}: changes {times}"
+    )
     yield f"earliest time on offer: {made.earliest_time} ({made.earliest_file})"
     size, files = made.bytes / MIB, f"{made.files[0]} to {made.files[-1]}" if made.files else "none"
     yield f"to read: {size:.1f} MiB of binlog, {len(made.files)} files ({files}), {made.begin} to {made.read_to}"
     how = "counted" if made.counted else f"estimated by the first {made.sample_bytes / MIB:.1f} MiB"
-    yield f"changes: {made.changes} ({how}); time: about {made.seconds:.0f} s"
+    others = ", with those of the transactions between them" if made.gtids else ""
+    yield f"changes: {made.changes} ({how}{others}); time: about {made.seconds:.0f} s"
 
 
 def backfill_rows(made: Plan) -> Table:

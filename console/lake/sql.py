@@ -1,8 +1,7 @@
 """Implements `sluice sql`: answers one SQL query about the lake with DuckDB, which reads the Delta tables itself; Spark need not run.
 
 Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Shards that
-form one table are a view `folder.table`, named after its path in the lake. Only local lakes are supported, because DuckDB would have to
-download its readers of object stores."""
+form one table are a view `folder.table`, named after its path in the lake. The lake is local or in S3 (`sql_store`)."""
 
 from __future__ import annotations
 
@@ -20,14 +19,17 @@ from typing import Any, TextIO
 
 import deltalake
 import duckdb
-import duckdb_extension_delta
 from rich.console import Group
 from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.console.lake.sql_store import is_readable, load_extension, open_store
 from sluice.console.toolchain.errors import SetupError
+from sluice.object_stores.options import without_secrets
+from sluice.orchestration.base.lake_settings import on_s3, storage_options
+from sluice.orchestration.base.ports import MergeFailedError
 
 SHOWN_ROWS_MAX = 100
 WRITING = {"DELETE", "UPDATE", "INSERT", "MERGE", "DROP", "ALTER", "TRUNCATE"}
@@ -77,12 +79,12 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
                 database = _database(config, destination, table)
                 if (other := found.get((database, name))) is not None and other.path != path:
                     database = f"{destination}_{database}"
-                if path and (Path(path) / "_delta_log").is_dir():
+                if path and ("://" in path or (Path(path) / "_delta_log").is_dir()):  # `_make_view` asks a store.
                     found[database, name] = SqlTable(database, name, path)
-    return _told_apart(found.values())
+    return _distinguished(found.values())
 
 
-def _told_apart(tables: Collection[SqlTable]) -> list[SqlTable]:
+def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
     """Returns the tables with `__1`, `__2`, … appended to names that DuckDB does not distinguish. None of them keeps the plain name, which
     would be ambiguous.
     """
@@ -118,15 +120,18 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 def ask(config: SluiceConfig, question: str) -> SqlAnswer:
     """Runs the query. Raises SetupError with DuckDB's message; if a name was not found, the message lists the tables."""
-    if "://" in config.lake:
+    if not is_readable(config.lake):
         raise SetupError(
-            f"The lake is at {config.lake}; `sluice sql` reads local lakes only; docs/readers.md lists programs that read "
-            "others."
+            f"The lake is at {config.lake}; `sluice sql` reads local lakes and lakes in S3; docs/readers.md lists programs that "
+            "read others."
         )
     tables = lake_tables(config)
     if not tables:
         raise SetupError(f"There is no table in {config.lake} yet; `sluice status` shows whether changes flow.")
-    connection = _connect()
+    connection, options = _connect(), dict[str, str]()
+    if on_s3(config):
+        options = _storage_options(config)
+        open_store(connection, options)
     left_out: list[str] = []
     try:
         schemas = sorted({table.database.lower(): quoted(table.database) for table in tables}.values())
@@ -134,14 +139,26 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for table in _named(tables, question):
             try:
-                _make_view(connection, table)
+                _make_view(connection, table, options)
             except Exception as error:  # The query may be about the other tables.
-                left_out.append(f"{table.database}.{table.table} cannot be read: {error}")
+                left_out.append(f"{table.database}.{table.table} cannot be read: {_shown(error, options)}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
         return SqlAnswer(connection.execute(question), left_out)
     except duckdb.Error as error:
-        raise _refused(error, question, tables, left_out) from error
+        raise SetupError(_shown(_refused(error, question, tables, left_out), options)) from error
+
+
+def _shown(error: Exception, options: dict[str, str]) -> str:
+    """Returns an error without the secrets of a store. `options`: of the store; empty for a local lake."""
+    return without_secrets(str(error), options) if options else str(error)
+
+
+def _storage_options(config: SluiceConfig) -> dict[str, str]:
+    try:
+        return storage_options(config.storage_options)
+    except MergeFailedError as error:
+        raise SetupError(f"The lake is at {config.lake}: {error}") from error
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
@@ -168,8 +185,7 @@ def quoted(name: str) -> str:
 def _connect() -> duckdb.DuckDBPyConnection:
     """Returns a DuckDB connection with the packaged Delta reader. It downloads nothing."""
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
-    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
-    connection.execute(f"LOAD '{extension}'")
+    load_extension(connection, "delta")
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
@@ -181,17 +197,17 @@ def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
     return named or tables
 
 
-def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable) -> None:
-    _refuse_misread(table)
+def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable, options: dict[str, str]) -> None:
+    _refuse_misread(table, options)
     path = table.path.replace("'", "''")
     connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM delta_scan('{path}')")
 
 
-def _refuse_misread(table: SqlTable) -> None:
+def _refuse_misread(table: SqlTable, options: dict[str, str]) -> None:
     """Raises SetupError for a table with partitions and column mapping, because DuckDB's reader returns its partition columns as NULL
     (docs/readers.md).
     """
-    metadata = deltalake.DeltaTable(table.path).metadata()
+    metadata = deltalake.DeltaTable(table.path, storage_options=options or None).metadata()
     if metadata.partition_columns and metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         raise SetupError(
             f"{table.database}.{table.table} has partitions and column mapping, which DuckDB misreads; docs/readers.md names others"

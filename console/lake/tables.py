@@ -110,11 +110,11 @@ class DestinationLake:
         locks.
         """
         config, destination = self._config, self._destination
-        turns, whose = table_locks_of(config, destination), written_target(config, destination)(table.name)
+        locks, whose = table_locks_of(config, destination), written_target(config, destination)(table.name)
         wanted = shards.new_properties(whose.shard, owner.to_text())
         writing, fence = Writing(who=f"`sluice lake` for {destination}"), self._fence
         try:
-            with turns.at(table.name, table.path, writing, fence, shared=whose.shared):
+            with locks.at(table.name, table.path, writing, fence, shared=whose.shared):
                 log = self._open(table.path)
                 has = log.metadata().configuration
                 if any(has.get(name) != value for name, value in wanted.items()):
@@ -128,7 +128,7 @@ class DestinationLake:
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
         """Changes the owner of change log and history, too, whose Delta names contain it. The next run creates a missing one again."""
         records = self._records
-        for kind, path in self._beside(name):
+        for kind, path in self._side_tables(name):
             try:
                 log = self._open(path) if path else None
                 if log is None:
@@ -157,9 +157,9 @@ class DestinationLake:
         """Returns id and version of the table that the last run left at the path; None if no run has left one."""
         if self._has_current_state_table(name):
             return self._records.get(name)
-        kept = self._records.beside(name)
+        kept = self._records.side_tables(name)
         return next(
-            (kept[kind] for kind, path in self._beside(name) if path == self._path(name) and kind in kept), None
+            (kept[kind] for kind, path in self._side_tables(name) if path == self._path(name) and kind in kept), None
         )
 
     def commits(self, path: str) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ class DestinationLake:
     def _has_current_state_table(self, name: str) -> bool:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).current_state
 
-    def _beside(self, name: str) -> list[tuple[str, str]]:
+    def _side_tables(self, name: str) -> list[tuple[str, str]]:
         """Returns (kind, path or empty) of the change log and of the history."""
         database, _, table = name.partition(".")
         return list(zip((LOG, HISTORY), self._config.side_table_paths(self._destination, database, table), strict=True))

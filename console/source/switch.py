@@ -12,7 +12,7 @@ from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.failover.by_time import by_time_of
 from sluice.cdc_engine.instance.failover.failover import ask, sources_of
-from sluice.cdc_engine.instance.failover.takeover import TakeoverAnswer, in_turn, refusal
+from sluice.cdc_engine.instance.failover.takeover import TakeoverAnswer, in_order, refusal
 from sluice.cdc_engine.parser.start_position import Epochs
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.source.in_use import use
@@ -77,7 +77,7 @@ def switch(
         raise ConfigurationError(f"{name} has the sources 1 to {len(sources)}, not {to}")
     by_address = {each.address: each for each in sources}
     reading = next(each.address for each in sources if each.reading)
-    candidates = [sources[to - 1]] if to else [by_address[each] for each in in_turn(tuple(by_address), reading)]
+    candidates = [sources[to - 1]] if to else [by_address[each] for each in in_order(tuple(by_address), reading)]
     able = next((each for each in candidates if not each.refused), None)
     if able is None:
         why = "; ".join(f"{each.address}: {each.refused}" for each in candidates)

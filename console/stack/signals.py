@@ -21,7 +21,7 @@ def heard() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def duckdb_interrupts() -> Iterator[None]:
     """Turns an interrupt within DuckDB into a KeyboardInterrupt. DuckDB raises an error of its own, with KeyboardInterrupt as the cause."""
     try:
         yield

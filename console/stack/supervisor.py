@@ -20,7 +20,7 @@ from sluice.console.toolchain.process import last_lines
 POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # The parts whose names are not common nouns.
 # These signals come from outside, so the end of the log does not contain the reason.
-FROM_OUTSIDE = {
+SIGNALS = {
     "signal 9": "another program killed it, or the kernel did for lack of memory (see dmesg)",
     "signal 15": "another program ended it",
 }
@@ -127,8 +127,8 @@ def next_step(
 def _failure(part: StackPart, ended: str) -> str:
     """Returns how a part failed, why if that is known, and the end of its log."""
     how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
-    outside = FROM_OUTSIDE.get(ended)
-    log = f": {outside}; its log {part.log} is not the reason and ends" if outside else f"; {part.log} ends"
+    cause = SIGNALS.get(ended)
+    log = f": {cause}; its log {part.log} is not the reason and ends" if cause else f"; {part.log} ends"
     return f"{SHOWN.get(part.name, f'The {part.name}')} {how}{log}: {last_lines(part.log)}"
 
 

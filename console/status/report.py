@@ -93,7 +93,8 @@ class DestinationStatus:
 class StatusReport:
     """The whole status as values. `problems`: sentences; empty if all is well. `warnings`: sentences that do not affect the exit code.
 
-    `dagster_bytes`: of Dagster's storage; None if it is not in files of this host.
+    `dagster_bytes`: of Dagster's storage; None if it is not in files of this host. `conf`: which revision of conf/ is in use, if it is
+    pulled.
     """
 
     processes: list[dict[str, Any]]
@@ -101,6 +102,7 @@ class StatusReport:
     problems: list[str]
     warnings: list[str] = dataclasses.field(default_factory=list)
     dagster_bytes: int | None = None
+    conf: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {"ok": not self.problems, **dataclasses.asdict(self)}
@@ -145,17 +147,6 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
     logs = config.data_dir / "logs"
     reason = f"its engine has written no status yet: it starts within seconds, or the logs in {logs} say why it does not start"
     return dataclasses.replace(one, reason=reason)
-
-
-def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
-    """Returns the report with the files of conf/ that are invalid and therefore not in use."""
-    problems = [
-        f"conf/{file} is not used, and its last valid content stays in use: {why}"
-        for file, why in sorted(refused.items())
-    ]
-    # Engines report it too.
-    told = [each for each in report.problems if not any(why in each for why in refused.values())]
-    return dataclasses.replace(report, problems=[*problems, *told])
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
@@ -427,6 +418,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
     return Group(
         *problems,
         *warnings,
+        *([Text(report.conf)] if report.conf else ()),
         shown,
         positions,
         *([groups] if groups else ()),
@@ -465,13 +457,13 @@ def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
     keyless = [Text(keyless_sentence(one.name, one.keyless, verbose=verbose))] if one.keyless else []
     if verbose:
         return [
-            Text(f"{one.name}: {told.table}: {told.sentence}", "" if told.followed else "yellow")
-            for told in one.foreign_keys
+            Text(f"{one.name}: {note.table}: {note.sentence}", "" if note.followed else "yellow")
+            for note in one.foreign_keys
         ] + keyless
-    followed = sum(told.followed for told in one.foreign_keys)
+    followed = sum(note.followed for note in one.foreign_keys)
     count = len(one.foreign_keys)
-    told = f"{one.name}: {count} foreign key(s) change rows without row events; the lake follows {followed} of them (--verbose names each)"
-    return [*([Text(told, "" if followed == count else "yellow")] if count else []), *keyless]
+    note = f"{one.name}: {count} foreign key(s) change rows without row events; the lake follows {followed} of them (--verbose names each)"
+    return [*([Text(note, "" if followed == count else "yellow")] if count else []), *keyless]
 
 
 def _process_state(process: dict[str, Any]) -> Text:

@@ -29,6 +29,7 @@ def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
         *_destinations(report.destinations, rows),
         *_snapshots(report.destinations, rows),
         _processes(report),
+        *([Text(report.conf)] if report.conf else []),
         Text(MORE),
     ]
     kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # one line is the verdict

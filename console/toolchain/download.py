@@ -1,7 +1,7 @@
 """Downloads pinned jars with the command line of Apache Ivy, whose jar pyspark contains. Called by setup, which holds the lock.
 
-Ivy's own default settings contain the public repository, so no host is named here. SLUICE_IVY_SETTINGS may name an Ivy settings file of a
-mirror, and the usual proxy variables are passed on to Java.
+Ivy itself knows the public repository, so no host is named here. SLUICE_IVY_SETTINGS may name an Ivy settings file of a mirror, and the
+usual proxy variables are passed on to Java.
 """
 
 import os
@@ -24,6 +24,12 @@ from sluice.console.toolchain.python_packages import pyspark_jar
 
 STALL_SECONDS_MAX = 90  # If no byte arrives for this long, no server answers. Ivy itself would wait for many minutes.
 POLL_SECONDS = 0.1
+# No POM is read: the artifacts are pinned, and the POM of one of them names a parent that is not published.
+SETTINGS = """<ivysettings>
+  <settings defaultResolver="public"/>
+  <resolvers><ibiblio name="public" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
 
 
 def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
@@ -97,11 +103,15 @@ def _run_ivy(cache: Cache, java: Java, missing: Sequence[Artifact], screen: Cons
 
 def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
     settings = os.environ.get("SLUICE_IVY_SETTINGS")
+    if not settings:
+        own = cache.incoming / "ivysettings.xml"
+        own.write_text(SETTINGS, encoding="utf-8")
+        settings = str(own)
     return [
         *(str(java.program), *trust_options(cache.incoming / "authorities.p12"), *proxy_options(os.environ)),
         *("-Dsun.net.client.defaultConnectTimeout=15000", "-Dsun.net.client.defaultReadTimeout=60000"),
         *("-jar", str(pyspark_jar("ivy"))),
-        *(("-settings", settings) if settings else ()),
+        *("-settings", settings),
         *("-cache", str(cache.incoming / "cache"), "-ivy", str(module_file), "-confs", "default"),
         *("-retrieve", str(cache.incoming / "out" / "[organisation]-[artifact]-[revision].[ext]")),
     ]
@@ -129,7 +139,8 @@ def _classified(artifact: Artifact) -> str:
     """Returns the element that selects one of several jars in a module."""
     if not artifact.classifier:
         return ""
-    return f'<artifact name={quoteattr(artifact.module)} type="jar" m:classifier={quoteattr(artifact.classifier)}/>'
+    kind = quoteattr(artifact.extension)
+    return f"<artifact name={quoteattr(artifact.module)} type={kind} ext={kind} m:classifier={quoteattr(artifact.classifier)}/>"
 
 
 def proxy_options(environment: Mapping[str, str]) -> list[str]:

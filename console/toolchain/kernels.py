@@ -30,8 +30,8 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
-ROOM = PACKAGE / "cdc_engine" / "binlog"
-BESIDE = PACKAGE / "cdc_engine" / "parser"  # It contains some kernels too.
+BINLOG = PACKAGE / "cdc_engine" / "binlog"
+PARSER = PACKAGE / "cdc_engine" / "parser"  # It contains some kernels too.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
@@ -43,8 +43,8 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     The caller holds the lock of the cache.
     """
     note = cache.root / "kernels" / f"{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:16]}.json"
-    room, made = _digest(ROOM.rglob("*.py")), _read(note)
-    if made.get("room") == room and all(Path(file).exists() for file in made.get("files", ())):
+    of_all, made = _digest(BINLOG.rglob("*.py")), _read(note)
+    if made.get("digest") == of_all and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
     with contextlib.suppress(OSError):  # The checkout is read-only; numba then stores the code elsewhere.
@@ -55,9 +55,9 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     say("compiling kernels")
     _rehearse()
     keep_kernels(cache)
-    files = [str(file) for file in _numba_files(ROOM)]
+    files = [str(file) for file in _numba_files(BINLOG)]
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps({"room": room, "sources": sources, "files": files}))
+    note.write_text(json.dumps({"digest": of_all, "sources": sources, "files": files}))
     return True
 
 
@@ -73,7 +73,7 @@ def _sources() -> dict[str, str]:
     """Returns, for the path of each file with kernels, a digest of the file and of all our files that it imports. These determine its
     code.
     """
-    files = [file for folder in (ROOM, BESIDE) for file in folder.rglob("*.py")]
+    files = [file for folder in (BINLOG, PARSER) for file in folder.rglob("*.py")]
     return {str(file): _digest(_imported(file)) for file in files if KERNEL.search(file.read_text("utf-8"))}
 
 
@@ -89,7 +89,7 @@ def _digest(files: Iterable[Path]) -> str:
     parts = [sys.version, importlib.metadata.version("numba"), platform.machine(), _processor()]
     digest = hashlib.sha256("\n".join(parts).encode())
     for file in sorted(files):
-        digest.update(os.path.relpath(file, ROOM).encode() + b"\0" + file.read_bytes())
+        digest.update(os.path.relpath(file, BINLOG).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -112,7 +112,7 @@ def _imports(file: Path) -> tuple[Path, ...]:
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             constants = any(each.name.isupper() for each in node.names)
-            named += [node.module] if constants or _file_of(node.module).is_relative_to(ROOM) else []
+            named += [node.module] if constants or _file_of(node.module).is_relative_to(BINLOG) else []
             named += [f"{node.module}.{each.name}" for each in node.names]
         elif isinstance(node, ast.Import):
             named += [each.name for each in node.names]

@@ -85,6 +85,15 @@ class ChildProcess:
             self._leash.communicate()
             self._leash = None
 
+    def stall(self) -> None:
+        """Stops the program and everything that it started with SIGSTOP, as a host that hangs; returns once it stands still.
+        `kill` ends it.
+        """
+        self._signal(signal.SIGSTOP)
+        # On a busy machine the program goes on for a while: until the thread that gets the signal has a core.
+        if self.running:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def _signal(self, number: signal.Signals) -> None:
         # A child that was not waited for keeps its id, so no other process can have the group.
         if self._process.returncode is None:
@@ -108,8 +117,8 @@ def why_no_run_can_start() -> str:
     try:
         multiprocessing.Lock()
     except OSError as error:
-        mend = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
-        return f"no run can start: semaphores cannot be made in /dev/shm ({error.strerror}); as root: {mend}"
+        fix = "mount -t tmpfs -o mode=1777 tmpfs /dev/shm"
+        return f"no run can start: semaphores cannot be made in /dev/shm ({error.strerror}); as root: {fix}"
     return ""
 
 

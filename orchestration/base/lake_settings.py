@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.spark_jobs.session import SparkSettings
     from sluice.spark_jobs.targets.report import TableTarget
-    from sluice.spark_jobs.uploaded_files import Lending
+    from sluice.spark_jobs.uploaded_files import UploadSettings
 
 S3 = ("s3://", "s3a://")
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
@@ -35,16 +35,16 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
         sessions_file=config.destination_dir(destination) / SESSIONS_FILE,
         options=store_settings(config) if inside else {},
         environment=store_environment(config) if inside else {},
-        lending=_lending(config, destination),
+        uploads=_upload_settings(config, destination),
     )
 
 
-def _lending(config: SluiceConfig, destination: str) -> Lending:
+def _upload_settings(config: SluiceConfig, destination: str) -> UploadSettings:
     """Returns where a run puts files for Spark to read: in the object store of the staged batches, if there is one."""
-    from sluice.spark_jobs.uploaded_files import Lending  # noqa: PLC0415
+    from sluice.spark_jobs.uploaded_files import UploadSettings  # noqa: PLC0415
 
     url = config.ledger_location(destination).sibling_url("uploaded")
-    return Lending(url=url, storage_options=storage_options(config.storage_options) if url else {})
+    return UploadSettings(url=url, storage_options=storage_options(config.storage_options) if url else {})
 
 
 def on_s3(config: SluiceConfig) -> bool:
@@ -121,7 +121,7 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
     )
 
 
-def told(config: SluiceConfig, error: object) -> str:
+def lake_error_line(config: SluiceConfig, error: object) -> str:
     """Returns an error of the lake in one line. It removes the secrets of `storage_options`, which a store's error may repeat."""
     return without_secrets(str(error), config.storage_options)
 
@@ -134,9 +134,9 @@ def lake_errors(config: SluiceConfig) -> Iterator[None]:
     try:
         yield
     except SparkUnavailableError as error:
-        raise SparkAwayError(told(config, error)) from error
+        raise SparkAwayError(lake_error_line(config, error)) from error
     except SparkJobError as error:
-        raise MergeFailedError(told(config, error)) from error
+        raise MergeFailedError(lake_error_line(config, error)) from error
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:

@@ -187,9 +187,9 @@ class DestinationFiles(Protocol):
     def run_lock_wanted(self, directory: Path) -> bool:
         """Returns whether a process waits for the run lock now."""
 
-    def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], bool]]:
-        """Takes the drain lock while the block lasts. Yields a function that returns whether this run is the one that drains; it waits for
-        a holder that may have been killed.
+    def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], str]]:
+        """Takes the drain lock while the block lasts. Yields a function that returns why this run may not drain, or an empty text; it waits
+        for a holder that may have been killed.
         """
 
     def drain_lock_held(self, directory: Path) -> bool:
@@ -351,6 +351,6 @@ class Ports:
     merge: Merge
     compare: CompareTables = no_comparison
     publish: Publish = no_publish
-    feed: Callable[[Path, str], RunEngine] = no_run_engine
+    run_engine: Callable[[Path, str], RunEngine] = no_run_engine
     conf_troubles: Callable[[str], tuple[str, ...]] = lambda _: ()
     conf_changed: Callable[[str], str] = lambda _: ""

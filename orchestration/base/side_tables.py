@@ -133,16 +133,16 @@ class WrittenSides:
     ) -> list[dg.AssetMaterialization]:
         """Returns the events for a "database.table". `kinds`: what such a run writes, if it exists. Raises MetaError."""
         sides = [side for side in self._sides.get(table, ()) if side.kind in kinds]
-        there = LakeTables(self._directory).beside(table) if sides else {}
+        there = LakeTables(self._directory).side_tables(table) if sides else {}
         return side_events([side for side in sides if side.kind in there], columns, details)
 
 
 def _lineage(side: SideAsset, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
     key = delta_key(side.destination, side.of)
     there = columns[:LINEAGE_COLUMNS_MAX]
-    told = {name: [dg.TableColumnDep(asset_key=key, column_name=name)] for name, _ in there}
+    dependencies = {name: [dg.TableColumnDep(asset_key=key, column_name=name)] for name, _ in there}
     schema = dg.TableSchema([dg.TableColumn(name=name, type=kind) for name, kind in there])
     return {
         "dagster/column_schema": dg.MetadataValue.table_schema(schema),
-        "dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told)),
+        "dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(dependencies)),
     }

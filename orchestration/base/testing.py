@@ -248,13 +248,13 @@ class FakeRunEngine:
     def take(self, reference: BatchReference, *, append: bool) -> None:
         self._called(f"take {reference.delivery}")
         if self.engine.head is None or not reference.names(self.engine.head):
-            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+            raise BatchNotFoundError(f"{reference} is no longer outstanding")
         self.engine.take(self.engine.head, append=append)
 
     def ack(self, reference: BatchReference) -> None:
         self._called(f"ack {reference.delivery}")
         if self.engine.head is None or not reference.names(self.engine.head):
-            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+            raise BatchNotFoundError(f"{reference} is no longer outstanding")
         self.engine.ack(self.engine.head)
 
     def _called(self, name: str) -> None:
@@ -296,16 +296,16 @@ class FakeFiles:
         return self.wanted()
 
     @contextlib.contextmanager
-    def drain_lock(self, directory: Path) -> Iterator[Callable[[], bool]]:
+    def drain_lock(self, directory: Path) -> Iterator[Callable[[], str]]:
         self._must_be_ours(directory)
 
-        def is_alone() -> bool:
+        def why_not() -> str:
             self.drained_by = 0 if self.drained_by is None else self.drained_by
-            return self.drained_by == 0
+            return "" if self.drained_by == 0 else "another run is attached and drains"
 
-        is_alone()
+        why_not()
         try:
-            yield is_alone
+            yield why_not
         finally:
             self.drained_by = None if self.drained_by == 0 else self.drained_by
 
@@ -343,11 +343,11 @@ class FakeMerge:
 
 
 class FakeCompare:
-    """Returns preset verdicts: table → verdict; tables without one are equal. `asked`: tables and extent of each call."""
+    """Returns preset verdicts: table → verdict; tables without one are equal. `compared`: tables and extent of each call."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
-        self.asked: list[tuple[list[str], Extent]] = []
+        self.compared: list[tuple[list[str], Extent]] = []
 
     def __call__(
         self,
@@ -356,7 +356,7 @@ class FakeCompare:
         tables: Sequence[str],
         extent: Extent,
     ) -> Iterator[TableResult]:
-        self.asked.append((list(tables), extent))
+        self.compared.append((list(tables), extent))
         for name in tables:
             verdict = self.verdicts.get(name, Verdict.EQUAL)
             yield TableResult(table=name, verdict=verdict, mode=extent.mode, rows=7, position="mysql-bin.000001:9")
@@ -371,7 +371,7 @@ class FakePorts:
         self.files = FakeFiles(self.engine)
         self.merge = FakeMerge()
         self.compare = FakeCompare()
-        self.feed = FakeRunEngine(self.engine)
+        self.run_engine = FakeRunEngine(self.engine)
         self.conf_changed = ""
 
     def ports(self) -> Ports:
@@ -380,6 +380,6 @@ class FakePorts:
             files=lambda: self.files,
             merge=self.merge,
             compare=self.compare,
-            feed=lambda _directory, _destination: self.feed,
+            run_engine=lambda _directory, _destination: self.run_engine,
             conf_changed=lambda _destination: self.conf_changed,
         )

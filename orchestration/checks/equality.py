@@ -191,8 +191,8 @@ def compare_with_source(
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
     reader = reader_of(now.destinations[destination])
-    asked = ComparedDestination(now, destination, source, storage_options(config.storage_options), reader=reader)
-    yield from compare_destination(asked, tables, extent)
+    compared = ComparedDestination(now, destination, source, storage_options(config.storage_options), reader=reader)
+    yield from compare_destination(compared, tables, extent)
 
 
 def _step(destination: str) -> str:

@@ -96,9 +96,9 @@ def stopped_sentence(failing: Mapping[str, str]) -> str:
     is stopped.
     """
     tables = {name: why for name, why in sorted(failing.items()) if name not in {"", LAG}}
-    told = "; ".join(f"{name}: {why}" for name, why in tables.items())
+    reasons = "; ".join(f"{name}: {why}" for name, why in tables.items())
     none_stopped = bool(tables) and all(why.startswith(f"{RE_SNAPSHOT}: ") for why in tables.values())
-    return f"{RE_SNAPSHOT}: {told}" if none_stopped else told
+    return f"{RE_SNAPSHOT}: {reasons}" if none_stopped else reasons
 
 
 def behind(lag_seconds: float, lag_seconds_max: float) -> str:

@@ -82,12 +82,12 @@ def destination_checks(
             if key.name == QUARANTINE_CHECK:
                 yield as_result(quarantine_evaluation(config, destination, table_of[key.asset_key]))
                 continue
-            told = {
+            reasons = {
                 TABLES_CHECK: stopped_sentence(failing),
                 ENGINE_CHECK: failing.get("", ""),
                 LAG_CHECK: failing.get(LAG, ""),
             }
-            why = told[key.name] if key.name in told else failing.get(table_of[key.asset_key], "")
+            why = reasons[key.name] if key.name in reasons else failing.get(table_of[key.asset_key], "")
             yield as_result(result_of(key.asset_key, key.name, why))
 
     return check
@@ -114,7 +114,7 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
     """Returns the check's result, with counts from the quarantine table, whose values `sluice quarantine replay` restores. Raises
     dg.Failure with a sentence.
     """
-    from sluice.orchestration.base.lake_settings import storage_options, told  # noqa: PLC0415  not needed by ticks
+    from sluice.orchestration.base.lake_settings import lake_error_line, storage_options  # noqa: PLC0415  not needed by ticks
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
     from sluice.spark_jobs.quarantine.count import quarantined_by_column  # noqa: PLC0415
 
@@ -122,7 +122,7 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
         path, options = config.quarantine_path(destination), storage_options(config.storage_options)
         found = quarantined_by_column(path, table, options)
     except (TableError, MergeFailedError) as error:
-        raise dg.Failure(description=told(config, error), allow_retries=False) from None
+        raise dg.Failure(description=lake_error_line(config, error), allow_retries=False) from None
     values = sum(found.values())
     columns = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
     why = (
@@ -142,9 +142,9 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
     )
 
 
-def _taken(told: list[str] | None) -> str:
+def _taken(sentences: list[str] | None) -> str:
     """Returns the description of a table's check, including the foreign keys that change its rows without row events."""
-    return " ".join(["The table's changes are merged.", *(f"{sentence}." for sentence in told or ())])
+    return " ".join(["The table's changes are merged.", *(f"{sentence}." for sentence in sentences or ())])
 
 
 class FlowingTables:

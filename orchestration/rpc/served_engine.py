@@ -99,5 +99,5 @@ class ServedEngine:
         """Returns the batch that a run names. Raises BatchNotFoundError if it is no longer in flight."""
         batch = self._engine.outstanding()
         if batch is None or not reference.names(batch):
-            raise BatchNotFoundError(f"{reference} is not outstanding any more")
+            raise BatchNotFoundError(f"{reference} is no longer outstanding")
         return batch

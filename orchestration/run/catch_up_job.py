@@ -37,11 +37,11 @@ class CatchUp(dg.Config):
 
 def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
     """Returns the job. It only waits: engines and sensors, which merge and ack, run elsewhere."""
-    asked = with_destination(CatchUp, settings.destinations)
+    config_class = with_destination(CatchUp, settings.destinations)
 
-    @dg.op(name="wait_until_caught_up", config_schema=asked.to_config_schema().as_field())
+    @dg.op(name="wait_until_caught_up", config_schema=config_class.to_config_schema().as_field())
     def wait(context: dg.OpExecutionContext) -> None:
-        config, begun = asked(**context.op_config), time.time()
+        config, begun = config_class(**context.op_config), time.time()
         with as_failure():
             name = one_destination(config.destination, settings.destinations)
             end = end_of(source_facts(settings.destinations[name]))

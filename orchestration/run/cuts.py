@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.staged_batch import StagedBatch
     from sluice.spark_jobs.table_owner import TableRecord
 
-    Place = tuple[str, TableRecord]
+    RecordedTable = tuple[str, TableRecord]
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,17 @@ SHARE = 20  # Writing the newest snapshot again may take 1/SHARE of a run's time
 
 
 def keep_cut(
-    config: SluiceConfig, destination: str, run: str, batch: StagedBatch, fence: Fence, *, held: Collection[str] = ()
+    config: SluiceConfig,
+    destination: str,
+    run: str,
+    batch: StagedBatch,
+    fence: Fence,
+    *,
+    buffered: Collection[str] = (),
 ) -> None:
-    """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories. `held`:
-    tables whose snapshot is in progress. Their current-state tables keep the recorded versions; their change logs and histories get new
-    ones.
+    """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories.
+    `buffered`: tables whose snapshot is in progress. Their current-state tables keep the recorded versions; their change logs and histories
+    get new ones.
 
     Raises MergeError for tables whose location cannot be found, TableError if Delta refuses.
     """
@@ -44,17 +50,21 @@ def keep_cut(
     directory = config.destination_dir(destination)
     records = LakeTables(directory)
     stopped = {each.name for each in read_ledger(directory).stopped_tables}
-    current_states, beside = _places(config, destination, records, stopped)
-    standing = {*stopped, *held, *(each for name in stopped for each in beside.get(name, ()))}
-    found = {name: place for places in (*beside.values(), *current_states.values()) for name, place in places.items()}
+    current_states, side_tables = _recorded_tables(config, destination, records, stopped)
+    standing = {*stopped, *buffered, *(each for name in stopped for each in side_tables.get(name, ()))}
+    found = {
+        name: recorded
+        for tables in (*side_tables.values(), *current_states.values())
+        for name, recorded in tables.items()
+    }
     published = PublishedTables(tables=_as_they_stand(found), stopped=standing, run=run)
     options = storage_options(config.storage_options)
     publish_cut(batch, cuts_path(config.lake, destination), published, fence, options)
 
 
-def _places(
+def _recorded_tables(
     config: SluiceConfig, destination: str, records: LakeTables, stopped: Collection[str]
-) -> tuple[dict[str, dict[str, Place]], dict[str, dict[str, Place]]]:
+) -> tuple[dict[str, dict[str, RecordedTable]], dict[str, dict[str, RecordedTable]]]:
     """Returns two maps by table: path and version of its current-state table, and of its change log and history.
 
     Raises MergeError for tables whose path cannot be found: the run fails, and the tables stop if it keeps failing. Stopped tables are left
@@ -63,22 +73,22 @@ def _places(
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 
-    current_states: dict[str, dict[str, Place]] = {}
-    beside: dict[str, dict[str, Place]] = {}
+    current_states: dict[str, dict[str, RecordedTable]] = {}
+    side_tables: dict[str, dict[str, RecordedTable]] = {}
     odd = []
     for name in records.names:
         try:
-            one = _current_state(config, destination, records, name), _beside(config, destination, records, name)
+            one = _current_state(config, destination, records, name), _side_tables(config, destination, records, name)
         except SluiceError:
             raise
         except Exception as error:  # The error may be of any kind; it concerns one table.
             if name not in stopped:
                 odd.append(table_error(name, error, "its version for the consistent snapshot cannot be found"))
         else:
-            current_states[name], beside[name] = one
+            current_states[name], side_tables[name] = one
     if odd:
         raise MergeError(str(odd[0]), tuple(current_states), tuple(each.table for each in odd), tuple(odd))
-    return current_states, beside
+    return current_states, side_tables
 
 
 class CutAmendments:
@@ -103,7 +113,7 @@ class CutAmendments:
         from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
         from sluice.spark_jobs.cuts import AmendedTable, newest_order_key  # noqa: PLC0415
 
-        there = self._places(LakeTables(self._config.destination_dir(self._destination)), table)
+        there = self._recorded_tables(LakeTables(self._config.destination_dir(self._destination)), table)
         if there and target(self._config, self._destination, table).shard is None:
             options = storage_options(self._config.storage_options)
             newest = newest_order_key(cuts_path(self._config.lake, self._destination), options)
@@ -134,7 +144,7 @@ class CutAmendments:
     def _is_as_added(self, records: LakeTables, name: str, added: AmendedTable) -> bool:
         """Returns whether the Delta tables of a table are still those that were added."""
         try:
-            return _ids(added.tables) == _ids(self._places(records, name))
+            return _ids(added.tables) == _ids(self._recorded_tables(records, name))
         except SluiceError:
             raise
         # The error may be of any kind: the other tables are written, and the snapshot of the next batch contains this
@@ -143,16 +153,16 @@ class CutAmendments:
             logger.exception("%s is left out of the newest consistent snapshot", name)
             return False
 
-    def _places(self, records: LakeTables, table: str) -> dict[str, Place]:
-        beside = _beside(self._config, self._destination, records, table)
-        return {**beside, **_current_state(self._config, self._destination, records, table)}
+    def _recorded_tables(self, records: LakeTables, table: str) -> dict[str, RecordedTable]:
+        side_tables = _side_tables(self._config, self._destination, records, table)
+        return {**side_tables, **_current_state(self._config, self._destination, records, table)}
 
 
-def _ids(places: Mapping[str, Place]) -> dict[str, str]:
-    return {name: record.table_id for name, (_, record) in places.items()}
+def _ids(tables: Mapping[str, RecordedTable]) -> dict[str, str]:
+    return {name: record.table_id for name, (_, record) in tables.items()}
 
 
-def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
+def _as_they_stand(tables: dict[str, RecordedTable]) -> dict[str, RecordedTable]:
     """Returns the tables with all shards of a Delta table at its newest version. Each shard's record has the version of its own last
     merge.
     """
@@ -162,7 +172,7 @@ def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
     return {name: (path, newest[path]) for name, (path, _) in tables.items()}
 
 
-def _current_state(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
+def _current_state(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, RecordedTable]:
     """Returns the path and record of a table's current-state table, or nothing if it has none."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
@@ -170,11 +180,11 @@ def _current_state(config: SluiceConfig, destination: str, records: LakeTables, 
     return {name: (given.path, TableRecord(table_id=kept[0], version=kept[1]))} if given.current_state and kept else {}
 
 
-def _beside(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
+def _side_tables(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, RecordedTable]:
     """Returns the same for a table's change log and history, as `table__log` and `table__history`, if conf/ configures them."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
-    given, kept = target(config, destination, name), records.beside(name)
+    given, kept = target(config, destination, name), records.side_tables(name)
     paths = {"log": given.change_log, "history": given.history}
     return {
         f"{name}__{kind}": (paths[kind], TableRecord(table_id=table_id, version=version))

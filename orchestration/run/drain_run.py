@@ -116,15 +116,17 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
     """
     directory = work.config.destination_dir(first.destination)
     _claim(work, first)
-    with work.ports.files().drain_lock(directory) as is_alone:
-        yield from _all(work, directory, first, is_alone)
+    with work.ports.files().drain_lock(directory) as why_not_alone:
+        yield from _all(work, directory, first, why_not_alone)
 
 
-def _all(work: DrainRun, directory: Path, first: BatchReference, is_alone: Callable[[], bool]) -> Iterator[MergedTable]:
+def _all(
+    work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
+) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
     # Called once the first batch is merged: a run that finds no engine ends with success, so it must have merged its
     # batch before.
-    engine = functools.cache(lambda: work.ports.feed(directory, first.destination))
+    engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
         tables: list[MergedTable] = []
@@ -133,10 +135,10 @@ def _all(work: DrainRun, directory: Path, first: BatchReference, is_alone: Calla
         except MergeFailedError:
             yield from tables
             raise
-        if not is_alone():
+        if why := why_not_alone():
             # Nothing is kept in `unreported`, which has the tables of the attached run: this run's success settles its batch.
             yield from tables
-            work.say("another run is attached and drains; this one ends with its batch")
+            work.say(f"this run ends with its batch: {why}")
             return
         if reference is first:
             yield from work.unreported.left(work.say)

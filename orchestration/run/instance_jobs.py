@@ -52,18 +52,18 @@ def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
     """Returns the job. It succeeds once it has observed that the operation took effect."""
 
     names = {*settings.destinations, *settings.groups}
-    asked = with_destination(Instance, names)
+    config_class = with_destination(Instance, names)
 
-    @dg.op(name="act_on_instance", config_schema=asked.to_config_schema().as_field())
+    @dg.op(name="act_on_instance", config_schema=config_class.to_config_schema().as_field())
     def act_on_instance(context: dg.OpExecutionContext) -> None:
-        config = asked(**context.op_config)
+        config = config_class(**context.op_config)
         with as_failure():
             name = one_destination(config.destination, names)
             outcome = ACTS[config.act](name, settings.destination_dir(name), config.wait_seconds)
             if not outcome.done:
-                raise MergeFailedError(outcome.told)
-        context.log.info(outcome.told)
-        context.add_output_metadata({"told": outcome.told})
+                raise MergeFailedError(outcome.message)
+        context.log.info(outcome.message)
+        context.add_output_metadata({"result": outcome.message})
 
     @dg.job(
         name=JOB,

@@ -113,7 +113,7 @@ def _schedule(  # noqa: PLR0917  two callers, above
 ) -> dg.ScheduleDefinition:
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
 
-    def asked(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    def evaluated(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
         lost = [each for each in open_runs if each.start_time and time.time() - each.start_time > LOST_SECONDS]
         for each in lost:
@@ -127,7 +127,7 @@ def _schedule(  # noqa: PLR0917  two callers, above
     return dg.ScheduleDefinition(
         name=f"{act}_{destination}_schedule",
         job=job,
-        execution_fn=asked,
+        execution_fn=evaluated,
         description=DESCRIPTIONS[act].format(destination),
         cron_schedule=schedule or usual,
         execution_timezone="UTC",

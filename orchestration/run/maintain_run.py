@@ -13,7 +13,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.lake_settings import spark_settings, storage_options, target, told
+from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options, target
 from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
 from sluice.orchestration.base.table_catalog import read_tables
 from sluice.orchestration.run.merge_run import only_writer
@@ -97,20 +97,20 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
                     made.append(each)
                     say(sentence_of(each))
                     done(each)
-                for each in _beside(ports, config, given, table, say):
+                for each in _side_tables(ports, config, given, table, say):
                     made.append(each)
                     say(sentence_of(each))
             except (SparkUnavailableError, SluiceError):
                 raise
             except Exception as error:  # The error may be of any kind; the other tables are maintained.
-                failed[name] = told(config, _sentence(error))
+                failed[name] = lake_error_line(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
                 continue
             failpoints.reach(failpoints.BETWEEN_MAINTAINED)
     except SparkUnavailableError as error:
-        raise SparkAwayError(told(config, error)) from error
+        raise SparkAwayError(lake_error_line(config, error)) from error
     except TableError as error:
-        raise MergeFailedError(told(config, error)) from error
+        raise MergeFailedError(lake_error_line(config, error)) from error
     failpoints.reach(failpoints.AFTER_MAINTENANCE)
     return Looked(done=tuple(made), failed=failed, hours=hours, cuts=cuts)
 
@@ -158,7 +158,7 @@ def _before_vacuum(
     path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
     with only_writer(ports, config, request.destination, say) as refusal:
         hours = _hours(config, request)
-        if hours > (requested := _asked_hours(config, request)):
+        if hours > (requested := _requested_hours(config, request)):
             say(
                 f"files stay for {hours:.0f} hours instead of {requested:g}, because the newest consistent snapshot of the tables "
                 "needs them"
@@ -172,14 +172,14 @@ def _before_vacuum(
             except SluiceError:
                 raise
             except Exception as error:  # The error may be of any kind; the other tables are maintained.
-                failed[name] = told(config, _sentence(error))
+                failed[name] = lake_error_line(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
         kept = cut_hours(hours, logged, newest_cut_age_hours(path, options))
         return hours, prune_cuts(path, kept, Fence(refusal), options), failed
 
 
-def _asked_hours(config: SluiceConfig, request: MaintainRequest) -> float:
+def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
     configured = config.destinations[request.destination].maintenance.retention_hours
     return configured if request.retention_hours is None else request.retention_hours
 
@@ -195,7 +195,7 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
     from sluice.spark_jobs.maintain.tables import newest_cut_age_hours  # noqa: PLC0415
 
     path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
-    return hours_kept(_asked_hours(config, request), newest_cut_age_hours(path, options, names))
+    return hours_kept(_requested_hours(config, request), newest_cut_age_hours(path, options, names))
 
 
 def _one(
@@ -248,7 +248,7 @@ def _of(request: MaintainRequest, destination: str) -> MaintainRequest:
     return dataclasses.replace(request, destination=destination)
 
 
-def _beside(
+def _side_tables(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Maintains a table's change log and history. Takes the run lock as `_one` does. Raises TableError, MergeFailedError."""

@@ -99,7 +99,7 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
     head = _head(ports, directory, reference)
     failpoints.reach(failpoints.BEFORE_TAKE)
     deadline = time.monotonic() + TAKE_SECONDS_MAX
-    engine = functools.cache(lambda: ports.feed(directory, reference.destination))
+    engine = functools.cache(lambda: ports.run_engine(directory, reference.destination))
     while True:
         try:
             append = not ports.conf_changed(reference.destination)

@@ -61,8 +61,10 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
                 try:
                     run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
                 finally:
-                    listener.amend_rest()
-                register_after_run(config, destination)
+                    try:
+                        listener.amend_rest()
+                    finally:  # Some tables may be published, with other columns, although others failed.
+                        register_after_run(config, destination, listener.written)
         finally:
             reading.release()
 
@@ -97,8 +99,8 @@ def request_snapshots(
             "commit; `sluice snapshot status` shows the progress",
             *(record.name, record.state),
         )
-        told = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
-        context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=told))
+        metadata = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
+        context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=metadata))
 
 
 class _SnapshotListener:
@@ -110,6 +112,7 @@ class _SnapshotListener:
         self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
+        self.written: dict[str, tuple[tuple[str, str], ...]] = {}  # Path → columns.
         self._fence: Callable[[], str] = lambda: "this run does not hold the run lock"
 
     @contextlib.contextmanager
@@ -125,6 +128,7 @@ class _SnapshotListener:
         )
         failpoints.reach(failpoints.AFTER_PUBLISH)
         self._outcomes[record.name] = outcome
+        self.written[self._config.kept_path(self._destination, table.database, table.table)] = outcome.columns
         return outcome.label
 
     def _amend(self, table: str, label: int) -> None:

@@ -51,14 +51,19 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 
     config = order.config
     options = storage_options(config.storage_options)
-    told = functools.partial(without_secrets, storage_options=options)
+    redacted = functools.partial(without_secrets, storage_options=options)
     buffers = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
     find = written_target(config, order.destination)
     targets, odd = targets_of(order.tables, find)
+    written: dict[str, tuple[tuple[str, str], ...]] = {}
+
+    def done(report: TableReport) -> None:
+        written[report.path] = report.columns
+        on_table_done(report)
 
     def merged(batch: StagedBatch) -> None:
         _refuse(odd, order.tables)
-        keep_cut(config, order.destination, order.run, batch, fence, held=buffers.names)
+        keep_cut(config, order.destination, order.run, batch, fence, buffered=buffers.names)
 
     try:
         merge_batch(
@@ -76,19 +81,19 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
                 quarantine_path=config.quarantine_path(order.destination),
             ),
             stored=order.stored,
-            on_table_done=on_table_done,
+            on_table_done=done,
             on_merged=merged,
         )
         _refuse(odd, order.tables)
-        register_after_run(config, order.destination)
+        register_after_run(config, order.destination, written)
     except SparkUnavailableError as error:
-        raise SparkAwayError(told(str(error))) from error
+        raise SparkAwayError(redacted(str(error))) from error
     except StagedBatchError as error:
         raise BatchDamagedError(str(error)) from error
     except MergeError as error:
-        raise MergeFailedError(told(str(error)), failures_of(error, told)) from error
+        raise MergeFailedError(redacted(str(error)), failures_of(error, redacted)) from error
     except (SparkJobError, SluiceError) as error:
-        raise MergeFailedError(told(str(error))) from error
+        raise MergeFailedError(redacted(str(error))) from error
 
 
 def targets_of(
@@ -118,9 +123,9 @@ def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
 
     if odd:
-        told = [settings_unread(name, error) for name, error in odd.items()]
+        errors = [settings_unread(name, error) for name, error in odd.items()]
         rest = tuple(name for name in names if name not in odd)
-        raise MergeError(str(told[0]), rest, tuple(odd), tuple(each for each in told if each.own))
+        raise MergeError(str(errors[0]), rest, tuple(odd), tuple(each for each in errors if each.own))
 
 
 class OpenSnapshots:
@@ -132,7 +137,7 @@ class OpenSnapshots:
 
     def get(self, name: str) -> BufferedChanges | None:
         record = self._open.get(name)
-        return self._held(record) if record else None
+        return self._buffered(record) if record else None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,10 +146,10 @@ class OpenSnapshots:
 
     def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
         cause = RestartCause.IMAGES if images else None
-        return self._restarted(name, lambda now: now.again(why, held_after=order_key, cause=cause))
+        return self._restarted(name, lambda now: now.again(why, buffered_after=order_key, cause=cause))
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
-        return self._restarted(name, lambda now: now.cascades_unseen(why, held_after=order_key, through=through))
+        return self._restarted(name, lambda now: now.cascades_unseen(why, buffered_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
         """Stores a restart and removes what was buffered before it. Otherwise a paused snapshot would keep the files of any number of
@@ -157,14 +162,14 @@ class OpenSnapshots:
             self._records.sweep_buffered(name)
         except SluiceError as error:  # The next restart or the next reading removes them.
             logger.warning("buffered changes of %s before its restart could not be removed: %s", name, error)
-        return self._held(record)
+        return self._buffered(record)
 
-    def _held(self, record: SnapshotRecord) -> BufferedChanges:
+    def _buffered(self, record: SnapshotRecord) -> BufferedChanges:
         from sluice.spark_jobs.snapshot.buffering import BufferedChanges  # noqa: PLC0415
 
         return BufferedChanges(
             files=self._records.changes(record),
-            after=record.held_after,
+            after=record.buffered_after,
             restarts=record.restarts_for(RestartCause.IMAGES),
             cascades=self._records.cascades(record),
         )
@@ -205,10 +210,10 @@ class KeptRecords:
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
         self._tables.keep({name: (record.table_id, record.version) for name, record in records.items()})
 
-    def beside(self, name: str, kind: str) -> TableRecord | None:
+    def side_table(self, name: str, kind: str) -> TableRecord | None:
         from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
-        kept = self._tables.beside(name).get(kind)
+        kept = self._tables.side_tables(name).get(kind)
         return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
 
     def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:
@@ -218,8 +223,8 @@ class KeptRecords:
         self._tables.forget(name, whole=False)
 
 
-def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str, TableFailure]:
-    """Returns the tables that failed for reasons of their own. `told`: removes secrets from the reasons.
+def failures_of(error: MergeError, redacted: Callable[[str], str] = str) -> dict[str, TableFailure]:
+    """Returns the tables that failed for reasons of their own. `redacted`: removes secrets from the reasons.
 
     If several tables failed like this and none was merged, the lake itself is the reason (for example an unmounted disk), and the result is
     empty.
@@ -230,4 +235,4 @@ def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str
     of_the_lake = {TABLE_MISSING, MERGE_FAILED}
     if len(error.errors) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):
         return {}
-    return {each.table: TableFailure(each.state, told(each.reason), each.for_good) for each in error.errors}
+    return {each.table: TableFailure(each.state, redacted(each.reason), each.for_good) for each in error.errors}

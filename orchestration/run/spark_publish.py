@@ -9,7 +9,7 @@ from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import CascadeUnseenError, SluiceError, TableChangedError, TableStoppedError
 from sluice.cdc_engine.position import file_number, order_key
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.orchestration.base.lake_settings import spark_settings, storage_options, told
+from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options
 from sluice.orchestration.base.ports import MergeFailedError, PublishOutcome, SparkAwayError
 from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.spark_merge import KeptRecords
@@ -81,15 +81,17 @@ def spark_publish(
             amend(record.name, published.label)
         return published
     except CascadesUnseenError as error:
-        raise CascadeUnseenError(told(config, error)) from error
+        raise CascadeUnseenError(lake_error_line(config, error)) from error
     except ColumnsDifferError as error:
-        raise TableChangedError(f"{record.name}: {told(config, error)}") from error
+        raise TableChangedError(f"{record.name}: {lake_error_line(config, error)}") from error
     except SparkUnavailableError as error:
-        raise SparkAwayError(told(config, error)) from error
+        raise SparkAwayError(lake_error_line(config, error)) from error
     except (SparkJobError, SluiceError) as error:
         if isinstance(error, TableError) and error.for_good and given.target.clash:
-            raise TableStoppedError(table.database, table.table, error.state, told(config, error.reason)) from error
-        raise MergeFailedError(told(config, error)) from error
+            raise TableStoppedError(
+                table.database, table.table, error.state, lake_error_line(config, error.reason)
+            ) from error
+        raise MergeFailedError(lake_error_line(config, error)) from error
 
 
 def _order_key(record: SnapshotRecord, cursor_key: int) -> int:

@@ -74,9 +74,9 @@ def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
 
 def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
     """Returns whether earlier runs have created all Delta tables of a source table."""
-    beside = records.beside(name)
+    side_tables = records.side_tables(name)
     wanted = {"log": found.change_log, "history": found.history}
-    return all(kind in beside for kind, path in wanted.items() if path) and (
+    return all(kind in side_tables for kind, path in wanted.items() if path) and (
         not found.current_state or records.get(name) is not None
     )
 
@@ -85,11 +85,10 @@ def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, t
     """Returns, for the Delta table of a table, the destinations of conf/ that have shards in it → their "database.table". Their consistent
     snapshots need its files too. Raises MetaError.
     """
-    place = target(config, destination, name)
-    others = [each for each in config.destinations if place.shared and each != destination]
+    own = target(config, destination, name)
+    others = [each for each in config.destinations if own.shared and each != destination]
     found = {each: LakeTables(config.destination_dir(each)).names for each in others}
     sharing = {
-        each: tuple(one for one in names if target(config, each, one).path == place.path)
-        for each, names in found.items()
+        each: tuple(one for one in names if target(config, each, one).path == own.path) for each, names in found.items()
     }
     return {destination: (name,), **{each: names for each, names in sharing.items() if names}}

@@ -14,7 +14,7 @@ from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.destination_files.catalog_record import catalog_troubles
 from sluice.cdc_engine.limits import LAKE_WATCH_SECONDS
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.orchestration.base.lake_settings import storage_options, told
+from sluice.orchestration.base.lake_settings import lake_error_line, storage_options
 from sluice.orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class LakeWatch:
         self._looking = threading.Lock()
         self._due = self._began = 0.0
         self._troubles: tuple[str, ...] = ()
-        self._eye: LakeLook | None = None
+        self._lake_look: LakeLook | None = None
 
     def troubles(self) -> tuple[str, ...]:
         seconds = time.monotonic() - self._began if self._looking.locked() else 0.0
@@ -92,7 +92,7 @@ class LakeWatch:
             self._troubles = (*_shortened(self._found(stopped)), *catalog_troubles(here))
         except Exception as error:  # The error may be of any kind; otherwise the last, good result would stay.
             self._troubles = (
-                f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; it is tried again",
+                f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; Sluice tries again",
             )
         finally:
             now = time.monotonic()
@@ -100,7 +100,7 @@ class LakeWatch:
             self._looking.release()
 
     def _shown(self, error: Exception) -> str:
-        return told(self._config, error) or type(error).__name__
+        return lake_error_line(self._config, error) or type(error).__name__
 
     def _found(self, stopped: Collection[str]) -> list[str]:
         from sluice.spark_jobs.errors import TableError  # noqa: PLC0415  imported where it is used, as in runs
@@ -112,7 +112,7 @@ class LakeWatch:
         captured = {table.name for table in read_tables(directory)}
         # These tables are about to be rewritten.
         being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}
-        self._eye = self._eye or LakeLook(storage_options(self._config.storage_options))
+        self._lake_look = self._lake_look or LakeLook(storage_options(self._config.storage_options))
         sentences = []
         for name in records.names:
             if name in stopped or name in being_read or (captured and name not in captured):
@@ -120,7 +120,9 @@ class LakeWatch:
             owner = Owner(ledger_id=ledger.ledger_id, destination=self._destination, table=name)
             try:
                 for path, (table_id, version) in self._kept(records, name):
-                    sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
+                    sentences.append(
+                        self._lake_look.trouble(owner, path, TableRecord(table_id=table_id, version=version))
+                    )
             except TableError as error:
                 sentences.append(self._shown(error))
             # The error may be of any kind; the findings of the other tables must be reported.
@@ -139,8 +141,8 @@ class LakeWatch:
             found = {self._config.table_path(self._destination, *table): records.get(name)}
         else:
             log, history = self._config.side_table_paths(self._destination, *table)
-            beside = records.beside(name)
-            found = {history: beside.get("history"), log: beside.get("log")}
+            side_tables = records.side_tables(name)
+            found = {history: side_tables.get("history"), log: side_tables.get("log")}
         return [(path, kept) for path, kept in found.items() if path and kept]
 
 

@@ -86,14 +86,14 @@ def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> N
     """Calls `look` of every voice every few seconds until `stopping` is set. Tries again if the storage cannot be written. `voices`:
     returns the current ones.
     """
-    told = ""
+    reported = ""
     while not stopping.wait(LOOK_SECONDS):
         for voice in voices():
             try:
                 voice.look()
-                told = ""
+                reported = ""
             # The error may come from any storage and be of any kind; it must not affect the engines.
             except Exception as error:
-                if (why := f"{type(error).__name__}: {error}") != told:
+                if (why := f"{type(error).__name__}: {error}") != reported:
                     log.warning("check_not_published", reason=why)
-                told = why
+                reported = why

@@ -100,27 +100,27 @@ def problem_of(decision: Decision) -> str:
 def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     """Returns the job. The running engine executes what was decided within seconds."""
     names = {*settings.destinations, *settings.groups}
-    asked = with_destination(Decision, names)
+    config_class = with_destination(Decision, names)
 
-    @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
+    @dg.op(name=STEP, config_schema=config_class.to_config_schema().as_field())
     def decide(context: dg.OpExecutionContext) -> None:
-        decision = asked(**context.op_config)
+        decision = config_class(**context.op_config)
         with as_failure():
             name = one_destination(decision.destination, names)
             if problem := problem_of(decision):
                 raise ActRefusedError(problem)
             # This is before any change, so that a run that is killed after it has changed something has its reason.
             _tag(context, decision)
-            directory, told = settings.destination_dir(name), dict[str, dg.MetadataValue[Any]]()
+            directory, metadata = settings.destination_dir(name), dict[str, dg.MetadataValue[Any]]()
             if decision.act is Act.show:
-                told = {
-                    "told": dg.MetadataValue.md(waiting(context.instance, directory, name, Launchpad.of(context.run)))
+                metadata = {
+                    "result": dg.MetadataValue.md(waiting(context.instance, directory, name, Launchpad.of(context.run)))
                 }
             elif decision.act in REPAIRS:
-                told = _repaired(context, settings, ports, decision)
+                metadata = _repaired(context, settings, ports, decision)
             else:
-                told = {"told": dg.MetadataValue.md(ACTS[decision.act](directory, decision))}
-            context.add_output_metadata(told)
+                metadata = {"result": dg.MetadataValue.md(ACTS[decision.act](directory, decision))}
+            context.add_output_metadata(metadata)
 
     @dg.job(
         name=JOB,

@@ -53,7 +53,7 @@ class WaitingDecisions:
         for each in stopped_table.pending_changes(self.directory):
             name, record = _name(each.stop), each.record
             if record is None:
-                yield self._stop(each.stop, asked=False)
+                yield self._stop(each.stop, requested=False)
                 continue
             seen = [f"{name} waits for a decision about the statement at {record.position}:", f"    {record.statement}"]
             seen += [f"{what}: {plan}: {does}" for what, plans in record.items for plan, does in plans.items()]
@@ -71,21 +71,21 @@ class WaitingDecisions:
     def _stops(self) -> Iterator[str]:
         from sluice.cdc_engine.acts import stopped_table  # noqa: PLC0415  only runs import the kernels
 
-        asked = stopped_table.resumed_next(self.directory)
+        requested = stopped_table.resumed_next(self.directory)
         for stop in read_ledger(self.directory).stopped_tables:
             if stop.state != TableState.DDL_HELD:
-                yield self._stop(stop, asked=_name(stop) in asked)
+                yield self._stop(stop, requested=_name(stop) in requested)
 
-    def _stop(self, stop: StoppedTable, *, asked: bool) -> str:
+    def _stop(self, stop: StoppedTable, *, requested: bool) -> str:
         name, position = _name(stop), str(stop.position)
-        told = f"- **{code(name)}** ({stop.state}): {stop.reason}."
+        stopped = f"- **{code(name)}** ({stop.state}): {stop.reason}."
         if stop.state in OF_THE_LAKE:
-            return f"{told} resume is refused here: {way_out(stop.state, self.destination, name)}"
+            return f"{stopped} resume is refused here: {way_out(stop.state, self.destination, name)}"
         done = f"continues from its stop at {position} and reads what follows again"
         seen = (f"{name} stopped ({stop.state}): {stop.reason}", f"resume: it {done}")
         link = self._decide("resume", seen, act="resume", table=name, position=position)
-        already = ". A resume is requested; the engine has not read that yet" if asked else ""
-        return f"{told} {link} {done}{already}"
+        already = ". A resume is requested; the engine has not read that yet" if requested else ""
+        return f"{stopped} {link} {done}{already}"
 
     def _differing(self) -> Iterator[str]:
         """Yields the tables whose newest comparison has failed."""
@@ -107,14 +107,14 @@ class WaitingDecisions:
     def _consumers(self) -> Iterator[str]:
         from sluice.cdc_engine.acts import consumer  # noqa: PLC0415  only runs import the kernels
 
-        asked, ledger = consumer.forgotten_next(self.directory), read_ledger(self.directory)
+        requested, ledger = consumer.forgotten_next(self.directory), read_ledger(self.directory)
         cursors = {each.client_id: str(each.cursor) for each in ledger.consumers}
         cursors |= {each.client_id: str(each.cursor) for each in ledger.group_consumers}
         for client_id, cursor in cursors.items():
             does = f"deletes its cursor ({cursor}); the consumer then starts as a new one"
             seen = (f"consumer {client_id}: forget {does}",)
             link = self._decide("forget", seen, act="forget", consumer=client_id)
-            already = ". That is requested; the engine has not read it yet" if client_id in asked else ""
+            already = ". That is requested; the engine has not read it yet" if client_id in requested else ""
             yield f"- {client_id}: {link} {does}{already}"
 
 

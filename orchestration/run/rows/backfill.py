@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.batch_manifest.table_report import TableReport
-from sluice.orchestration.run.rows.into import RebuiltTable, interval_of, place_of, run_into
+from sluice.orchestration.run.rows.into import RebuiltTable, interval_of, path_of, run_into
 from sluice.orchestration.run.rows.operation import RowsRun, operate
 from sluice.orchestration.run.rows.request import BackfillRequest, counts_of
 
@@ -61,23 +61,22 @@ def run_backfill(run: RowsRun, request: BackfillRequest) -> Done:
 
     run.listener.say(str(request))
     if request.into:
-        place_of(run.config, request)
+        path_of(run.config, request)
         with folder_of(run.directory, run.wait_seconds) as folder:
-            return _done(request, *run_into(run.config, request, run.listener, folder))
+            return _done(*run_into(run.config, request, run.listener, folder))
     backfill = _Backfill(run, request)
     outcomes = operate(run, backfill)
-    return _done(request, backfill.reading, None, outcomes)
+    return _done(backfill.reading, None, outcomes)
 
 
 def _done(
-    request: BackfillRequest,
     reading: BackfillReading,
     rebuilt: RebuiltTable | None,
     outcomes: Sequence[TableReport] = (),
 ) -> Done:
     return Done(
         begin=str(reading.interval.begin),
-        end=str(reading.interval.end if request.to_us is not None else reading.read_to),
+        end=str(reading.end),
         read_to=str(reading.read_to),
         outcomes=tuple(outcomes),
         refused=dict(reading.refused),
@@ -102,8 +101,8 @@ class _Backfill:
     def marks(self) -> Backfill:
         from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
 
-        request = self._request
-        return Backfill(backfill_id=self.reading.folder.name, from_us=request.from_us, to_us=request.to_us or 0)
+        from_us, to_us = self.reading.times
+        return Backfill(backfill_id=self.reading.folder.name, from_us=from_us, to_us=to_us)
 
     def read(self, folder: Path) -> BackfillReading:
         from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415

@@ -45,10 +45,18 @@ def interval_of(request: BackfillRequest) -> RequestedInterval:
     """Returns the interval of a request."""
     from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
 
-    return RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
+    return RequestedInterval(
+        from_us=request.from_us,
+        to_us=request.to_us,
+        gtids=request.gtids,
+        tables=request.tables,
+        archive=request.archive,
+        schemas=request.schemas,
+        past=bool(request.into),
+    )
 
 
-def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
+def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
     """Returns the path of the table to build. Raises ConfigurationError, which says what to request instead."""
     if len(request.tables) != 1:
         raise ConfigurationError("--into builds one table: name its origin with --tables DATABASE.TABLE")
@@ -95,7 +103,7 @@ def run_into(
     """
     from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
 
-    path, directory = place_of(config, request), config.destination_dir(request.destination)
+    path, directory = path_of(config, request), config.destination_dir(request.destination)
     chosen: list[CommittedInterval] = []
 
     def find(given: DestinationConfig, ledger: Any, wanted: RequestedInterval) -> BinlogInterval:
@@ -138,10 +146,11 @@ def _from_a_version(
     if begin.file not in {log.file for log in interval.files.logs}:
         quiet = after_a_quiet_time(commits, base, interval.begin, interval.cursor)
         begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
+    interval.reach(begin.file)
     if begin.file not in {log.file for log in interval.files.logs}:
         raise PositionLostError(
-            f"version {base.version} of {request.tables[0]} ends at {begin}, and the source no longer has {begin.file}: use a "
-            "later --from"
+            f"version {base.version} of {request.tables[0]} ends at {begin}, and {interval.files.place} does not have "
+            f"{begin.file}: use a later --from"
         )
     chosen.append(base)
     return dataclasses.replace(interval, begin=begin)
@@ -203,9 +212,10 @@ def _build(
     (name,), (path, folder) = request.tables, where
     tables = [table for batch in reading.staged for table in read_staged_batch(batch.path).tables if table.name == name]
     segments = [segment for table in tables for segment in table.changes]
-    up_to, position = reading.changed_up_to, reading.read_to if request.to_us is None else reading.interval.end
+    position = reading.end
+    up_to = position.order_key
     past = folder / "past.parquet"
-    images = folded(name, segments, past, up_to, changed_up_to=up_to).segment if segments else None
+    images = folded(name, segments, past, up_to, changed_in=((-1, up_to),)).segment if segments else None
     at = f"{position} ({time_text(request.to_us)})" if request.to_us is not None else str(position)
     comment = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
     live = _live(config, request, base.ledger)

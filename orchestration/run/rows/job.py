@@ -15,6 +15,7 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.reading import archive_of_request
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import SECOND_US, time_us
 from sluice.orchestration.base.one_destination import one_destination, with_destination
@@ -24,7 +25,11 @@ from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_back
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
 from sluice.orchestration.run.rows.report import listener_of
-from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, SnapshotRequest
+from sluice.orchestration.run.rows.request import (
+    BackfillRequest,
+    RepairRequest,
+    SnapshotRequest,
+)
 from sluice.orchestration.run.snapshot_run import request_snapshots
 
 JOB = "operate_on_rows"
@@ -78,6 +83,19 @@ class RowsConfig(dg.Config):
             "changed."
         ),
     )
+    archive: str = Field(
+        default="",
+        description=(
+            "For a backfill: read these binlog files alone, without the source; an absolute folder, or a prefix of an object store."
+        ),
+    )
+    schemas: str = Field(
+        default="",
+        description=(
+            "For a backfill with `archive`: a dump of `mysqldump --no-data`, or a saved schema.jsonl; the destination's schema history if "
+            "empty."
+        ),
+    )
     where: str = Field(
         default="", description="For a snapshot: an SQL condition for the rows; the tables then have no other rows."
     )
@@ -89,7 +107,7 @@ class RowsConfig(dg.Config):
 
 # The fields that only some operations have.
 FIELDS = {
-    OperationKind.backfill: {"only_plan", "from_time", "to_time", "into"},
+    OperationKind.backfill: {"only_plan", "from_time", "to_time", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},
     OperationKind.snapshot: {"where"},
 }
@@ -120,18 +138,25 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
         case OperationKind.backfill:
             to_us = time_us(given.to_time, now_us) if given.to_time else None
             from_us = time_us(given.from_time or FROM_TIME, now_us)
+            archive, schemas = archive_of_request(given.archive, given.schemas)
             return BackfillRequest(
-                destination=destination, from_us=from_us, to_us=to_us, tables=tables, into=given.into
+                destination=destination,
+                from_us=from_us,
+                to_us=to_us,
+                tables=tables,
+                into=given.into,
+                archive=archive,
+                schemas=schemas,
             )
 
 
 def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     """Returns the job. The last events of a repair are the checks `equals_lake` of the repaired tables."""
-    asked = with_destination(RowsConfig, settings.destinations)
+    config_class = with_destination(RowsConfig, settings.destinations)
 
-    @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
+    @dg.op(name=STEP, config_schema=config_class.to_config_schema().as_field())
     def rows(context: dg.OpExecutionContext) -> None:
-        given = asked(**context.op_config)
+        given = config_class(**context.op_config)
         with as_failure():
             request = request_of(settings, given, time.time_ns() // 1000)
             context.add_output_metadata(operated(context, settings, ports, request, only_plan=given.only_plan))
@@ -224,7 +249,7 @@ def operated(
 
 def _of_backfill(request: BackfillRequest, made: Done) -> Metadata:
     return {
-        "asked": dg.MetadataValue.text(str(request)),
+        "request": dg.MetadataValue.text(str(request)),
         "start_position": dg.MetadataValue.text(made.begin),
         "end_position": dg.MetadataValue.text(made.end),
         "read_up_to": dg.MetadataValue.text(made.read_to),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.lake_settings import lake_errors, spark_settings, storage_options, told
+from sluice.orchestration.base.lake_settings import lake_error_line, lake_errors, spark_settings, storage_options
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
@@ -131,9 +131,9 @@ def _merge(
 
     failed = _merge_tables(run, _interval(run, operation, reading, lake), rows, refusal, (done, left))
     if failed and not (operation.leaves_out and all(each.own for each in failed.values())):
-        raise MergeFailedError(told(run.config, _not_merged(operation.marks.kind, merged, failed)))
+        raise MergeFailedError(lake_error_line(run.config, _not_merged(operation.marks.kind, merged, failed)))
     for name, error in failed.items():
-        operation.refused[name] = told(run.config, error.reason)
+        operation.refused[name] = lake_error_line(run.config, error.reason)
     with lake_errors(run.config):
         snapshots.write(refusal)
     return merged
@@ -152,7 +152,7 @@ def _interval(
         ledger_id=ledger_id,
         epoch=cursor.epoch,
         folders=[batch.path for batch in reading.staged],
-        changed_up_to=reading.changed_up_to,
+        changed_in=reading.changed_in,
         lake_at=cursor.order_key,
         read_to=reading.read_to.order_key,
         start=reading.interval.begin.to_json(),

@@ -97,7 +97,7 @@ def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepa
             scope=each.scope,
             refused=_refusal_of(config, request.destination, each.result, each.scope),
         )
-        for each in differing(_asked(config, request.destination), request.tables, extent)
+        for each in differing(_compared_destination(config, request.destination), request.tables, extent)
     ]
     return tuple(each for each in found if each.scope is not None or each.refused)
 
@@ -155,13 +155,13 @@ def _compared_again(run: RowsRun, request: RepairRequest, names: tuple[str, ...]
         return ()
     found = []
     extent = Extent(mode="since-last", settle_seconds=request.settle_seconds)
-    for each in compare_destination(_asked(run.config, run.destination), names, extent):
+    for each in compare_destination(_compared_destination(run.config, run.destination), names, extent):
         run.listener.checked(each)
         found.append(each)
     return tuple(found)
 
 
-def _asked(config: SluiceConfig, destination: str) -> Any:
+def _compared_destination(config: SluiceConfig, destination: str) -> Any:
     from sluice.cdc_engine.instance.sources import reader_of, source_of  # noqa: PLC0415
     from sluice.equality.destination import ComparedDestination  # noqa: PLC0415
 

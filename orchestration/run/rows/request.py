@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.batch_manifest.table_report import TableReport
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillRequest:
-    """A requested backfill: the interval [from_us, to_us) of a destination's tables. `to_us` None: until now.
+    """A requested backfill: the interval [from_us, to_us) of a destination's tables. `to_us` None: until now. `gtids`: exactly the
+    transactions of this GTID set instead.
 
-    `into`: the "database.table" to build with the single table's past state, instead of changing the live one.
+    `into`: the "database.table" to build with the single table's past state, instead of changing the live one. `archive`: binlog files to
+    read alone, without the source. `schemas`: a dump or a saved schema history to use instead of the destination's.
     """
 
     destination: str
@@ -26,12 +29,18 @@ class BackfillRequest:
     to_us: int | None
     tables: tuple[str, ...]
     into: str = ""
+    archive: str = ""
+    schemas: Path | None = None
+    gtids: str = ""
 
     def __str__(self) -> str:
+        if self.gtids:
+            return f"{self.destination}: changes of the transactions {self.gtids}"
         to = "now" if self.to_us is None else time_text(self.to_us)
         if self.into:
             return f"{self.destination}: {', '.join(self.tables)} as it was at {to}, as {self.into}"
-        return f"{self.destination}: changes from {time_text(self.from_us)} to {to}"
+        source = f", from the archive {self.archive} alone" if self.archive else ""
+        return f"{self.destination}: changes from {time_text(self.from_us)} to {to}{source}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

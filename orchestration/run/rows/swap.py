@@ -98,11 +98,13 @@ def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner
 
 
 def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: Owner, rebuilt: PastTable) -> SwapPlan:
-    from sluice.spark_jobs.backfill.swap import refusal, told_of  # noqa: PLC0415
+    from sluice.spark_jobs.backfill.swap import recorded_commits, refusal  # noqa: PLC0415
 
     position = Position.from_json(dict(rebuilt.up_to)) if rebuilt.up_to else None
     up_to, size = position.order_key if position else -1, table.size
-    why = _why_not(config, request, table) or refusal(owner, table.snapshot.schema, rebuilt, up_to, told_of(table))
+    why = _why_not(config, request, table) or refusal(
+        owner, table.snapshot.schema, rebuilt, up_to, recorded_commits(table)
+    )
     return SwapPlan(
         table=request.table,
         rebuilt=request.rebuilt,
@@ -125,7 +127,7 @@ def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> s
         return (
             "it is a shard, and its Delta table has rows of other shards: re-snapshot it with `sluice snapshot start`"
         )
-    if not given.current_state or given.beside:
+    if not given.current_state or given.has_side_tables:
         return (
             "its change log or history would not record the swap: re-snapshot the table with `sluice snapshot start`, "
             "which records it there"
