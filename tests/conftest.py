@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pulsar  # noqa: F401  Imported after duckdb, it turns duckdb's errors into RuntimeError in the whole process.
 import pytest
 import typer.testing
 from hypothesis import settings
@@ -48,13 +49,20 @@ ROOT = Path(__file__).parents[1]
 USES_SPARK = re.compile(
     r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
 )
+# Without this folder, the rest of tests/spark has as much work as the other group with Spark.
+SPARK_BESIDE = "tests/spark/tables/"
+# Its tests start a Spark of another version.
+OWN_SPARK = "tests/spark/versions/"
 # A broker of tests/brokers/conftest.py.
-USES_BROKER = re.compile(r"\b(KafkaServer|RabbitServer|RocketServer)\b")
+USES_BROKER = re.compile(r"\b(ApicurioServer|KafkaServer|PulsarServer|RabbitServer|RocketServer)\b")
 WHOLE_STACK = re.compile(r"\bKillBench\b|\"sluice\.console\.main\"")
 # Started first, so that no worker runs one of them at the end. A folder means the groups of its files.
 LONGEST = (
     "stacks",
     "spark",
+    "brokers",
+    "tests/spark/versions",
+    "tests/package",
     "tests/acceptance",
     "tests/orchestration",
     "tests/fidelity",
@@ -62,13 +70,11 @@ LONGEST = (
     "tests/instance",
     "tests/parser",
     "tests/ha",
-    "brokers",
     "tests/brokers",
     "tests/snapshot",
     "tests/histories",
     "tests/equality",
     "tests/server",
-    "tests/package",
 )
 # Thousands of tests of a few milliseconds, for workers that have nothing else to do.
 SHORTEST = "tests/style"
@@ -76,15 +82,16 @@ SHORTEST = "tests/style"
 
 @functools.cache
 def group_of(file: str) -> str:
-    """Returns the group of a test file. A group runs on one worker: all whole stacks, which would starve each other; the tests of
-    tests/spark, and all other tests with Spark, because a Spark starts and warms up slowly; the brokers; else the tests of one file,
-    because they share what they start.
+    """Returns the group of a test file. A group runs on one worker: all whole stacks, which would starve each other; most tests of
+    tests/spark, and all other tests with the shared Spark, because a Spark starts and warms up slowly; the brokers; else the tests of one
+    file, because they share what they start.
     """
     text = (ROOT / file).read_text()
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
         return "stacks"
-    if USES_SPARK.search(text):
-        return "spark" if file.startswith("tests/spark/") else "spark over servers"
+    if USES_SPARK.search(text) and not file.startswith(OWN_SPARK):
+        alone = file.startswith("tests/spark/") and not file.startswith(SPARK_BESIDE)
+        return "spark" if alone else "spark and servers"
     if file.startswith("tests/brokers/") and USES_BROKER.search(text):
         return "brokers"
     return file

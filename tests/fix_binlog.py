@@ -113,7 +113,7 @@ def block_of(
         event_table=arrays[4].astype(np.int32),
         event_position=arrays[5],
         event_time_us=arrays[6],
-        event_place=arrays[5],
+        event_transaction_offset=arrays[5],
         transaction_events=np.array([len(events)], np.int64),
         transaction_end=np.array([end], np.int64),
         transaction_time_us=np.array([last_time], np.int64),

@@ -72,7 +72,7 @@ class Source:
             event_table=np.broadcast_to(np.asarray(table, np.int32), count).copy(),
             event_position=position,
             event_time_us=np.full(count, self.time_us, np.int64),
-            event_place=place,
+            event_transaction_offset=place,
             transaction_events=ends,
             transaction_end=self.offset + ends * (GAP + size) + END * (1 + np.arange(len(ends))),
             transaction_time_us=np.full(len(ends), self.time_us, np.int64),

@@ -14,10 +14,12 @@ class Extra(Enum):
 
     KAFKA = ("kafka", "Kafka", ("confluent_kafka",))
     RABBITMQ = ("rabbitmq", "RabbitMQ", ("pika",))
+    PULSAR = ("pulsar", "Pulsar", ("pulsar",))
     OTEL = ("otel", "OpenTelemetry", ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))
     ZOOKEEPER = ("zookeeper", "ZooKeeper", ("kazoo",))
     POSTGRES = ("postgres", "Postgres", ("psycopg", "dagster_postgres"))
     AWS = ("aws", "auth aws-iam", ("boto3",))
+    S3 = ("s3", "sluice sql of a lake in S3", ("duckdb_extension_httpfs", "duckdb_extension_aws"))
     SASL = ("sasl", "meta.sasl", ("puresasl",))
 
     def __init__(self, extra: str, what: str, modules: tuple[str, ...]) -> None:

@@ -20,9 +20,19 @@ from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.kernels import compile_kernels
 from sluice.console.toolchain.ports import LOOPBACK, free_port
+from tests.acts.test_catch_up_until import server_time
 from tests.fix_servers import ServerFactory
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
+SECOND = len("2026-01-01T00:00:00")  # A file of a binlog names only the second in which it begins.
+# A server takes these steps one by one.
+GTIDS_ON = (
+    "enforce_gtid_consistency = ON",
+    "gtid_mode = OFF_PERMISSIVE",
+    "gtid_mode = ON_PERMISSIVE",
+    "gtid_mode = ON",
+)
 
 
 def conf_of(folder: Path, server: DatabaseServer) -> Path:
@@ -37,6 +47,19 @@ def conf_of(folder: Path, server: DatabaseServer) -> Path:
         destination = {"source": source, "include": f"{name}\\..*", "snapshot": "initial"}
         (conf / "destinations" / f"{name}.yaml").write_text(yaml.safe_dump(destination))
     return conf
+
+
+def binlog_end(server: DatabaseServer) -> tuple[str, int]:
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS")
+        file, offset, *_ = cursor.fetchone()
+        return file, offset
+
+
+def executed(server: DatabaseServer) -> str:
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@global.gtid_executed")
+        return str(cursor.fetchone()[0]).replace("\n", "")
 
 
 def execute(server: DatabaseServer, *statements: str) -> None:
@@ -59,8 +82,10 @@ def catch_up(conf: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 
 
 @pytest.mark.timeout(600)
-def test_catch_up_merges_up_to_the_end_and_leaves_nothing_running(tmp_path: Path, fresh_mysql80: ServerFactory) -> None:
-    """Without GTIDs, because then a binlog that only rotated must count as read."""
+def test_catch_up_merges_up_to_a_time_the_end_and_gtids_and_leaves_nothing_running(
+    tmp_path: Path, fresh_mysql80: ServerFactory
+) -> None:
+    """Without GTIDs at first, because then a binlog that only rotated must count as read."""
     compile_kernels(open_cache(), print)
     server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
     for name in ("shop", "idle"):
@@ -69,9 +94,15 @@ def test_catch_up_merges_up_to_the_end_and_leaves_nothing_running(tmp_path: Path
     conf = conf_of(tmp_path, server)
     config = load_config(conf)
 
-    code, found, said = catch_up(conf, "shop")
+    began = server_time(server)[:SECOND]
+    wait_for("the binlog began in an earlier second", lambda: server_time(server)[:SECOND] > began)
+    moment, end = server_time(server), binlog_end(server)
+    execute(server, "INSERT INTO idle.t VALUES (4, 4)")
+
+    code, found, said = catch_up(conf, "shop", "--until", moment)
 
     assert code == 0, said
+    assert found["destinations"][0]["end"] == {"file": end[0], "offset": end[1], "executed": ""}, "not the current end"
     assert [each["destination"] for each in found["destinations"]] == ["shop"]
     assert rows(conf) == [(1, 1), (2, 2)]
     assert ProcessFile(config.data_dir / "processes.json").load() == []
@@ -90,6 +121,16 @@ def test_catch_up_merges_up_to_the_end_and_leaves_nothing_running(tmp_path: Path
 
     assert code == 0, said
     assert rows(conf) == [(2, 20), (3, 3)]
+
+    execute(server, *(f"SET GLOBAL {each}" for each in GTIDS_ON), "INSERT INTO shop.t VALUES (5, 5)")
+    gtids = executed(server)
+    execute(server, "INSERT INTO idle.t VALUES (5, 5)")
+
+    code, found, said = catch_up(conf, "shop", "--until", gtids, "--timeout", "500")
+
+    assert code == 0, said
+    assert found["destinations"][0]["end"] == {"file": "", "offset": 0, "executed": gtids}
+    assert rows(conf) == [(2, 20), (3, 3), (5, 5)]
 
 
 def rows(conf: Path) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.house import House
+from benchmarks.soak.installation import SoakedInstallation
 from benchmarks.soak.memory_slope import sizes, slope
 from benchmarks.soak.soak import FAULTS, Length, holds, soak
 
@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path, lambda _: None, session_seconds=6.0, spark_memory="2g", warms_spark=False)
+def house(tmp_path: Path) -> Iterator[SoakedInstallation]:
+    made = SoakedInstallation(tmp_path, lambda _: None, session_seconds=6.0, spark_memory="2g", warms_spark=False)
     try:
         made.start()
         yield made
@@ -25,7 +25,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 @pytest.mark.timeout(600)
-def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(house: House) -> None:
+def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(house: SoakedInstallation) -> None:
     told: list[dict[str, object]] = []
     record = soak(house, Length(seconds=0, between_seconds=0), lambda _: None, told.append)
     assert holds(record), record

@@ -57,6 +57,8 @@ def inserted(number: int) -> bytes:
 class Destination:
     """Implements `session.Served` and its consumer, with one entry per delivery. It outlives the server, like a ledger."""
 
+    counts_entries = False
+
     def __init__(self, entries: Iterable[bytes]) -> None:
         self.entries = list(entries)
         self.acked = self.taken = 0
@@ -84,7 +86,8 @@ class Destination:
     def messages(self, content: bytes) -> bytes:
         return bytes_field(2, content)
 
-    def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]:
+    def get(self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = 0) -> tuple[int, Any]:
+        del entries_max  # It does not count entries.
         self.calls.append(("get", bytes_max, timeout_seconds))
         if self.said:
             raise UnknownDestinationError(self.said)

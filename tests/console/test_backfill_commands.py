@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.rows.plan import BackfillTablePlan, Plan
 from sluice.console.lake import rows
 from sluice.console.main import app
+from sluice.orchestration.run.rows.request import BackfillRequest
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
 READY = BackfillTablePlan(name="shop.orders", refused="", changes=12, reaches_back=True)
@@ -115,10 +117,37 @@ def test_a_run_is_the_interval_of_all_its_batches_in_the_tables_that_it_merged()
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("words", [[], ["--run", "x", "--from", "-1h"], ["--run", "x", "--to", "-1h"]])
-def test_an_interval_is_named_by_times_or_by_a_run(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--run", "x", "--from", "-1h"],
+        ["--run", "x", "--to", "-1h"],
+        ["--gtids", "x", "--from", "-1h"],
+        ["--gtids", "x", "--to", "-1h"],
+        ["--gtids", "x", "--run", "x"],
+        ["--gtids", "x", "--into", "past.orders", "--tables", "shop.orders"],
+    ],
+)
+def test_an_interval_is_named_by_times_or_by_a_run_or_by_gtids(words: list[str]) -> None:
     answer = CliRunner().invoke(app, ["backfill", "shop", *words])
     assert answer.exit_code == 2
+
+
+@pytest.mark.seeds
+def test_the_plan_of_gtids_names_them_and_says_what_its_count_includes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[BackfillRequest] = []
+
+    def plan(_: object, request: BackfillRequest) -> Plan:
+        asked.append(request)
+        return dataclasses.replace(PLAN, gtids=request.gtids, to_time="2026-03-01T12:05:00Z")
+
+    monkeypatch.setattr(rows, "backfill_plan", plan)
+    answer = CliRunner().invoke(app, ["backfill", "shop", "--gtids", "0-1-5,0-1-9", "--plan"])
+    assert answer.exit_code == 0, answer.exception
+    assert "shop: changes of 0-1-5,0-1-9, from 2026-03-01T12:00:00Z to 2026-03-01T12:05:00Z" in answer.stdout
+    assert "with those of the transactions between them" in answer.stdout
+    assert str(asked[0]) == "shop: changes of the transactions 0-1-5,0-1-9"
 
 
 @pytest.mark.seeds
@@ -126,3 +155,31 @@ def test_a_run_of_a_destination_without_merged_tables_is_refused() -> None:
     answer = CliRunner().invoke(app, ["backfill", "shop", "--run", "x"])
     assert isinstance(answer.exception, ConfigurationError)
     assert "no log of these tables has a batch of the run" in str(answer.exception)
+
+
+@pytest.mark.seeds
+def test_an_archive_and_its_schemas_are_found_from_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[BackfillRequest] = []
+    monkeypatch.chdir(tmp_path)
+
+    def plan(_config: SluiceConfig, request: BackfillRequest) -> Plan:
+        seen.append(request)
+        return PLAN
+
+    monkeypatch.setattr(rows, "backfill_plan", plan)
+    begin = ["backfill", "shop", "--from", "-10m", "--plan"]
+    assert CliRunner().invoke(app, [*begin, "--archive", "binlogs", "--schemas", "dump.sql"]).exit_code == 0
+    assert CliRunner().invoke(app, [*begin, "--archive", "s3://bucket/logs"]).exit_code == 0
+    assert [(each.archive, each.schemas) for each in seen] == [
+        (str(tmp_path / "binlogs"), tmp_path / "dump.sql"),
+        ("s3://bucket/logs", None),
+    ]
+    alone = CliRunner().invoke(app, [*begin, "--schemas", "dump.sql"])
+    assert isinstance(alone.exception, ConfigurationError)
+    assert "name it too (--archive)" in str(alone.exception)
+    secret = CliRunner().invoke(app, [*begin, "--archive", "s3://key:word@bucket/logs"])
+    assert isinstance(secret.exception, ConfigurationError)
+    assert "must not contain credentials" in str(secret.exception)
+    assert "word@" not in str(secret.exception)

@@ -84,7 +84,9 @@ def test_ddl_tables_are_shown_with_their_states(directory: Path) -> None:
 
 
 def test_ddl_an_approval_is_kept_and_asks_the_engine_to_go_on(directory: Path) -> None:
-    answer = RUNNER.invoke(app, ["schema", "approve", "shop", "shop.orders", "--plan", "new_column"])
+    (held,) = json.loads(RUNNER.invoke(app, ["schema", "held", "--json"]).stdout)
+    seen = ["--position", held["position"]]
+    answer = RUNNER.invoke(app, ["schema", "approve", "shop", "shop.orders", "--plan", "new_column", *seen])
     assert answer.exit_code == 0, answer.output
     assert ReviewFiles(directory).approved("shop", "orders", HELD.order_key) == "new_column"
     assert [(each.database, each.table) for each in requests(directory)] == [("shop", "orders")]
@@ -94,6 +96,11 @@ def test_ddl_an_approval_is_kept_and_asks_the_engine_to_go_on(directory: Path) -
     ("arguments", "words"),
     [
         (("approve", "shop", "shop.orders", "--plan", "keep"), "choose one of apply, new_column"),
+        (
+            ("approve", "shop", "shop.orders", "--position", "binlog.000001:4@1"),
+            "another statement of shop.orders waits now",
+        ),
+        (("resume", "shop", "shop.orders", "--position", "binlog.000001:4@1"), "binlog.000001:4@1"),
         (("approve", "shop", "shop.audit"), "sluice schema resume shop shop.audit"),
         (("approve", "shop", "shop.calm"), "has not stopped"),
         (("resume", "shop", "shop.calm"), "has not stopped"),

@@ -208,7 +208,7 @@ def test_admin_a_file_that_goes_ends_its_engine_and_leaves_its_ledger(house: Hou
     assert (house.directory("web") / "meta.json").exists()
     web = next(each for each in json.loads(house.call("list", "--json")[1]) if each["name"] == "web")
     assert web["state"] == "REMOVED"
-    assert "its ledger stays in" in web["told"]
+    assert "its ledger stays in" in web["message"]
     assert house.call("stop", "web")[0] == 1, "there is no such destination"
     assert house.reads("shop")
 

@@ -76,7 +76,7 @@ def test_a_snapshot_is_asked_for_of_all_tables(directory: Path) -> None:
 def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     (wish,) = requests(directory)
-    assert (wish.name, wish.wish) == ("shop.orders", ResumeKind.ANEW)
+    assert (wish.name, wish.kind) == ("shop.orders", ResumeKind.RE_SNAPSHOT)
     snapshot_requests.fulfil([wish], hands(directory))
     assert FileLedger(directory).ledger.stopped_tables == ()
     assert not requests(directory)
@@ -87,7 +87,7 @@ def test_what_was_held_before_a_stop_does_not_count_in_the_snapshot_after_it(dir
     snapshot_requests.fulfil(requests(directory), hands(directory))
     record = SnapshotRecords(directory).get("shop.orders")
     assert record is not None
-    assert (record.state, record.held_after) == (SnapshotState.WANTED, CURSOR.order_key)
+    assert (record.state, record.buffered_after) == (SnapshotState.WANTED, CURSOR.order_key)
 
 
 def test_a_snapshot_of_a_table_that_nobody_knows_says_what_to_do(directory: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_goes_on(direc
         wish.done()
     SnapshotRecords(directory).update("shop.orders", lambda now: now.failed("the table stopped"))
     run("resume", "shop", "shop.orders")
-    assert [(wish.name, wish.wish) for wish in requests(directory)] == [("shop.orders", ResumeKind.ANEW)]
+    assert [(wish.name, wish.kind) for wish in requests(directory)] == [("shop.orders", ResumeKind.RE_SNAPSHOT)]
 
 
 def test_a_snapshot_is_paused_and_goes_on(directory: Path) -> None:

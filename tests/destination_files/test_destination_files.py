@@ -11,7 +11,8 @@ import pytest
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.destination_files.lake_tables import LakeTables
-from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.errors import MetaError, NotSharedError
+from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.ha.file_lease import FileLease
 from sluice.cdc_engine.records.files import FileRecordStore
 from tests.fix_ledgers import FileLedger, full_ledger
@@ -96,14 +97,28 @@ def test_who_waits_for_the_run_lock_says_so_until_it_has_it(tmp_path: Path) -> N
 
 def test_one_run_drains_at_a_time(tmp_path: Path) -> None:
     assert not destination_files.drain_lock_held(tmp_path)
-    with destination_files.drain_lock(tmp_path) as is_alone:
-        assert is_alone()
+    with destination_files.drain_lock(tmp_path) as why_not:
+        assert not why_not()
         assert destination_files.drain_lock_held(tmp_path)
         assert not destination_files.run_lock_held(tmp_path), "it holds up nobody"
         with destination_files.drain_lock(tmp_path, 0.0) as another:
-            assert not another()
+            assert "is attached and drains" in another()
         assert destination_files.drain_lock_held(tmp_path)
     assert not destination_files.drain_lock_held(tmp_path)
+
+
+def test_a_run_that_gets_no_answer_of_the_drain_locks_store_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: object) -> bool:
+        raise NotSharedError("the lock of shop in ZooKeeper zk1:2181 cannot be taken; Sluice tries again")
+
+    monkeypatch.setattr(FileLock, "try_acquire", away)
+    with destination_files.drain_lock(tmp_path) as why_not:
+        why = why_not()
+    assert "is unknown: the lock of shop in ZooKeeper zk1:2181 cannot be taken" in why
+    assert "another run is attached" not in why
+    assert "check that the ledger's store (`meta` in sluice.yaml) answers" in why
 
 
 def test_what_runs_left_is_known_of_tables_and_of_what_is_beside_them(tmp_path: Path) -> None:
@@ -114,7 +129,7 @@ def test_what_runs_left_is_known_of_tables_and_of_what_is_beside_them(tmp_path: 
     records.forget("shop.orders", whole=False)
     again = LakeTables(tmp_path)
     assert (again.names, again.tables) == (["shop.log", "shop.orders"], {})
-    assert again.beside("shop.orders") == {"history": ("versions", 5)}
+    assert again.side_tables("shop.orders") == {"history": ("versions", 5)}
     again.keep({"shop.orders": ("current_state", 4)})
     assert LakeTables(tmp_path).get("shop.orders") == ("current_state", 4)
     again.forget("shop.orders")
@@ -128,7 +143,7 @@ def test_what_an_earlier_version_left_in_one_record_is_read_and_divided_by_the_f
     (tmp_path / "lake-tables.json").write_text(json.dumps(UNDIVIDED))
     before = LakeTables(tmp_path)
     assert before.tables == {name: (each["id"], each["version"]) for name, each in UNDIVIDED.items()}
-    assert before.beside("shop.t1") == {}
+    assert before.side_tables("shop.t1") == {}
     assert [each.name for each in tmp_path.iterdir()] == ["lake-tables.json"], "a reader writes nothing"
     before.forget("shop.t3")
     assert not (tmp_path / "lake-tables.json").exists()

@@ -16,10 +16,13 @@ import typer.main
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig
+from sluice.cdc_engine.brokers.pulsar import PulsarConfig
+from sluice.cdc_engine.brokers.settings import KafkaConfig, RabbitConfig, RocketConfig
+from sluice.cdc_engine.config.brokers import BrokerConfig
 from sluice.cdc_engine.config.consumers import CanalServerConfig
 from sluice.cdc_engine.config.destination import DestinationConfig
 from sluice.cdc_engine.config.group import GroupConfig
+from sluice.cdc_engine.config.remote.settings import RemoteConfig
 from sluice.cdc_engine.config.sluice import SluiceConfig
 from sluice.cdc_engine.config.table import SchemaChangesConfig, TableConfig
 from sluice.cdc_engine.operation.figures import families
@@ -42,13 +45,16 @@ FILES: Mapping[str, type[BaseModel]] = {
     "conf/sluice.yaml": SluiceConfig,
     "conf/destinations/NAME.yaml": DestinationConfig,
     "conf/destinations/NAME.yaml of a group": GroupConfig,
+    "conf/remote.yaml": RemoteConfig,
 }
 SHARED: Mapping[str, type[BaseModel]] = {
     "Source": SourceConfig,
     "Table": TableConfig,
     "Schema changes": SchemaChangesConfig,
     "Canal server": CanalServerConfig,
+    "Broker": BrokerConfig,
     "Kafka": KafkaConfig,
+    "Pulsar": PulsarConfig,
     "RabbitMQ": RabbitConfig,
     "RocketMQ": RocketConfig,
 }

@@ -41,8 +41,11 @@ INLINE = re.compile(r"`(\./sluice [^`]+)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 TESTS = re.compile(r"`((?:tests|cdc_engine|orchestration|spark_jobs|console|benchmarks|docs|conf)/[\w/.-]*\w/?)`")
 # Their Python is run by tests/docs/test_walks.py, tests/canal_client/test_docs.py, tests/handlers/test_engine.py and
-# tests/component/test_definitions.py.
-ELSEWHERE = {"CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md", "docs/guides/your-own-dagster.md"}
+# tests/component/test_definitions.py; a plug-in's by tests/brokers/test_broker_plugins.py; a transform's by tests/instance/transforms.
+ELSEWHERE = {
+    *("CONTRIBUTING.md", "docs/canal.md", "docs/handlers.md"),
+    *("docs/guides/transform.md", "docs/guides/your-own-dagster.md", "docs/guides/write-a-broker-plug-in.md"),
+}
 RUN = {"python", "sql"}
 SHELL = {"bash", "sh"}
 SHOWN = {"", "json", "yaml", "toml", "text", "mermaid"}  # drawings, shapes of files

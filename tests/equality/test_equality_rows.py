@@ -188,7 +188,7 @@ class Following:
     def order_key(self, end: BinlogEnd) -> int | None:  # noqa: ARG002
         return 100
 
-    def told(self) -> str:
+    def progress(self) -> str:
         return "all up to mysql-bin.000001:4@1"
 
     def halted(self) -> str:

@@ -14,7 +14,7 @@ class NothingToWaitFor:
     def order_key(self, end: BinlogEnd) -> int | None:  # noqa: ARG002
         return None
 
-    def told(self) -> str:
+    def progress(self) -> str:
         return "everything"
 
     def halted(self) -> str:

@@ -47,6 +47,7 @@ TAIL = """
 | `charsets: {column: charset}` | decodes a column with the charset that its bytes really have | `test_quarantine_fidelity` |
 | `rows: condition` | only rows that match it ([filter and mask](guides/filter-and-mask.md)) | `test_rules_consumer`, `test_expression_consumer` |
 | `masks: {column: hash, null, truncate:n}` | the column shows a digest, nothing, or the beginning of its values | `test_rules_consumer` |
+| `transform` | the columns that a function of yours writes, and no rows that it drops ([transform](guides/transform.md)) | `test_transform`, `test_transforms_snapshot` |
 
 A snapshot follows the same settings: its values pass through the same decoder (`test_snapshot_fidelity`, `test_snapshot_faults`).
 

@@ -71,6 +71,9 @@ def statements(database: str) -> list[str]:
         "SET SESSION binlog_row_value_options = PARTIAL_JSON",
         f"UPDATE {database}.partial_documents SET d = JSON_SET(d, '$.a', 2)",
         "SET SESSION binlog_row_value_options = ''",
+        "SET SESSION binlog_rows_query_log_events = ON",
+        f"INSERT INTO {database}.keyless VALUES (3, 'three')",
+        "SET SESSION binlog_rows_query_log_events = OFF",
     ]
 
 
@@ -102,7 +105,7 @@ def record_result(folder: Path, write: Callable[[bytes], object]) -> None:
 
 def _sent(reader: RowReader, table: TableVersion) -> bytes:
     decoder, taken = ResultDecoder(table), bytearray()
-    asked = decoder.asked([quoted(column.name) for column in decoder.columns])
+    asked = decoder.select_list([quoted(column.name) for column in decoder.columns])
     with reader.selecting(rows_statement(table, asked, None, ((), ()), "")) as result:
         receive = result.receive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -35,6 +36,13 @@ def test_group_ledgers_alone_have_the_word_for_consumers_of_groups() -> None:
     text = ledger_to_text(Ledger(ledger_id="3f2a91c04be7"))
     assert "group_consumers" not in json.loads(text)
     assert ledger_from_text(text, "shop").group_consumers == ()
+
+
+def test_group_ledgers_have_an_identity_only_of_consumers_whose_position_is_stored() -> None:
+    known = dataclasses.replace(CONSUMER, client_id=1002, identity="3f2a91c04be7")
+    text = ledger_to_text(LEDGER.with_group_consumer(known))
+    assert ["identity" in each for each in json.loads(text)["group_consumers"]] == [False, True]
+    assert ledger_from_text(text, "all").group_consumers == (CONSUMER, known)
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,7 @@ def test_ha_a_line_that_breaks_amid_a_commit_leaves_one_truth(
             line.tamper = lost
         else:
             line.asked = lost
-        with pytest.raises(NotSharedError, match="it is tried again"):
+        with pytest.raises(NotSharedError, match="Sluice tries again"):
             meta.update(lambda ledger: ledger.set_cursor(at(5)))
         assert meta.ledger.cursor == at(4), "its caller was told that it is not kept"
         assert read_ledger(location).cursor == (at(5) if kept else at(4))

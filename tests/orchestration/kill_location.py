@@ -72,7 +72,7 @@ class NumberEngine:
         with self._lock:
             head, end = self._meta.ledger.head, int((self.directory / "captured").read_text())
             if head is None or head.delivery != batch.delivery:
-                raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
+                raise BatchNotFoundError(f"delivery {batch.delivery} is no longer outstanding")
             if not head.appendable:
                 return head
             longer = None
@@ -175,5 +175,5 @@ def merge(order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> No
 CONFIG = load_config()
 HOST = NumberHost()
 defs = build_definitions(
-    CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge, feed=caller_of_code_server)
+    CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge, run_engine=caller_of_code_server)
 )

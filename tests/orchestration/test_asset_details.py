@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
+from sluice.cdc_engine.config.rows import TransformConfig
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.table_meta.history import tables_file
 from sluice.orchestration.assets import tell_quarantine
@@ -76,6 +77,23 @@ def test_columns_of_the_lake_say_which_of_the_source_they_are(tmp_path: Path) ->
     assert set(sources.metadata("shop.new", (("id", "bigint"),))) == {"dagster/column_schema"}
     write_tables(config.destination_dir("shop"), ("shop.new",))
     assert "dagster/column_lineage" in sources.metadata("shop.new", (("id", "bigint"),)), "looked up anew"
+
+
+@pytest.mark.seeds
+def test_the_lineage_of_a_column_that_a_transform_writes_is_what_it_reads(tmp_path: Path) -> None:
+    written = TransformConfig(function="rows:f", reads=("ID", "total"), writes=("Status", "size"))
+    sources = SourceColumns(described(tmp_path, tables={ORDERS: TableConfig(transform=written)}), "shop")
+    columns = (("id", "bigint"), ("status", "int"), ("size", "int"), ("_sluice_order_key", "bigint"))
+    told = sources.metadata(ORDERS, columns)
+    lineage = told["dagster/column_lineage"].value.deps_by_column
+    assert {name: [each.column_name for each in deps] for name, deps in lineage.items()} == {
+        "id": ["id"],
+        "status": ["id"],
+        "size": ["id"],
+    }
+    described_columns = {each.name: each.description for each in told["dagster/column_schema"].value.columns}
+    assert described_columns["size"] == described_columns["status"] == "written by rows:f from ID, total"
+    assert described_columns["_sluice_order_key"] is None
 
 
 @pytest.mark.found

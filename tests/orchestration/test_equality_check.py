@@ -39,7 +39,7 @@ def test_equality_the_job_compares_every_table_as_conf_bounds_it(tmp_path: Path,
         "orders": (False, dg.AssetCheckSeverity.ERROR),
         "items": (False, dg.AssetCheckSeverity.WARN),
     }
-    ((tables, extent),) = ports.compare.asked
+    ((tables, extent),) = ports.compare.compared
     assert tables == ["shop.items", "shop.orders"]
     assert (extent.mode, extent.percent) == ("sample", 5.0)
     schedule = defs.resolve_schedule_def("equal_shop_schedule")

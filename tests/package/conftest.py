@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.console.toolchain.cache import open_cache
-from tests.style.sources import ROOT
+from benchmarks.servers.uv import uv
 
 # Of the checkout and of whoever runs the tests: an installed Sluice has none of them.
 FOREIGN_VARIABLES = (
@@ -46,22 +45,6 @@ class Installed:
         return subprocess.run(
             command, cwd=folder, env={**clean, **variables}, capture_output=True, text=True, check=False
         )
-
-
-def uv(*arguments: str, **variables: str) -> str:
-    """Runs the uv that installed this checkout, with its cache. `variables`: of its environment, in addition."""
-    cache = open_cache().root
-    own = sorted((cache / "tools").glob("uv-*/bin/uv"))
-    program = str(own[-1]) if own else shutil.which("uv")
-    assert program, "there is no uv: ./sluice gets one"
-    environment = {**os.environ, **variables}
-    if environment.get("SLUICE_CACHE"):
-        environment.setdefault("UV_CACHE_DIR", str(cache / "uv"))
-    if environment.get("PIP_INDEX_URL"):
-        environment.setdefault("UV_DEFAULT_INDEX", environment["PIP_INDEX_URL"])
-    done = subprocess.run([program, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="session")

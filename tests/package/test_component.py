@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.servers.uv import uv
 from sluice.cdc_engine.file_lock import is_locked
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import LISTENS
 from sluice.orchestration.component.engine_process import LOCK_FILE, WANTED_FILE
 from tests.component.conftest import REPORT
-from tests.package.conftest import Installed, uv
+from tests.package.conftest import Installed
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.package, pytest.mark.component, pytest.mark.servers, pytest.mark.spark]

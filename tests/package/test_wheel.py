@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.servers.uv import uv
 from sluice import __version__
-from tests.package.conftest import Installed, uv
+from tests.package.conftest import Installed
 from tests.style.sources import PRODUCT, ROOT
 
 pytestmark = pytest.mark.package
@@ -54,6 +55,12 @@ def test_dg_finds_the_component_of_the_distribution(installed: Installed, tmp_pa
     assert "sluice.SluiceComponent" in installed.python(tmp_path, program).stdout.split()
 
 
+@pytest.mark.seeds
+def test_kinds_of_brokers_are_entry_points_of_the_distribution(installed: Installed, tmp_path: Path) -> None:
+    program = "from sluice.cdc_engine.config.brokers import BROKERS\nprint(*BROKERS.names())"
+    assert installed.python(tmp_path, program).stdout.split() == ["kafka", "pulsar", "rabbitmq", "rocketmq"]
+
+
 @pytest.mark.parametrize("command", [("test", "--quick"), ("bench", "engine")])
 def test_tests_and_benchmarks_need_a_checkout(installed: Installed, tmp_path: Path, command: tuple[str, str]) -> None:
     done = installed.command(tmp_path, *command)
@@ -63,8 +70,8 @@ def test_tests_and_benchmarks_need_a_checkout(installed: Installed, tmp_path: Pa
 
 OPENS = {
     "kafka": """
-from sluice.cdc_engine.instance.consumers.sending import KafkaConfig, open_publisher
-open_publisher(KafkaConfig(kind="kafka", servers="a:1", topic="t"))
+from sluice.cdc_engine.brokers.kinds import Kafka
+Kafka(kind="kafka", servers="a:1", topic="t").publisher()
 """,
     "zookeeper": """
 from sluice.cdc_engine.records.location import LedgerLocation, record_store

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from sluice.console.toolchain.database.server import DatabaseServer
+from tests.waiting import wait_for
 
 
 @pytest.fixture(params=["mysql80", "mysql9", "mariadb114"])
@@ -43,3 +44,16 @@ def insert(server: DatabaseServer, numbers: Iterable[int]) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         for number in numbers:
             cursor.execute("INSERT INTO shop.orders VALUES (%s, %s)", (number, f"note {number}"))
+
+
+def purge_all_but_newest(server: DatabaseServer) -> None:
+    """Purges every binlog file but the newest. A file that a dump thread has open is kept until the thread is gone."""
+
+    def purged() -> bool:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW BINARY LOGS")
+            files = [row[0] for row in cursor.fetchall()]
+            cursor.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
+            return len(files) == 1
+
+    wait_for("one binlog file is left", purged, seconds_max=30.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -14,7 +13,7 @@ from sluice.cdc_engine.parser.stream.event_parser import RECONNECTING, STOPPED, 
 from sluice.cdc_engine.position import Position
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
-from tests.parser.fix_shop import insert, make_shop, run
+from tests.parser.fix_shop import insert, make_shop, purge_all_but_newest, run
 from tests.parser.proxy import Proxy
 from tests.parser.recording import Capture, RowEvent, capturing, source_of
 
@@ -40,19 +39,6 @@ def kill_dumps(server: DatabaseServer) -> int:
         for thread in threads:
             cursor.execute(f"KILL {thread}")
     return len(threads)
-
-
-def purge(server: DatabaseServer) -> None:
-    """All but the last file; a file that a dump thread has open is kept until the thread is gone."""
-    end = time.monotonic() + 30
-    with server.connect() as connection, connection.cursor() as cursor:
-        while True:
-            cursor.execute("SHOW BINARY LOGS")
-            files = [row[0] for row in cursor.fetchall()]
-            if len(files) == 1:
-                return
-            assert time.monotonic() < end, f"{files} are not purged"
-            cursor.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
 
 
 def position_of(capture: Capture) -> Position:
@@ -300,7 +286,7 @@ def test_a_purged_position_is_lost_with_its_reason(fresh_server: ServerFactory) 
         insert(server, range(10, 13))
         run(server, "FLUSH BINARY LOGS")
         insert(server, range(20, 23))
-        purge(server)
+        purge_all_but_newest(server)
         for start in (position, position_without_gtid(position)):
             with capturing(source_of(server), start, wait=False) as lost:
                 reason = lost.states.wait("POSITION_LOST")

@@ -80,13 +80,13 @@ def test_a_table_that_raises_keeps_no_other_table_out_of_the_newest_snapshot(
     amendments = CutAmendments(config, "shop", written.clock)
     for number in range(3):
         amendments.add(table_name(number), 1, str)
-    real = run_cuts._beside
+    real = run_cuts._side_tables
 
     def odd(config: Any, destination: str, records: Any, name: str) -> Any:
         if name == table_name(1):
             raise KeyError("_sluice_operation")
         return real(config, destination, records, name)
 
-    monkeypatch.setattr(run_cuts, "_beside", odd)
+    monkeypatch.setattr(run_cuts, "_side_tables", odd)
     amendments.write(str)
     assert written.tables == [[table_name(0)], [table_name(2)]]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.batch_manifest.values import Cascade
-from sluice.cdc_engine.binlog.block import compact, end_position, held_bytes, keep_events, last_transaction
+from sluice.cdc_engine.binlog.block import compact, end_position, keep_events, last_transaction, retained_bytes
 from sluice.cdc_engine.contracts import Block, TableChange, TableChangeKind, TableVersion
 from sluice.cdc_engine.sink.empty_transactions import EVENT_TIME_US_MAX, SKIPPED_TRANSACTIONS_MAX, Thinning
 from sluice.cdc_engine.sink.event_sink import CapturedTables, EventSink, dropped_uncaptured
@@ -107,9 +107,9 @@ def test_a_window_on_a_large_buffer_does_not_keep_it_alive(
     large = np.zeros(1 << 20, np.uint8)
     large[: len(block.buffer)] = block.buffer
     object.__setattr__(block, "buffer", large[: len(block.buffer)])
-    assert held_bytes(block) == 1 << 20
+    assert retained_bytes(block) == 1 << 20
     sink.accept(block)
-    assert held_bytes(store.blocks[0]) == 32
+    assert retained_bytes(store.blocks[0]) == 32
 
 
 def test_a_table_is_judged_again_when_the_tables_are_others(

@@ -28,10 +28,10 @@ def again(record: SnapshotRecord, **changed: object) -> SnapshotRecord:
 
 
 def test_a_restart_for_foreign_keys_is_counted_and_shown_with_what_is_buffered() -> None:
-    lost = again(read().cascades_unseen("the first cause", held_after=KEY)).cascades_unseen(
-        "the second cause", held_after=KEY + 600
+    lost = again(read().cascades_unseen("the first cause", buffered_after=KEY)).cascades_unseen(
+        "the second cause", buffered_after=KEY + 600
     )
-    assert (lost.state, lost.held_after, lost.restarts) == (SnapshotState.WANTED, KEY + 600, 2)
+    assert (lost.state, lost.buffered_after, lost.restarts) == (SnapshotState.WANTED, KEY + 600, 2)
     shown = ShownSnapshot(destination="shop", record=again(lost), waits="", cascade_changes=4)
     assert shown.to_json(2.0)["cascade_changes"] == 4
     assert shown.says == "restarted 2 times; 4 changes of parent rows are buffered, which foreign keys pass on"
@@ -41,22 +41,22 @@ def test_a_restart_for_foreign_keys_is_counted_and_shown_with_what_is_buffered()
 def test_a_table_of_which_nothing_was_read_waits_through_any_number_of_changes() -> None:
     record = wanted("shop.child", None, 0.0)
     for key in range(3 * RESTARTS_MAX):
-        record = record.cascades_unseen("a cause", held_after=key)
+        record = record.cascades_unseen("a cause", buffered_after=key)
     assert (record.state, record.restarts) == (SnapshotState.WANTED, 0)
-    assert record.held_after == 3 * RESTARTS_MAX - 1
+    assert record.buffered_after == 3 * RESTARTS_MAX - 1
 
 
 def test_a_snapshot_that_foreign_keys_restart_too_often_fails_by_name_until_it_is_resumed() -> None:
     record = read()
     for _ in range(RESTARTS_MAX):
-        record = again(record.cascades_unseen("a cause", held_after=KEY))
-    failed = record.cascades_unseen("a cause", held_after=KEY)
+        record = again(record.cascades_unseen("a cause", buffered_after=KEY))
+    failed = record.cascades_unseen("a cause", buffered_after=KEY)
     assert failed.state == SnapshotState.FAILED
     assert failed.reason.startswith("CASCADE_UNSEEN: the rows were read again 8 times because of foreign keys")
     assert "must be read again because a cause." in failed.reason
     assert "until shop.child is published, then use `sluice snapshot resume`" in failed.reason
     assert failed.restarts == RESTARTS_MAX
-    still = failed.cascades_unseen("another cause", held_after=KEY)
+    still = failed.cascades_unseen("another cause", buffered_after=KEY)
     assert (still.state, still.reason, still.generation) == (SnapshotState.FAILED, failed.reason, failed.generation + 1)
     resumed = still.retried()
     assert (resumed.state, resumed.restarts) == (SnapshotState.WANTED, 0)
@@ -68,8 +68,8 @@ def test_restarts_for_another_cause_do_not_make_foreign_keys_fail_the_snapshot()
     """Number 15: a table that was altered eight times failed at the first change of a foreign key, which the message blamed for all."""
     record = read()
     for _ in range(RESTARTS_MAX):
-        record = again(record.again("the table was altered", held_after=KEY))
-    restarted = record.cascades_unseen("a cause", held_after=KEY)
+        record = again(record.again("the table was altered", buffered_after=KEY))
+    restarted = record.cascades_unseen("a cause", buffered_after=KEY)
     assert (restarted.state, restarted.restarts) == (SnapshotState.WANTED, RESTARTS_MAX + 1)
     assert restarted.restarts_for(RestartCause.CASCADES) == 1
     assert SnapshotRecord.from_json(restarted.to_json()) == restarted
@@ -77,7 +77,7 @@ def test_restarts_for_another_cause_do_not_make_foreign_keys_fail_the_snapshot()
 
 
 def test_a_table_is_read_after_those_through_which_foreign_keys_change_it() -> None:
-    child = read().cascades_unseen("a cause", held_after=100, through={"shop.parent"})
+    child = read().cascades_unseen("a cause", buffered_after=100, through={"shop.parent"})
     parent = read("shop.parent")
     waits = next_step(child, THERE, [child, parent])
     assert waits.step == SnapshotStep.WAIT
@@ -95,7 +95,7 @@ def test_a_table_is_read_after_those_through_which_foreign_keys_change_it() -> N
 def test_tables_that_wait_for_each_other_go_on(count: int) -> None:
     names = [f"shop.t{number}" for number in range(count)]
     ring = [
-        read(name).cascades_unseen("a cause", held_after=100, through={names[(number + 1) % count]})
+        read(name).cascades_unseen("a cause", buffered_after=100, through={names[(number + 1) % count]})
         for number, name in enumerate(names)
     ]
     assert [next_step(each, THERE, ring).step for each in ring] == [SnapshotStep.BEGIN] * count

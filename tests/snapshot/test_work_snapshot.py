@@ -93,10 +93,10 @@ class World:
     def _hold(self, number: int) -> None:
         kind, key, value = self.log[number]
         record = self.records.get(NAME)
-        if record is None or self.key(number) <= record.held_after:
+        if record is None or self.key(number) <= record.buffered_after:
             return
         if kind == "truncate":
-            self.records.update(NAME, lambda now: now.again("truncated", held_after=self.key(number)))
+            self.records.update(NAME, lambda now: now.again("truncated", buffered_after=self.key(number)))
         else:
             self.held[number] = (kind, key, value)
 
@@ -141,7 +141,7 @@ class World:
             content = chunks.store().read(name) if chunks.url else (chunks.folder / name).read_bytes()
             rows |= {int(key): value for key, value in json.loads(content or b"").items()}
         for number, change in sorted(self.held.items()):
-            if self.key(number) > record.held_after:
+            if self.key(number) > record.buffered_after:
                 rows = _applied(rows, *change)
         self.lake, self.published = rows, self.published + 1
         self.noise()

@@ -26,7 +26,7 @@ from sluice.object_stores.folder import StoreFolder
 from sluice.spark_jobs.errors import SparkJobError, StagedBatchError
 from sluice.spark_jobs.local_copy import FETCHED, local_copy
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from sluice.spark_jobs.uploaded_files import Lending, UploadedFiles
+from sluice.spark_jobs.uploaded_files import UploadedFiles, UploadSettings
 from tests.fix_ledgers import LEDGER, MemoryLedger
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage
@@ -208,14 +208,14 @@ def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_stor
     url = f"{folder_store.url}/_sluice_uploaded/shop"
     left = StoreFolder(f"{url}/1000000000-killed", {})
     left.put(rows)
-    uploaded = UploadedFiles(Lending(url=url))
+    uploaded = UploadedFiles(UploadSettings(url=url))
     places = [uploaded.location(rows), uploaded.location(rows / "one.parquet")]
     assert all(location.startswith(f"{url}/") for location in places)
     assert StoreFolder(places[0], {}).sizes() == {"_uploaded": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
     assert not left.sizes()
     uploaded.close()
     assert StoreFolder(url, {}).sizes() == {}
-    assert UploadedFiles(Lending()).location(rows) == rows.as_uri()
+    assert UploadedFiles(UploadSettings()).location(rows) == rows.as_uri()
 
 
 @pytest.mark.servers

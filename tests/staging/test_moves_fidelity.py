@@ -155,7 +155,7 @@ def test_a_million_keys_that_move_are_followed_fidelity() -> None:
             ],
             schema=schema,
         )
-        last = moves.told(batch, first)
+        last = moves.with_identity(batch, first)
         first += count
     assert (moves.moves, last["_sluice_birth"].to_pylist()[-2:]) == (first // 2, [None, 0])
     assert last["_sluice_origin_0"].to_pylist()[-2:] == [None, last["id"].to_pylist()[-2]]

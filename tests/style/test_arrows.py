@@ -156,6 +156,7 @@ FOREIGN: dict[str, set[str]] = {
     "prometheus_client": {"cdc_engine.operation"},
     "confluent_kafka": {"cdc_engine.brokers.kafka"},
     "pika": {"cdc_engine.brokers.rabbitmq"},
+    "pulsar": {"cdc_engine.brokers.pulsar"},
     "sqlalchemy": {"cdc_engine.records.sql", "orchestration.retention", "orchestration.storage"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
@@ -164,6 +165,7 @@ FOREIGN: dict[str, set[str]] = {
         "cdc_engine.parser",
         "cdc_engine.ha",
         "cdc_engine.brokers.rocketmq",
+        "cdc_engine.brokers.registry.client",
         "console",
         "cdc_engine.destination_files",
         "cdc_engine.server.protocol",

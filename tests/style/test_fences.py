@@ -12,7 +12,17 @@ from tests.style.sources import ROOT
 
 WRITERS = ("spark_jobs", "console", "orchestration")
 # deltalake's calls that commit, or remove files of a table
-COMMITS = {"write_deltalake", "add_columns", "set_table_properties", "set_table_name", "compact", "vacuum", "restore"}
+COMMITS = {
+    *(
+        "write_deltalake",
+        "add_columns",
+        "set_table_properties",
+        "set_table_name",
+        "set_table_description",
+        "add_feature",
+    ),
+    *("add_constraint", "drop_constraint", "set_column_metadata", "compact", "vacuum", "restore"),
+}
 ASKS = {"check", "commit", "_committed"}  # of the fence; by `SideTable.commit`; by a task, which cannot ask
 # their own tables in a folder of the run; a demo without other hosts; scratch of a machine's set-up
 APART = {"console/demo", "console/toolchain", "spark_jobs/backfill/into.py::_as_table"}

@@ -184,8 +184,13 @@ UNKNOWN = (("shop", "early"), ("shop", "skip_early"), ("elsewhere", "early"))
         ((), "INSERT INTO elsewhere.temporary_one VALUES (1)", set()),
         ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),
         # once its schema is known, it is a table like all others
-        (("CREATE TABLE IF NOT EXISTS early (id int)",), INSERT, {"items"}),
-        (("CREATE TABLE IF NOT EXISTS early (id int)",), "SELECT f(1)", {*ALL, "early"}),
+        (("CREATE TABLE early (id int)",), INSERT, {"items"}),
+        (("CREATE TABLE early (id int)",), "SELECT f(1)", {*ALL, "early"}),
+        (("CREATE OR REPLACE TABLE early (id int)",), INSERT, {"items"}),
+        (("DROP TABLE IF EXISTS early", "CREATE TABLE IF NOT EXISTS early (id int)"), INSERT, {"items"}),
+        (("RENAME TABLE early TO skip_old", "CREATE TABLE IF NOT EXISTS early (id int)"), INSERT, {"items"}),
+        # whether this statement creates the table is unknown
+        (("CREATE TABLE IF NOT EXISTS early (id int)",), INSERT, {"items", "early"}),
     ],
 )
 def test_a_table_of_unknown_schema_stops_too_fidelity(

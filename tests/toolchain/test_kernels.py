@@ -40,8 +40,8 @@ class Room:
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
     made = Room(tmp_path)
-    monkeypatch.setattr(kernels, "ROOM", made.folder)
-    monkeypatch.setattr(kernels, "BESIDE", tmp_path / "parser")
+    monkeypatch.setattr(kernels, "BINLOG", made.folder)
+    monkeypatch.setattr(kernels, "PARSER", tmp_path / "parser")
     monkeypatch.setattr(kernels, "PACKAGE", tmp_path / "sluice")
     monkeypatch.setattr(kernels, "_rehearse", made.rehearse)
     kernels._imports.cache_clear()
@@ -93,7 +93,7 @@ def test_a_checkout_takes_what_another_one_compiled_or_ran_besides(
     kernels.keep_kernels(room.cache)
     other = Room(tmp_path / "other")
     for name, value in (
-        ("ROOM", other.folder),
+        ("BINLOG", other.folder),
         ("PACKAGE", tmp_path / "other" / "sluice"),
         ("_rehearse", other.rehearse),
     ):
@@ -124,7 +124,7 @@ def test_the_oldest_shared_code_goes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_compiler_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "PROGRAM", "sluice.cdc_engine.no_such_module")
-    monkeypatch.setattr(kernels, "ROOM", tmp_path)
-    monkeypatch.setattr(kernels, "BESIDE", tmp_path / "parser")
+    monkeypatch.setattr(kernels, "BINLOG", tmp_path)
+    monkeypatch.setattr(kernels, "PARSER", tmp_path / "parser")
     with pytest.raises(SetupError, match=r"could not be compiled \(.*no_such_module.*\); run `python -m"):
         kernels.compile_kernels(Cache(tmp_path / "cache"), lambda _: None)

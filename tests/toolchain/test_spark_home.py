@@ -32,7 +32,7 @@ def test_checkouts_with_the_same_files_share_one_that_outlives_them(
 ) -> None:
     home = spark_home(cache)
     other = tmp_path / "second" / "pyspark"
-    shutil.copytree(installed, other)
+    shutil.copytree(installed, other, copy_function=shutil.copy)  # Each installation has times of its own.
     compiled = other / "python" / "__pycache__" / "shell.cpython-311.pyc"
     compiled.parent.mkdir()
     compiled.write_text("bytecode of this checkout")
@@ -41,16 +41,25 @@ def test_checkouts_with_the_same_files_share_one_that_outlives_them(
     assert spark_home(cache) == home
     assert os.access(home / "bin" / "spark-submit", os.X_OK)
     assert sorted(each.name for each in home.iterdir()) == ["bin", "jars", "python"]
-    assert list(cache.spark.iterdir()) == [home]
+    assert [each for each in cache.spark.iterdir() if not each.is_symlink()] == [home]
 
 
 def test_files_that_were_installed_anew_are_another(cache: Cache, installed: Path) -> None:
     """An environment that was mended is not left with what was broken."""
     home, jar = spark_home(cache), installed / "jars" / "spark-core.jar"
+    damaged = jar.read_text()
     jar.unlink()
-    jar.write_text("mended")
-    assert (spark_home(cache) / "jars" / jar.name).read_text() == "mended"
+    jar.write_text(damaged.upper())
+    assert (spark_home(cache) / "jars" / jar.name).read_text() == damaged.upper()
     assert home.exists()
+
+
+def test_a_home_that_was_deleted_is_created_again(cache: Cache, installed: Path) -> None:
+    home = spark_home(cache)
+    shutil.rmtree(home)
+    assert spark_home(cache) == home
+    assert (home / "jars" / "spark-core.jar").exists()
+    assert installed.exists()
 
 
 def test_one_on_another_disk_is_copied(cache: Cache, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +77,11 @@ def test_one_that_nobody_starts_from_goes_with_the_next_that_is_made(cache: Cach
     old, used = cache.spark / "old", cache.spark / "used"
     for home in (old, used):
         home.mkdir(parents=True)
-    os.utime(old, (0, used.stat().st_mtime - UNUSED_SECONDS_MAX - 60))
+    link = cache.spark / "installed-old"
+    link.symlink_to("old")
+    unused = (0, used.stat().st_mtime - UNUSED_SECONDS_MAX - 60)
+    os.utime(link, unused, follow_symlinks=False)
+    os.utime(old, unused)
     assert spark_home(cache).exists()
-    assert (old.exists(), used.exists()) == (False, True)
+    assert (old.exists(), link.is_symlink(), used.exists()) == (False, False, True)
     assert installed.exists()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
+from sluice.console.toolchain.spark import log_store
 from sluice.console.toolchain.spark.server import PYTHON_DAEMON, ServerSettings, SparkConnectServer
 from tests.waiting import wait_until_gone
 
@@ -79,3 +80,23 @@ def test_killed_and_stopped_servers_leave_no_process(tmp_path: Path) -> None:
     server.stop()
     assert wait_until_gone(stopped, 1)
     assert not (tmp_path / "spark" / "scratch").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("", True),
+        (f"{log_store.SETTING} io.delta.storage.LocalLogStore\n", False),
+        ("spark.delta.logStore.class=io.delta.storage.LocalLogStore\n", False),
+        ("spark.delta.logStore.file.impl io.delta.storage.LocalLogStore\n", True),
+    ],
+)
+def test_a_lake_in_s3_gets_the_log_store_unless_the_settings_name_another(
+    tmp_path: Path, line: str, ours: bool
+) -> None:
+    settings = tmp_path / "spark-defaults.conf"
+    settings.write_text(f"spark.master local[2]\n{line}")
+    server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, {}), extras=("s3",))
+    command = server._command()
+    assert (f"{log_store.SETTING}={log_store.CLASS}" in command) is ours
+    assert any(str(log_store.JAR) in part for part in command) is ours

@@ -5,7 +5,8 @@ shown as entries before them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from sluice.canal_client.messages import Entry, EntryType, Messages, RowChange
 from sluice.cdc_engine.binlog.block import compact, join, keep_events, transaction_bytes, without_events, without_first
+from sluice.cdc_engine.binlog.entries import assemble
 from sluice.cdc_engine.binlog.entries.elements import FIRST_STATE, elements
 from sluice.cdc_engine.binlog.entries.messages import EntryMaker
 from sluice.cdc_engine.binlog.entries.numbers import EventType
@@ -22,6 +24,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Block, Column
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.statements import described
+from sluice.cdc_engine.instance.rehearsal import rehearse
 from sluice.cdc_engine.store.files.encoding import Names, arrays_of, block_of, empty_arrays
 from sluice.cdc_engine.store.files.encoding import described as described_block
 from tests.binlog.scan.event_factory import EventFactory, as_buffer, feed, packets, scanner
@@ -187,3 +190,23 @@ def test_a_transaction_that_goes_on_in_the_next_block_begins_with_its_first_row_
     _, begin, text = entries(block)
     assert (begin.entryType, begin.header.serverId) == (EntryType.TRANSACTIONBEGIN, 9)
     assert RowChange.FromString(text.storeValue).sql == "INSERT 1"
+
+
+def test_set_up_compiles_the_kernels_of_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the first client that is shown a text waits for the compiler."""
+    called = set[str]()
+
+    def noting(name: str) -> Callable[..., Any]:
+        kernel = getattr(assemble, name)
+
+        def call(*arguments: Any) -> Any:
+            called.add(name)
+            return kernel(*arguments)
+
+        return call
+
+    kernels = {"put_queries", "gather_texts"}
+    for name in kernels:
+        monkeypatch.setattr(assemble, name, noting(name))
+    rehearse(tmp_path)
+    assert called == kernels

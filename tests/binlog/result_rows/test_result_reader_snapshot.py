@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pymysql.connections import Connection
 
@@ -57,6 +57,7 @@ def test_rows_are_what_was_sent_snapshot(sent: list[Any], sizes: list[int], buff
     assert payloads[len(COLUMNS) + 2 : -1] == [row_payload(row) for row in sent]
 
 
+@example(sent=[], index=18, change=254, sizes=[1 << 16] * 40)  # a name of NULL
 @given(sent=rows, index=st.integers(0, 1 << 20), change=st.integers(1, 255), sizes=pieces)
 def test_damaged_bytes_are_refused_or_read_never_more_snapshot(
     sent: list[Any], index: int, change: int, sizes: list[int]

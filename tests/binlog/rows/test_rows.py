@@ -50,13 +50,13 @@ def test_an_order_key_is_the_place_of_the_transaction_in_the_file_identity() -> 
     given_block = block(
         [(ORDERS, INSERT, event(INSERT, [(1, 10, "a"), (2, 20, "b")]))], start=1000, file="binlog.000007", epoch=3
     )
-    placed = dataclasses.replace(given_block, event_place=np.array([960], np.int64))
+    placed = dataclasses.replace(given_block, event_transaction_offset=np.array([960], np.int64))
     assert [row[ORDER_KEY] for row in decode(placed)] == [order_key(3, 7, 960)] * 2
 
 
 def test_a_place_that_has_no_order_key_is_an_error_identity() -> None:
     given_block = one(INSERT, [(1, 10, "a")])
-    placed = dataclasses.replace(given_block, event_place=np.array([OFFSET_MAX + 1], np.int64))
+    placed = dataclasses.replace(given_block, event_transaction_offset=np.array([OFFSET_MAX + 1], np.int64))
     with pytest.raises(BinlogFormatError, match="do not fit an order key"):
         decode(placed)
 

@@ -45,9 +45,9 @@ def test_every_row_of_a_partial_batch_has_its_shard_in_a_group(columns: int) -> 
     given = with_presence(batch(columns), absent)
     whole = batch(columns).append_column(pa.field("shop", pa.string()), SHARD.values(2))
     wanted = with_presence(whole, np.vstack([absent, np.zeros((1, 2), bool)]))
-    assert SHARD.beside(given, 3 + columns).to_pydict() == wanted.to_pydict()
-    assert SHARD.beside(given, 3 + columns).schema.names == wanted.schema.names
-    assert SHARD.beside(batch(columns), 3 + columns).to_pydict() == whole.to_pydict()
+    assert SHARD.inserted_into(given, 3 + columns).to_pydict() == wanted.to_pydict()
+    assert SHARD.inserted_into(given, 3 + columns).schema.names == wanted.schema.names
+    assert SHARD.inserted_into(batch(columns), 3 + columns).to_pydict() == whole.to_pydict()
 
 
 def test_both_decoders_give_the_column_in_a_group() -> None:

@@ -41,7 +41,7 @@ def test_a_payload_gives_its_rows_the_place_of_its_transaction_identity() -> Non
     assert len(ends) == 3
     assert ends[1] == end
     assert [index for index, _ in places[6:206]] == [begin] * 200
-    found = [index for block in blocks for index in block.event_place.tolist()]
+    found = [index for block in blocks for index in block.event_transaction_offset.tolist()]
     assert len(found) == 6 + 200 + 1
     assert first_end < begin
     assert found[6:206] == [begin] * 200

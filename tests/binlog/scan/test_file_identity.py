@@ -19,21 +19,21 @@ def track(file: str = "binlog.000007", created: int = CREATED) -> FileTrack:
 
 def amid_a_stream() -> FileTrack:
     files = track()
-    files.turn_to("binlog.000007")
+    files.rotate_to("binlog.000007")
     files.described(CREATED)
     return files
 
 
 def test_identity_the_file_of_the_cursor_is_no_new_place() -> None:
     files = track()
-    files.turn_to("binlog.000007")
+    files.rotate_to("binlog.000007")
     assert files.described(CREATED) is False
     assert files.described(CREATED) is False
 
 
 def test_identity_a_file_that_follows_is_a_new_place_and_brings_its_own_creation() -> None:
     files = amid_a_stream()
-    files.turn_to("binlog.000008")
+    files.rotate_to("binlog.000008")
     assert files.described(CREATED + 60) is True
     assert (files.file, files.created) == ("binlog.000008", CREATED + 60)
 
@@ -47,24 +47,24 @@ def test_identity_a_creation_that_was_not_known_is_learnt() -> None:
 @pytest.mark.parametrize("file", ["binlog.000006", "other.000008"])
 def test_identity_a_stream_that_goes_back_or_elsewhere_is_decided_anew(file: str) -> None:
     with pytest.raises(FilesRenumberedError, match="numbers of its binlog files began again"):
-        amid_a_stream().turn_to(file)
+        amid_a_stream().rotate_to(file)
 
 
 def test_identity_the_same_name_created_at_another_time_is_decided_anew() -> None:
     files = amid_a_stream()
-    files.turn_to("binlog.000007")
+    files.rotate_to("binlog.000007")
     with pytest.raises(FilesRenumberedError, match="created at"):
         files.described(CREATED + 1)
 
 
 def test_identity_a_stream_that_begins_in_other_files_than_it_was_asked_for_is_lost() -> None:
     with pytest.raises(PositionLostError, match="numbers of its binlog files began again"):
-        track().turn_to("binlog.000001")
+        track().rotate_to("binlog.000001")
     with pytest.raises(PositionLostError, match="created at"):
         track().described(CREATED + 1)
 
 
 def test_identity_where_the_server_names_the_first_file_any_will_do() -> None:
     files = track(file="", created=0)
-    files.turn_to("other.000003")
+    files.rotate_to("other.000003")
     assert files.described(CREATED) is True

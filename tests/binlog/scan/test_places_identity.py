@@ -85,7 +85,7 @@ def told(blocks: list[Block]) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     for block in blocks:
         found += [("change", change.order_key) for change in block.changes]
-        places = order_keys(block.epoch, 7, block.event_place).tolist() if block.event_count else []
+        places = order_keys(block.epoch, 7, block.event_transaction_offset).tolist() if block.event_count else []
         done = 0
         for last, end in zip(block.transaction_events.tolist(), block.transaction_end.tolist(), strict=True):
             found += [("row", key) for key in places[done:last]]
@@ -167,7 +167,7 @@ def test_two_gigabytes_of_equal_rows_in_one_transaction_have_its_place_identity(
     buffer = as_buffer(packets(events))
     decoder, found, decoded = RowDecoder(KEYLESS), 0, 0
     for number, block in enumerate(scanner(START, MemoryPrepared()).feed(buffer, 0, len(buffer))):
-        assert set(block.event_place.tolist()) <= {index}
+        assert set(block.event_transaction_offset.tolist()) <= {index}
         found += block.event_count * EVENT_ROWS
         for batch in decoder.chunks(block, np.arange(block.event_count if number % 50 == 0 else 0)):
             assert set(batch.column(ORDER_KEY).to_pylist()) == {order_key(1, 7, index)}

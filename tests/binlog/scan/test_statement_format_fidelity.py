@@ -20,7 +20,9 @@ def test_a_row_change_as_a_statement_is_the_history_s_and_the_rest_of_the_transa
     assert history.statements[0][2] > index
     assert [change.table for block in blocks for change in block.changes] == ["orders"]
     assert [(block.event_count, block.transaction_count) for block in blocks] == [(1, 0), (0, 0), (1, 1)]
-    assert len({index for block in blocks for index in block.event_place.tolist()}) == 1, "one order key a transaction"
+    assert len({index for block in blocks for index in block.event_transaction_offset.tolist()}) == 1, (
+        "one order key a transaction"
+    )
 
 
 def test_a_row_change_as_a_statement_that_concerns_nobody_cuts_nothing_fidelity() -> None:

@@ -67,7 +67,7 @@ def test_rows_come_with_the_commit_and_at_its_place_identity() -> None:
     places, ends = what(blocks)
     assert [body[29:] for _, body in places][1:3] == [b"1", b"2"]
     assert len(places) == 4
-    found = [place for block in blocks for place in block.event_place.tolist()]
+    found = [place for block in blocks for place in block.event_transaction_offset.tolist()]
     assert found[0] < before < found[1] == found[2] < end < found[3]
     assert len(ends) == 4
     assert ends[2] == end

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import json
+import uuid
 from pathlib import Path
 
 import deltalake
 import duckdb
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from sluice.console.lake import sql as lake_sql
+from sluice.console.lake.sql_store import REGIONS, open_store, secret_settings
 from sluice.console.main import app
 from sluice.console.toolchain.errors import SetupError
 
@@ -118,8 +122,8 @@ def test_only_a_name_that_is_not_found_lists_the_tables(config: SluiceConfig, qu
 def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"no table .* yet"):
         lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake=str(tmp_path)), "SELECT 1")
-    with pytest.raises(SetupError, match=r"s3://bucket; .* docs/readers.md"):
-        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="s3://bucket"), "SELECT 1")
+    with pytest.raises(SetupError, match=r"gs://bucket; .* docs/readers.md"):
+        lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="gs://bucket"), "SELECT 1")
 
 
 def test_only_the_first_rows_are_shown(config: SluiceConfig) -> None:
@@ -158,7 +162,7 @@ def test_what_duckdb_would_misread_is_refused_by_name(tmp_path: Path) -> None:
     (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
     table = lake_sql.SqlTable("shop", "odd", str(tmp_path / "odd"))
     with pytest.raises(SetupError, match=r"shop\.odd has partitions and column mapping"):
-        lake_sql._refuse_misread(table)
+        lake_sql._refuse_misread(table, {})
 
 
 @pytest.mark.found
@@ -182,10 +186,10 @@ def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
     """Number 25: one table whose view cannot be made stops the questions about all."""
     make = lake_sql._make_view
 
-    def broken(connection: duckdb.DuckDBPyConnection, table: lake_sql.SqlTable) -> None:
+    def broken(connection: duckdb.DuckDBPyConnection, table: lake_sql.SqlTable, options: dict[str, str]) -> None:
         if table.table == "orders":
             raise RuntimeError("this one is odd")
-        make(connection, table)
+        make(connection, table, options)
 
     monkeypatch.setattr(lake_sql, "_make_view", broken)
     answer = lake_sql.ask(config, "SHOW ALL TABLES")
@@ -195,3 +199,66 @@ def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
         lake_sql.ask(config, "SELECT count(*) FROM shop.orders")
     shown = RUNNER.invoke(app, ["sql", "SELECT count(*) FROM stock.items, shop.order"])
     assert shown.exit_code == 0
+
+
+@pytest.mark.servers
+@pytest.mark.store
+def test_store_a_lake_in_s3_is_asked_by_names(
+    tmp_path: Path, s3_store: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    monkeypatch.setenv("LAKE_SECRET", SECRET_KEY)
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "destinations" / "a.yaml").write_text("source: {user: u}\n")
+    options = {**s3_store.options, "aws_access_key_id": "$LAKE_KEY", "aws_secret_access_key": "$LAKE_SECRET"}
+    lake = f"s3://{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
+    conf = {"data_dir": str(tmp_path / "data"), "lake": lake, "storage_options": options}
+    (tmp_path / "conf" / "sluice.yaml").write_text(json.dumps(conf))
+    config = load_config()
+    path = config.table_path("a", "shop", "orders")
+    deltalake.write_deltalake(path, pa.table(ROWS), storage_options=s3_store.options)
+    (directory := config.destination_dir("a")).mkdir(parents=True)
+    write_tables(directory / TABLES_FILE, [version_of("shop.orders"), version_of("shop.unmerged")])
+
+    def asked(question: str) -> Result:
+        return RUNNER.invoke(app, ["sql", question, "--json"])
+
+    refused = asked("SELECT id FROM shop.orders")
+    assert refused.exit_code == 1
+    assert "LAKE_KEY" in str(refused.exception)
+    monkeypatch.setenv("LAKE_KEY", ACCESS_KEY)
+    assert json.loads(asked("SELECT id FROM shop.orders ORDER BY id").stdout) == [{"id": 1}, {"id": 2}, {"id": 3}]
+    lacking = asked("SELECT id FROM shop.unmerged")
+    assert lacking.exit_code == 1
+    assert "shop.unmerged cannot be read" in str(lacking.exception)
+    assert SECRET_KEY not in str(lacking.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, "TYPE s3, PROVIDER credential_chain"),
+        ({"region": "eu-1"}, "TYPE s3, PROVIDER credential_chain, REGION 'eu-1'"),
+        (
+            {"AWS_ACCESS_KEY_ID": "a", "aws_secret_access_key": "b'c", "token": "t", "endpoint": "https://s:9"},
+            "TYPE s3, KEY_ID 'a', SECRET 'b''c', SESSION_TOKEN 't', ENDPOINT 's:9', USE_SSL true, URL_STYLE 'path'",
+        ),
+    ],
+)
+def test_storage_options_become_a_secret_of_duckdb(
+    options: dict[str, str], settings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in REGIONS:
+        monkeypatch.delenv(name, raising=False)
+    assert ", ".join(f"{name} {value}" for name, value in secret_settings(options).items()) == settings
+    if "region" not in options:
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-2")
+        assert secret_settings(options)["REGION"] == "'eu-2'"
+
+
+def test_an_error_about_credentials_has_none_of_them() -> None:
+    options = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "clear\0text"}
+    with contextlib.closing(duckdb.connect()) as connection, pytest.raises(SetupError) as raised:
+        open_store(connection, options)
+    assert "storage_options" in str(raised.value)
+    assert "clear" not in str(raised.value)

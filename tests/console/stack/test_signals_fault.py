@@ -8,10 +8,10 @@ from sluice.console.stack import signals
 
 
 def test_duckdbs_word_for_an_interrupt_is_one_fault() -> None:
-    with pytest.raises(KeyboardInterrupt), signals.told():
+    with pytest.raises(KeyboardInterrupt), signals.duckdb_interrupts():
         raise RuntimeError("Query interrupted") from KeyboardInterrupt()
 
 
 def test_any_other_error_is_told_as_it_is_fault() -> None:
-    with pytest.raises(RuntimeError, match="the like"), signals.told():
+    with pytest.raises(RuntimeError, match="the like"), signals.duckdb_interrupts():
         raise RuntimeError("the like")

@@ -9,12 +9,12 @@ import pytest
 
 from sluice.cdc_engine.acts.consumer import forget
 from sluice.cdc_engine.durable_files import keep_file
-from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError, NotSubscribedError
 from sluice.cdc_engine.instance.consumers import subscriptions as room
 from sluice.cdc_engine.instance.consumers.client_filter import client_tables
 from sluice.cdc_engine.instance.consumers.consumers import Consumers, ConsumerStreams
 from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
-from sluice.cdc_engine.meta.ledger_record import ledger_to_text
+from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.store.window.window import Window
@@ -99,6 +99,23 @@ def test_an_operator_has_a_consumer_forgotten(consumers: Consumers, tmp_path: Pa
     consumers.subscribe(1)
     forget_requested(tmp_path / "shop", meta, consumers)
     assert [each.client_id for each in meta.ledger.consumers] == [1, 2], "once"
+
+
+def test_consumer_has_one_identity_until_it_is_forgotten_and_another_afterwards(consumers: Consumers) -> None:
+    consumers.subscribe(1)
+    assert consumers._meta.ledger.consumers[0].identity == "", "no broker stores its position"
+    first = consumers.identity_of(1)
+    assert consumers.identity_of(1) == first
+    saved = ledger_from_text(ledger_to_text(consumers._meta.ledger), "shop")
+    assert [each.identity for each in saved.consumers] == [first]
+    consumers.subscribe(1, "shop.*")
+    consumers.keep()
+    assert consumers.identity_of(1) == first
+    consumers.unsubscribe(1)
+    with pytest.raises(NotSubscribedError):
+        consumers.identity_of(1)
+    consumers.subscribe(1)
+    assert consumers.identity_of(1) != first
 
 
 def test_gets_that_wait_for_each_other_end_when_their_consumer_is_put_away_consumer(consumers: Consumers) -> None:

@@ -39,16 +39,16 @@ class ReadAlone:
         self,
         position: WindowPosition,
         bytes_max: int,
-        events_max: int,
+        entries_max: int,
         timeout_seconds: float,
         given_up: Callable[[], bool],
         *,
-        bytes_min: int = 1,
+        full: bool = False,
     ) -> WindowReading | None:
         for block in self._blocks[self._put :]:
             self._window.put(block)
         self._put = len(self._blocks)
-        return self._window.read(position, bytes_max, events_max, 0.0 * timeout_seconds, given_up, bytes_min=bytes_min)
+        return self._window.read(position, bytes_max, entries_max, 0.0 * timeout_seconds, given_up, full=full)
 
     def stream_state(self) -> None:
         """Nobody asks."""
@@ -173,6 +173,20 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
             covered = self.events_up_to(consumer.cursor)
             seen.acked = [number for number in seen.acked if number < covered]
         self.restart()
+
+    @rule(client=st.sampled_from(sorted(FILTERS)), kept=st.booleans())
+    def crash_after_a_commit(self, client: int, kept: bool) -> None:
+        """A broker has committed the oldest delivery and its position, and nothing was acked: the consumer continues after it."""
+        seen = self.seen[client]
+        if not seen.waiting:
+            return
+        batch_id, rows = seen.waiting[0]
+        committed = seen.acked + rows
+        text = self.consumers.service(client).end_text(batch_id)
+        self.crash(kept=kept)
+        assert self.consumers.service(client).continue_after(text)
+        assert not self.consumers.service(client).continue_after(text)
+        seen.acked = committed
 
     def ended(self) -> bool:
         last = self.blocks[-1]

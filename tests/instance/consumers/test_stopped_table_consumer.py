@@ -14,8 +14,8 @@ import pytest
 from sluice.canal_client import CanalClient, ClientSettings
 from sluice.canal_client.errors import CanalError
 from sluice.cdc_engine.acts.stopped_table import approve
+from sluice.cdc_engine.brokers import kinds
 from sluice.cdc_engine.brokers.publisher import MemoryBroker
-from sluice.cdc_engine.instance.consumers import sending
 from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -143,7 +143,7 @@ def test_consumers_go_on_with_every_row_of_a_table_that_stopped_for_the_lake(
 ) -> None:
     """Number 17: a decision about the lake stopped every consumer, and one that subscribed later lost the table's rows silently."""
     everyone = Everyone(captured, cause, store)
-    monkeypatch.setattr(sending, "open_publisher", lambda _: everyone.broker.publisher())
+    monkeypatch.setattr(kinds.Kafka, "publisher", lambda _: everyone.broker.publisher())
     names = {"early": ("shop", 7), "group": ("all", 7)}
     with everyone.running() as engine:
         everyone.write(1)

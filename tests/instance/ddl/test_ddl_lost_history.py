@@ -108,3 +108,46 @@ def test_ddl_a_table_goes_on_from_its_stop_with_the_schema_that_an_operator_give
         assert stops(captured) == {}
     finally:
         engine.stop()
+
+
+def test_ddl_create_if_not_exists_of_a_table_that_exists_does_not_name_its_columns(captured: Captured) -> None:
+    """The statements have other columns of the same types, so table maps without names would fit them."""
+    database = captured.database
+    captured.run(
+        f"CREATE TABLE {database}.altered (n INT PRIMARY KEY, a INT, b INT)",
+        f"CREATE TABLE {database}.replaced (n INT PRIMARY KEY, a INT, b INT)",
+    )
+    file, offset = place_now(captured)
+    captured.describe(STAYS, f"start: {{file: {file}, offset: {offset}}}")
+    other_columns = "(n INT PRIMARY KEY, b INT, a INT)"
+    captured.run(
+        f"CREATE TABLE IF NOT EXISTS {database}.pairs {other_columns}",
+        f"INSERT INTO {database}.pairs (n, a, b) VALUES (1, 10, 20)",
+        f"CREATE TABLE IF NOT EXISTS {database}.altered {other_columns}",
+        f"INSERT INTO {database}.altered (n, a, b) VALUES (1, 10, 20)",
+        f"ALTER TABLE {database}.altered ADD COLUMN later INT",
+        f"RENAME TABLE {database}.replaced TO {database}.former",
+        f"CREATE TABLE IF NOT EXISTS {database}.replaced {other_columns}",
+        f"INSERT INTO {database}.replaced (n, a, b) VALUES (1, 10, 20)",
+        f"INSERT INTO {database}.numbers VALUES (1, 'x')",
+    )
+    engine = Engine(captured.config, "shop")
+    engine.start()
+    try:
+        rows = {"pairs": list[dict[str, object]](), "altered": [], "replaced": [], "numbers": []}
+        while not rows["numbers"]:
+            batch = engine.hand_out(5)
+            assert batch is not None
+            for table, found in rows.items():
+                for path in sorted((captured.directory / batch.path).glob(f"*{table}*.parquet")):
+                    found.extend(pq.read_table(path).to_pylist())
+            engine.ack(batch)
+        seen = {
+            table: [(row["n"], row["a"], row["b"]) for row in found]
+            for table, found in rows.items()
+            if table != "numbers"
+        }
+        assert seen == {"pairs": [(1, 10, 20)], "altered": [], "replaced": [(1, 10, 20)]}
+        assert stops(captured) == {"altered": "SCHEMA_UNKNOWN"}
+    finally:
+        engine.stop()

@@ -166,7 +166,7 @@ def test_fault_ddl_a_crash_between_the_steps_leaves_a_stopped_table_and_the_next
     resnapshot(stop, T, CURSOR, steps.dependencies())
     assert FileLedger(tmp_path).ledger.stopped_tables == ()
     assert steps.history[-1] == ("t", CURSOR)
-    assert (steps.record().state, steps.record().held_after) == (SnapshotState.WANTED, CURSOR.order_key)
+    assert (steps.record().state, steps.record().buffered_after) == (SnapshotState.WANTED, CURSOR.order_key)
     assert steps.record().since == stop.position
 
 

@@ -14,7 +14,7 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.failover import failover
 from sluice.cdc_engine.instance.failover.failover import Failover, FailoverDependencies
-from sluice.cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
+from sluice.cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_order, refusal
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from sluice.cdc_engine.parser.start_position import Epochs
 from sluice.cdc_engine.position import Position
@@ -85,9 +85,9 @@ def test_failover_waits_while_a_batch_cannot_be_finished_and_begins_anywhere_bef
 
 
 def test_failover_goes_around() -> None:
-    assert in_turn((ONE, TWO, THREE), TWO) == (THREE, ONE)
-    assert in_turn((ONE, TWO), TWO) == (ONE,)
-    assert in_turn((ONE, TWO), "gone:1") == (ONE, TWO)
+    assert in_order((ONE, TWO, THREE), TWO) == (THREE, ONE)
+    assert in_order((ONE, TWO), TWO) == (ONE,)
+    assert in_order((ONE, TWO), "gone:1") == (ONE, TWO)
     assert Beats().after("no").after("none") == Beats(2, "none")
     assert Beats(2, "none").after("") == Beats()
 

@@ -101,7 +101,7 @@ def _start_told(directory: Path) -> str:
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
     try:
-        return start("shop", directory, seconds=2.0).told
+        return start("shop", directory, seconds=2.0).message
     finally:
         ticking.set()
         thread.join()

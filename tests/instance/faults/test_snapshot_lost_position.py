@@ -73,4 +73,4 @@ def test_a_lost_position_heals_by_itself_where_conf_wants_snapshots_when_needed(
     (record,) = records.all()
     assert cursor is not None
     assert record.generation == 2
-    assert 0 < record.held_after <= cursor.order_key, "what was held has a gap"
+    assert 0 < record.buffered_after <= cursor.order_key, "what was held has a gap"

@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,9 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from benchmarks.canal.server import java_command
 from benchmarks.servers.postgres import PostgresServer
-from benchmarks.servers.zookeeper import ZooKeeperServer
 from sluice.canal_client import CanalClient, CanalError, ClientSettings
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.keeping import acts
@@ -29,7 +26,6 @@ from tests.instance.fix_destination import Captured
 from tests.style.sources import ROOT as PROJECT_ROOT
 from tests.waiting import wait_for
 
-PROGRAM = PROJECT_ROOT / "tests" / "server" / "protocol" / "ClusterClient.java"
 SESSION_SECONDS = 6
 
 
@@ -111,32 +107,6 @@ def python_client(hosts: list[Host], captured: Captured) -> Iterator[Seen]:
         client.close()
 
 
-@contextlib.contextmanager
-def java_client(hosts: str, captured: Captured) -> Iterator[Seen]:
-    """`newClusterConnector` of Canal's own client."""
-    seen = Seen()
-    words = [hosts, "shop", rf"{captured.database}\.numbers"]
-    process = subprocess.Popen(
-        [*java_command("canal-client", "canal-server"), str(PROGRAM), *words], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    lines = process.stdout
-
-    def read() -> None:
-        for line in lines:
-            if line.startswith("row "):
-                seen.numbers.append(int(line.split()[1]))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        process.kill()
-        process.wait()
-        thread.join(30)
-
-
 def take_over(
     root: Path, captured: Captured, meta: str, client: Callable[[list[Host]], contextlib.AbstractContextManager[Seen]]
 ) -> None:
@@ -159,7 +129,7 @@ def take_over(
         assert list(dict.fromkeys(seen.numbers)) == [*range(9)], "in order, none missing"
         told = acts.start("shop", hosts[0].directory)
         assert told.done
-        assert "no operator had stopped shop, and process" in told.told
+        assert "no operator had stopped shop, and process" in told.message
     finally:
         for host in hosts:
             host.process.kill()
@@ -176,21 +146,13 @@ def own_database(server: PostgresServer, name: str) -> str:
 
 @pytest.mark.servers
 @pytest.mark.found
-def test_ha_canals_cluster_client_goes_on_with_the_standby_without_dagster(
-    mysql80: DatabaseServer, zookeeper39: ZooKeeperServer, tmp_path: Path
-) -> None:
-    """Number 18: a standby began with a tick of Dagster alone; with engine hosts, clients had no server after a kill -9."""
-    captured = Captured(tmp_path / "source", mysql80)
-    meta = f"meta: {{kind: zookeeper, hosts: '{zookeeper39.hosts}', session_seconds: {SESSION_SECONDS}}}"
-    take_over(tmp_path, captured, meta, lambda _: java_client(zookeeper39.hosts, captured))
-
-
-@pytest.mark.servers
-@pytest.mark.found
 def test_ha_clients_go_on_with_the_standby_of_a_ledger_in_sql_without_dagster(
     mysql80: DatabaseServer, postgres16: PostgresServer, tmp_path: Path
 ) -> None:
-    """Number 18: the same with the lease in a database."""
+    """Number 18: a standby began with a tick of Dagster alone; with engine hosts, clients had no server after a kill -9.
+
+    `tests/ha/test_canal_cluster_seeds.py` does the same with the lease in ZooKeeper.
+    """
     captured = Captured(tmp_path / "source", mysql80)
     meta = f"meta: {{kind: sql, url: '{own_database(postgres16, 'takeover')}', session_seconds: {SESSION_SECONDS}}}"
     take_over(tmp_path, captured, meta, lambda hosts: python_client(hosts, captured))

@@ -29,7 +29,7 @@ class Shop:
     def merge(self, end: int, version: int, *held: str) -> None:
         """A batch merges the published table, unless it is held, and publishes a consistent snapshot."""
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
-        keep_cut(self._config, "shop", "run", batch(end), BY_HAND, held=held)
+        keep_cut(self._config, "shop", "run", batch(end), BY_HAND, buffered=held)
 
     def publish(self, version: int) -> None:
         """A snapshot run publishes the table right after another one, so that it waits."""

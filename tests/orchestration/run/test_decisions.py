@@ -86,7 +86,7 @@ def launched_with(settings: SluiceConfig, **config: Any) -> tuple[dg.ExecuteInPr
             return result, str(failed.step_failure_data), dict(run.tags)
         (output,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
         metadata: Any = output.step_output_data.metadata
-        return result, str(metadata["told" if "told" in metadata else "found"].value), dict(run.tags)
+        return result, str(metadata["result" if "result" in metadata else "found"].value), dict(run.tags)
 
 
 def test_nothing_but_the_plans_is_shown_by_default(directory: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def hosts(shop: Shop, tmp_path: Path) -> Iterator[EngineHosts]:
 
 
 def run(shop: Shop, caller: RunEngine) -> Any:
-    ports = dataclasses.replace(shop.fakes.ports(), feed=lambda _directory, _destination: caller)
+    ports = dataclasses.replace(shop.fakes.ports(), run_engine=lambda _directory, _destination: caller)
     shop.defs = build_definitions(shop.config, ports)
     return shop.run()
 

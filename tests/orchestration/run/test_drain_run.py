@@ -36,7 +36,7 @@ class Shop:
         self.config = config.model_copy(update={"destinations": {"shop": draining}})
         write_tables(self.config.destination_dir("shop"))
         self.fakes: FakePorts = make_fake_ports(self.config)
-        self.engine, self.feed = self.fakes.engine, self.fakes.feed
+        self.engine, self.feed = self.fakes.engine, self.fakes.run_engine
         self.instance = instance
         self.defs = build_definitions(self.config, self.fakes.ports())
         self.engine.capture(5)
@@ -211,7 +211,7 @@ def test_a_run_whose_engine_went_away_ends_well_and_leaves_its_batch_to_the_tick
 
 def test_a_run_that_finds_no_engine_merges_its_batch_before_it_ends_well(shop: Shop) -> None:
     """Its success lets the ticks ack the batch: without the merge its changes would be lost."""
-    ports = dataclasses.replace(shop.fakes.ports(), feed=no_run_engine)
+    ports = dataclasses.replace(shop.fakes.ports(), run_engine=no_run_engine)
     shop.defs = build_definitions(shop.config, ports)
     result = shop.run()
     assert result.success

@@ -35,7 +35,7 @@ def test_admin_a_stop_from_the_launchpad_is_kept(tmp_path: Path) -> None:
 def test_admin_what_cannot_be_done_fails_the_run_with_a_sentence(tmp_path: Path, act: str, why: str) -> None:
     (failed,) = launched(tmp_path, act=act).get_step_failure_events()
     assert why in str(failed.step_failure_data)
-    assert orders.asked(make_config(tmp_path).destination_dir("shop")) is None, "nothing is left to be done later"
+    assert orders.requested(make_config(tmp_path).destination_dir("shop")) is None, "nothing is left to be done later"
 
 
 def test_admin_the_launchpad_refuses_what_is_no_act_and_no_destination(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Shop:
         config = make_config(root)
         write_tables(config.destination_dir("shop"))
         self.fakes: FakePorts = make_fake_ports(config)
-        self.engine, self.feed, self.instance = self.fakes.engine, self.fakes.feed, instance
+        self.engine, self.feed, self.instance = self.fakes.engine, self.fakes.run_engine, instance
         self.defs = build_definitions(config, self.fakes.ports())
         self.engine.capture(5)
         batch = self.engine.hand_out(0, appendable=True)

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement
 from sluice.cdc_engine.errors import PositionLostError
-from sluice.cdc_engine.parser.positions.by_time import held_twice, start_by_time
+from sluice.cdc_engine.parser.positions.by_time import not_repeatable, start_by_time
 from sluice.cdc_engine.parser.positions.time_search import LATE_US, SearchedInterval, interval_of
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import NO_EPOCHS, Lost, StartChoice
@@ -67,10 +67,10 @@ def test_failover_by_time_names_what_nothing_takes_twice() -> None:
         return "shop.orders" if "orders" in each.text else ""
 
     plain = SearchedInterval(reached=True, statements=[statement("GRANT")])
-    assert held_twice(plain, changed) == ""
+    assert not_repeatable(plain, changed) == ""
     plain.statements.append(statement("ALTER TABLE orders"))
-    assert "a statement changed shop.orders" in held_twice(plain, changed)
-    assert "XA transaction x was committed" in held_twice(SearchedInterval(reached=True, commits=["x"]), changed)
+    assert "a statement changed shop.orders" in not_repeatable(plain, changed)
+    assert "XA transaction x was committed" in not_repeatable(SearchedInterval(reached=True, commits=["x"]), changed)
 
 
 def test_failover_by_time_goes_back_as_far_as_conf_says(monkeypatch: pytest.MonkeyPatch) -> None:

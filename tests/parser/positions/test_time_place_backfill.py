@@ -28,18 +28,23 @@ CREATED = {"b.000003": 100, "b.000004": 200, "b.000005": 300}
         (10_000, CREATED, False, Within(file="b.000005")),
         (300.5, CREATED, False, Within(file="b.000004")),  # what committed then may lie before the file began
         (101, CREATED, False, Within(file="b.000003")),
-        (100.5, CREATED, False, Gone(asked_us=100_500_000, file="b.000003", earliest_us=101 * SECOND_US)),
+        (100.5, CREATED, False, Gone(requested_us=100_500_000, file="b.000003", earliest_us=101 * SECOND_US)),
         (100.5, CREATED, True, Within(file="b.000003")),
-        (99.9, CREATED, True, Gone(asked_us=99_900_000, file="b.000003", earliest_us=100 * SECOND_US)),
+        (99.9, CREATED, True, Gone(requested_us=99_900_000, file="b.000003", earliest_us=100 * SECOND_US)),
         # purged while it was asked about
-        (50, {**CREATED, "b.000003": 0}, True, Gone(asked_us=50_000_000, file="b.000004", earliest_us=201 * SECOND_US)),
+        (
+            50,
+            {**CREATED, "b.000003": 0},
+            True,
+            Gone(requested_us=50_000_000, file="b.000004", earliest_us=201 * SECOND_US),
+        ),
         (
             150,
             {**CREATED, "b.000003": 0},
             True,
-            Gone(asked_us=150_000_000, file="b.000004", earliest_us=201 * SECOND_US),
+            Gone(requested_us=150_000_000, file="b.000004", earliest_us=201 * SECOND_US),
         ),
-        (50, dict.fromkeys(FILES, 0), False, Gone(asked_us=50_000_000, file="")),
+        (50, dict.fromkeys(FILES, 0), False, Gone(requested_us=50_000_000, file="")),
         # a clock that went back: the newest file that began before the time holds it, or one after that
         (250, {"b.000003": 100, "b.000004": 400, "b.000005": 200}, False, Within(file="b.000005")),
     ],
@@ -61,7 +66,7 @@ def test_the_earliest_that_is_named_is_on_offer_backfill() -> None:
 
 def test_a_server_without_files_has_no_time_on_offer_backfill() -> None:
     gone = file_of_time(5, (), {})
-    assert gone == Gone(asked_us=5, file="")
+    assert gone == Gone(requested_us=5, file="")
     assert "no binlog file" in str(gone)
 
 

@@ -6,7 +6,7 @@ import com.alibaba.otter.canal.protocol.exception.CanalClientException;
 
 /**
  * Canal's own cluster client as its examples show it: asks ZooKeeper for the server, gets and acks, and connects again after each failure.
- * Prints the value of each inserted row's first column, a line each, until it is killed; started by test_takeover_ha.py.
+ * Prints the value of each inserted row's first column, a line each, until it is killed; started by test_canal_cluster_seeds.py.
  */
 public class ClusterClient {
     public static void main(String[] words) throws Exception {

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, ClientConnection
 from sluice.cdc_engine.server.protocol.listener import (
@@ -51,13 +52,25 @@ def frame(data: bytes) -> bytes:
     return packets.LENGTH.pack(len(data)) + data
 
 
-@pytest.mark.parametrize(("units", "bytes_max"), [(1 << 20, FETCH_BYTES_MAX), (3, 3 * 1024), (0, 1024), (-5, 1024)])
-def test_a_fetch_is_bounded_whatever_a_client_asks_for(units: int, bytes_max: int) -> None:
+def fetched(units: int, *, counts_entries: bool) -> tuple[list[int], int]:
+    """Returns the limits of a client's get: bytes, and entries."""
     example = Example()
+    example.counts_entries = counts_entries
     example.subscribe(1001, "")
     fields = SUBSCRIPTION[4:] + packets.number_field(3, units)
     admitted(example).answered(packets.number_field(3, PacketType.GET) + packets.bytes_field(5, fields))
-    assert [asked for asked, _ in example.calls] == [bytes_max]
+    return [asked for asked, _ in example.calls], example.entries_max
+
+
+@pytest.mark.parametrize(("units", "bytes_max"), [(1 << 20, FETCH_BYTES_MAX), (3, 3 * 1024), (0, 1024), (-5, 1024)])
+def test_a_fetch_is_bounded_whatever_a_client_asks_for(units: int, bytes_max: int) -> None:
+    assert fetched(units, counts_entries=False) == ([bytes_max], BATCH_EVENTS_MAX)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(("units", "entries_max"), [(1 << 30, BATCH_EVENTS_MAX), (3, 3), (0, 1), (-5, 1)])
+def test_a_fetch_of_entries_is_bounded_in_entries_and_in_bytes(units: int, entries_max: int) -> None:
+    assert fetched(units, counts_entries=True) == ([FETCH_BYTES_MAX], entries_max)
 
 
 def test_a_packet_of_more_fields_than_the_protocol_has_is_refused() -> None:

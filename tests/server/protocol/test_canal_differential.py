@@ -227,7 +227,8 @@ def test_kinds_of_entries_that_are_left_out_are_those_of_the_real_canal(
         table_filter = rf"{database}\..*"
         ours = until_the_last(port, table_filter)
         with canal_server(
-            mysql80.port, "shop", place, table_filter, tmp_path / "canal.log", filters=",".join(filters)
+            *(mysql80.port, "shop", place, table_filter, tmp_path / "canal.log"),
+            properties={"filters": ",".join(filters)},
         ) as canal:
             theirs = until_the_last(canal, table_filter)
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.errors import BatchNotFoundError, ConfigurationError, NotSubscribedError
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.listener import Address, CanalListener, listen
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketType, parsed
@@ -38,6 +39,8 @@ class Example:
         self.subscribed: dict[int, str] = {}
         self.calls: list[Any] = []
         self.content: Any = None
+        self.entries_max = 0
+        self.counts_entries = False
 
     def subscribe(self, client_id: int, client_filter: str) -> Example:
         self.subscribed[client_id] = client_filter
@@ -54,8 +57,11 @@ class Example:
     def messages(self, content: bytes) -> bytes:
         return content
 
-    def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]:
+    def get(
+        self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
+    ) -> tuple[int, Any]:
         self.calls.append((bytes_max, timeout_seconds))
+        self.entries_max = entries_max
         return (1, self.content) if self.content is not None else (-1, None)
 
     def ack(self, batch_id: int) -> None:

@@ -119,8 +119,8 @@ def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover(
     window.put(other.block([4]))
     rest = window.read(first.end, 1 << 20, 1 << 20)
     assert rest is not None
-    assert (numbers(first.pieces), first.anew, first.end.events) == ([100, 101], True, 2)
-    assert (numbers(rest.pieces), rest.anew) == ([102, *range(4)], False)
+    assert (numbers(first.pieces), first.restarted, first.end.events) == ([100, 101], True, 2)
+    assert (numbers(rest.pieces), rest.restarted) == ([102, *range(4)], False)
 
 
 @pytest.mark.parametrize("is_another", [True, False], ids=["another", "the-same"])
@@ -152,7 +152,7 @@ def test_a_statement_names_the_transaction_that_it_begins() -> None:
     blocks = [dataclasses.replace(source.block([]), statement=statement), source.block([], 1), source.block([], 2)]
     for each in blocks:
         live.put(each)
-    begun = live.read(WindowPosition(START), 16, 1)
+    begun = live.read(WindowPosition(START), 16, 2)
     assert begun is not None
     assert (numbers(begun.pieces), begun.end.events) == ([0], 2)
     found = []
@@ -160,7 +160,7 @@ def test_a_statement_names_the_transaction_that_it_begins() -> None:
         own.put(each)
         again = own.read(begun.end, 1 << 20, 1 << 20)
         assert again is not None
-        found.append((numbers(again.pieces), again.anew))
+        found.append((numbers(again.pieces), again.restarted))
     assert found == [([], False), ([], False), ([1, 2], False)]
 
 
@@ -173,7 +173,7 @@ def test_what_came_of_a_transaction_that_was_dropped_names_no_other_one_failover
     own.put(Source(epoch=2, number=100).block([1]))
     reading = own.read(position, 1 << 20, 1 << 20)
     assert reading is not None
-    assert (numbers(reading.pieces), reading.anew) == ([100], True)
+    assert (numbers(reading.pieces), reading.restarted) == ([100], True)
 
 
 def test_what_was_put_before_is_not_put_twice() -> None:

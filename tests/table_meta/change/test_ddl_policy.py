@@ -197,7 +197,7 @@ def test_ddl_a_held_change_names_its_statement_both_plans_and_the_command(review
 
 def test_ddl_an_approval_lets_just_that_statement_pass(reviewed: Reviewed) -> None:
     (held,) = reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title")
-    record = reviewed.files.held("shop", "t", held.reason)
+    record = reviewed.files.pending("shop", "t", held.reason)
     assert record is not None
     assert (record.choices, record.order_key) == (("apply", "new_column"), at(200).order_key)
     reviewed.files.approve(record, "new_column")
@@ -250,7 +250,7 @@ def test_ddl_a_table_that_is_made_anew_loses_the_rows_of_the_one_before(reviewed
 
 def test_ddl_an_approval_that_cannot_be_read_is_no_approval_and_no_refusal(reviewed: Reviewed) -> None:
     (held,) = reviewed.apply("ALTER TABLE t RENAME COLUMN name TO title")
-    record = reviewed.files.held("shop", "t", held.reason)
+    record = reviewed.files.pending("shop", "t", held.reason)
     assert record is not None
     reviewed.files.approve(record, "apply")
     (path,) = (reviewed.folder / "schema-changes").glob("*.approved.json")
@@ -275,10 +275,10 @@ def test_ddl_a_table_of_any_name_is_held_and_approved(reviewed: Reviewed, name: 
     other = dataclasses.replace(held, table=name[:-1] + "z")
     for each in (held, other):
         reviewed.files.note(each)
-    record = reviewed.files.held(name, name, held.reason)
+    record = reviewed.files.pending(name, name, held.reason)
     assert record is not None
     assert (record.table, record.items) == (name, ((item.what, dict(item.plans)),))
     reviewed.files.approve(record, "apply")
     assert reviewed.files.approved(name, name, 7) == "apply"
     assert reviewed.files.approved(name, other.table, 7) == ""
-    assert reviewed.files.held(name, other.table, other.reason) is not None
+    assert reviewed.files.pending(name, other.table, other.reason) is not None

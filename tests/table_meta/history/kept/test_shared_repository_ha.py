@@ -29,7 +29,7 @@ class Broken(MemoryRecordStore):
             return super().write(name, text, version=version, token=token, also=also)
         if self.kept:
             super().write(name, text, version=version, token=token, also=also)
-        raise NotSharedError("no answer; it is tried again")
+        raise NotSharedError("no answer; Sluice tries again")
 
 
 def read_again(documents: MemoryRecordStore) -> list[HistoryRecord]:
