@@ -203,10 +203,21 @@ class ConsumerService(Generic[PositionT, Content_co]):
         """Moves to a position that a broker has stored if everything up to there is not acked yet; waiting deliveries are dropped. Returns
         whether it moved. Raises SluiceError if the position cannot be compared with what is acked.
         """
-        later = self._texts.later(self._line.acked, text) if self._texts is not None and text else None
-        if later is None:
-            return False
+        while self._texts is not None and text:
+            acked = self._line.acked
+            # Without the locks: `later` waits for the lock of all consumers, whose holder may be closing this one.
+            later = self._texts.later(acked, text)
+            if later is None:
+                return False
+            if self._moved(acked, later):
+                return True
+        return False
+
+    def _moved(self, compared: PositionT, later: PositionT) -> bool:
+        """Moves to `later` if the acked position is still the one that it was compared with. Returns whether it moved."""
         with self._taking, self._settling:
+            if self._line.acked != compared:
+                return False
             self._line = DeliveryQueue(later, later, next_id=self._line.next_id)
             self.waiting_since = 0.0
         return True

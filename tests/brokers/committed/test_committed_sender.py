@@ -100,6 +100,25 @@ def test_broker_commits_no_position_for_a_consumer_that_was_forgotten_meanwhile(
         service.end_text(batch_id)
 
 
+@pytest.mark.seeds
+@pytest.mark.parametrize(("committed", "moves_to"), [(3, None), (6, 6)])
+def test_broker_position_is_compared_again_if_a_batch_is_acked_during_the_comparison(
+    committed: int, moves_to: int | None
+) -> None:
+    class Acking(Texts):
+        """Acks what waits while a position is compared for the first time."""
+
+        def later(self, acked: At, text: str) -> At | None:
+            if service.line.waiting:
+                service.ack(service.line.waiting[0].batch_id)
+            return super().later(acked, text)
+
+    service = ConsumerService(1001, Numbered(COUNT, 4), At(0), Acking())
+    service.get(100)
+    assert service.continue_after(str(committed)) is (moves_to is not None)
+    assert service.acked == At(moves_to or 4)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_broker_that_commits_positions_gets_each_message_once_whenever_it_or_the_engine_is_killed(seed: int) -> None:
     chance, broker = random.Random(seed), CommittingBroker()  # noqa: S311
