@@ -42,6 +42,11 @@ UNMIRRORED = (
     "the table has no current-state table, and its change log and history are never rewritten: re-snapshot it "
     "instead (`sluice snapshot start`)"
 )
+# Other shards of the Delta table may have the same keys, and those of other destinations the same order keys.
+SHARED = (
+    "the table is now a shard, whose rows were read again when it became one, so no row has the position of the value: "
+    "re-snapshot it instead (`sluice snapshot start`)"
+)
 
 
 @dataclasses.dataclass
@@ -136,6 +141,8 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
         return dataclasses.replace(result, refused=len(records), reason=RULED)
     if not options.current_state:
         return dataclasses.replace(result, refused=len(records), reason=UNMIRRORED)
+    if config.destinations[destination].shard(first["database"], first["table"]) is not None:
+        return dataclasses.replace(result, refused=len(records), reason=SHARED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
     decoded: dict[int, Any] = {}  # The number of a record → its value.
