@@ -81,7 +81,7 @@ def unpacked(text: str, identity: str) -> dict[str, Any] | None:
 def stream_record(position: StreamPosition, counting: Counting) -> dict[str, Any]:
     """Returns the record of a position in one stream."""
     at = position.window_position
-    within = {"events": at.events, "begun": at.begun, "tables": zlib.crc32(counting.tables.encode())}
+    within = {"events": at.events, "begun": at.begun, "last": at.last, "tables": zlib.crc32(counting.tables.encode())}
     return {"position": at.position.to_json(), **(within if at.events else {}), "state": position.state}
 
 
@@ -104,7 +104,7 @@ def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
     epoch, file, offset = record.get("begun") or (0, 0, 0)
     begun = (epoch, file, offset) if record.get("begun") else None
     shown, at, left_out, frame_at, frames_left_out = record["state"]
-    at_events = WindowPosition(position, record.get("events", 0), begun)
+    at_events = WindowPosition(position, record.get("events", 0), begun, record.get("last", 0))
     return StreamPosition(at_events, (shown, at, left_out, frame_at, frames_left_out))
 
 

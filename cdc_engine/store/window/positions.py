@@ -35,12 +35,14 @@ class WindowPosition:
     """A position within a transaction: after `events` captured row events of the transaction that follows `position`, which is a
     transaction end.
 
-    `begun` names that transaction as `open_after` does, None if `events` is 0: on another server another transaction may follow.
+    `begun` names that transaction as `open_after` does, None if `events` is 0: on another server another transaction may follow. `last`:
+    the binlog offset of the last of these row events, which verifies the count; 0 if it is not known.
     """
 
     position: Position
     events: int = 0
     begun: Key | None = None
+    last: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,6 +128,16 @@ def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: in
 def open_after(each: WindowBlock) -> Key | None:
     """Returns a name for the transaction that is open at a block's end, by its first content; None if none is open."""
     return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
+
+
+def last_offset(each: WindowBlock, events: int) -> int:
+    """Returns the binlog offset of the row event, or of the statement within a transaction, that is the last of so many since the window
+    began.
+    """
+    block, event = each.block, events - each.start.events - 1
+    if event < block.event_count:
+        return int(block.event_position[event])
+    return block.statement.offset if block.statement is not None else block.changes[0].order_key
 
 
 def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.block import end_position, keep_events
 from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import ConsumerStoppedError
 from sluice.cdc_engine.gtid import same_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import (
@@ -29,6 +30,7 @@ from sluice.cdc_engine.store.window.positions import (
     following,
     kept,
     key_of,
+    last_offset,
     open_after,
     position_at,
     transaction_at,
@@ -58,6 +60,7 @@ class Window:
         self._start = start
         self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
         self._gone_open: Key | None = None  # The transaction that is open after the last removed block.
+        self._gone_last = 0  # The offset of the last row event that was removed.
         self._tail = Spot()  # The spot after everything that was put.
         self._executed: dict[Key, str] = {}
         self._read = Spot()  # If the window waits for its reader: what the reader has.
@@ -109,7 +112,7 @@ class Window:
         with self._changed:
             self._blocks.clear()
             self._executed.clear()
-            self._start, self._base, self._gone_open = position, None, None
+            self._start, self._base, self._gone_open, self._gone_last = position, None, None, 0
             self._bytes, self._read, self._tail = 0, Spot(), Spot()
             self._changed.notify_all()
 
@@ -137,7 +140,7 @@ class Window:
         full: bool = False,
     ) -> WindowReading | None:
         """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. Returns None if the
-        position is not in the window.
+        position is not in the window. Raises ConsumerStoppedError if the position counts other row events than the window.
 
         `given_up`: called whenever the reader wakes up; a true result ends its wait. `entries_max`: as for `cut`. `full`: waits until one
         of the two limits is reached, or half of what the window keeps, so that it still has the position. Returns less when the time is
@@ -147,6 +150,8 @@ class Window:
         with self._changed:
             while (found := self._found(position)) is not None:
                 spot, again = found
+                if position.events and not again:
+                    self._refuse_other_count(position, spot)
                 if self._waits:
                     self._read = spot
                     self._evict()
@@ -237,6 +242,28 @@ class Window:
         first = self._blocks[0].start if self._blocks else self._tail
         return (spot, again) if first.events <= spot.events else None
 
+    def _refuse_other_count(self, position: WindowPosition, spot: Spot) -> None:
+        """Refuses a position whose last row event is another one here: what follows it would be too late, or too early."""
+        found = self._last_before(spot, Spot(spot.transactions, spot.events - position.events))
+        if position.last and found is not None and found != position.last:
+            raise ConsumerStoppedError(
+                f"the stored position is after {position.events} row events of the transaction that follows {position.position}, of which "
+                f"the last is at offset {position.last}; in the binlog this row event is {f'at {found}' if found else 'missing'}. Either "
+                "it is not this consumer's position, or another version of Sluice wrote it. Set another transactional_id for its broker "
+                "in conf/; the consumer then continues at its cursor, and repeats this transaction's messages"
+            )
+
+    def _last_before(self, spot: Spot, ended: Spot) -> int | None:
+        """Returns the offset of the last row event before a spot in the transaction after `ended`; 0 if the transaction has fewer, None
+        if the row event has not arrived yet.
+        """
+        at = bisect.bisect_left(self._blocks, spot.events, key=lambda each: each.end.events)
+        if self._blocks and spot.events <= self._blocks[0].start.events:
+            return self._gone_last
+        if at < len(self._blocks):
+            return last_offset(self._blocks[at], spot.events)
+        return 0 if self._tail.transactions > ended.transactions else self._gone_last if spot == self._tail else None
+
     def _begun_after(self, ended: Spot) -> Key | None:
         """Returns a name for the transaction after a transaction end; None if nothing of it has arrived."""
         if self._blocks:
@@ -266,13 +293,18 @@ class Window:
             position = position_at([self._base], base).position if self._base else self._start
             found = WindowPosition(position, spot.events - base.events)
         ended = Spot(spot.transactions, spot.events - found.events)
-        return dataclasses.replace(found, begun=self._begun_after(ended)) if found.events else found
+        if not found.events:
+            return found
+        last = self._last_before(spot, ended) or 0
+        return dataclasses.replace(found, begun=self._begun_after(ended), last=last)
 
     def _evict(self) -> None:
         while self._blocks and self._may_go(self._blocks[0]):
             gone = self._blocks.pop(0)
             self._bytes -= gone.size_bytes
             self._gone_open = open_after(gone)
+            if gone.end.events > gone.start.events:
+                self._gone_last = last_offset(gone, gone.end.events)
             if gone.block.transaction_count:
                 self._base = gone.without_bytes()
 

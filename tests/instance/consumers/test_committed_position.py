@@ -23,7 +23,8 @@ COUNTING = Counting(epoch=1, tables="shop\\..*")
 def place(events: int = 0, **changed: object) -> StreamPosition:
     begun = (1, 2, 1019) if events else None
     state = (1, 2, 3, 4, 5) if events else (0, 0, 0, 0, 0)
-    return StreamPosition(WindowPosition(dataclasses.replace(AT, **changed), events, begun), state)  # type: ignore[arg-type]
+    last = 2000 if events else 0
+    return StreamPosition(WindowPosition(dataclasses.replace(AT, **changed), events, begun, last), state)  # type: ignore[arg-type]
 
 
 def texts(identity: str = "one", counting: Counting = COUNTING) -> StreamPositionTexts:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, TableChange, TableChangeKind
+from sluice.cdc_engine.errors import ConsumerStoppedError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 from sluice.cdc_engine.store.window.window import Window
@@ -140,6 +141,35 @@ def test_a_stream_of_its_own_goes_on_amid_the_transaction_that_was_begun_and_no_
         found += more
         assert own.has(position)
     assert found == ([*range(100, 111)] if is_another else [*range(7, 11)])
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("block_count", [1, 4])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_position_that_counts_other_row_events_is_refused_and_a_true_one_is_not(block_count: int, own: bool) -> None:
+    """Such a position would skip row events of its transaction, or, beyond its end, whole transactions after it."""
+    live, source = Window(START, bytes_max=1 << 20), Source()
+    live.put(source.block([], 9, size=16))
+    begun = live.read(WindowPosition(START), 7 * 16, 1 << 20)
+    assert begun is not None
+
+    def read_on(position: WindowPosition) -> list[int]:
+        window, again, found = Window(START, bytes_max=1 << 20, waits=own), Source(), list[int]()
+        for ends, still_open in [([], 2)] * (block_count - 1) + [([9 - 2 * (block_count - 1), 5], 0)]:
+            window.put(again.block(ends, still_open, size=16))
+            more, position = drained(window, position)
+            found += more
+        return found
+
+    assert read_on(begun.end) == [*range(7, 14)]
+    assert read_on(dataclasses.replace(begun.end, events=8, last=0)) == [*range(8, 14)], (
+        "an unknown offset is not checked"
+    )
+    for events in (2, 6, 8, 10, 14, 20):
+        with pytest.raises(
+            ConsumerStoppedError, match=r"in the binlog this row event is (at \d+|missing).*transactional_id"
+        ):
+            read_on(dataclasses.replace(begun.end, events=events))
 
 
 def test_a_statement_names_the_transaction_that_it_begins() -> None:
