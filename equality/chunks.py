@@ -2,8 +2,8 @@
 
 A table whose first key column is an integer is split into ranges of it, which the server reads by its index. Any other key is split by a
 digest (MD5) of the UTF-8 text or of the bytes of its first column, which the server and DuckDB compute alike. Keys that are equal for a
-collation and differ in bytes may then be in two chunks; code that selects a row by its key leaves that to the server. A table without a
-key is one chunk."""
+collation and differ in bytes may then be in two chunks; code that selects a row by its key leaves that to the server. Rows whose first key
+column is NULL are in the first chunk. A table without a key is one chunk."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Ranges:
 
     def number(self) -> str:
         location = f"(CAST({identifier(self.column)} AS HUGEINT) - {self.low}) // {self.width}"
-        return f"CAST(greatest(0, least({self.count - 1}, {location})) AS INTEGER)"
+        return f"CAST(greatest(0, least({self.count - 1}, coalesce({location}, 0))) AS INTEGER)"
 
     def where(self, numbers: Iterable[int]) -> list[str]:
         return [self._between(each) for each in sorted(numbers)]
@@ -80,7 +80,8 @@ class Ranges:
         column, begin = quoted(self.column), self.low + number * self.width
         above = [f"{column} >= {begin}"] if number else []
         below = [f"{column} < {begin + self.width}"] if number < self.count - 1 else []
-        return " AND ".join([*above, *below])
+        condition = " AND ".join([*above, *below])
+        return f"({condition} OR {column} IS NULL)" if condition and not number else condition
 
     def name(self, number: int) -> str:
         begin = self.low + number * self.width
@@ -99,7 +100,8 @@ class Digests:
     text: bool
 
     def number(self) -> str:
-        return f"CAST('0x' || left(md5({identifier(self.column)}), {DIGITS}) AS INTEGER) * {self.count} // {DIGESTS}"
+        digits = f"coalesce(left(md5({identifier(self.column)}), {DIGITS}), '0')"
+        return f"CAST('0x' || {digits} AS INTEGER) * {self.count} // {DIGESTS}"
 
     def where(self, numbers: Iterable[int]) -> list[str]:
         wanted = sorted(numbers)
@@ -108,6 +110,7 @@ class Digests:
         value = f"CONVERT({quoted(self.column)} USING utf8mb4)" if self.text else quoted(self.column)
         digits = f"LEFT(MD5({value}), {DIGITS})"
         parts = [f"{digits} BETWEEN '{self._first(each):04x}' AND '{self._first(each + 1) - 1:04x}'" for each in wanted]
+        parts += [f"{quoted(self.column)} IS NULL"] if 0 in wanted else []
         return [" OR ".join(parts)] if parts else []
 
     def _first(self, number: int) -> int:

@@ -29,6 +29,7 @@ SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
+NULL = "NULL"  # the literal of a NULL
 POSITION_TRIES = 200  # The attempts to read at an exactly known position.
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
@@ -143,7 +144,10 @@ class SourceSide:
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yields conditions that together find the rows of the keys. `names`: the key's columns. `keys`: literals. Both are in MySQL's SQL."""
-    keys_sql = [f"({', '.join(key)})" for key in keys]
+    for key in keys:
+        if NULL in key:  # `IN` never finds it.
+            yield " AND ".join(f"{name} <=> {value}" for name, value in zip(names, key, strict=True))
+    keys_sql = [f"({', '.join(key)})" for key in keys if NULL not in key]
     for at in range(0, len(keys_sql), KEYS_A_STATEMENT):
         yield f"({', '.join(names)}) IN ({', '.join(keys_sql[at : at + KEYS_A_STATEMENT])})"
 
@@ -151,6 +155,8 @@ def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Itera
 def literal(column: Canonical, value: Any) -> str:
     """Returns a key's value, in DuckDB's canonical form, as a literal in MySQL's SQL."""
     match value:
+        case None:
+            return NULL
         case bytes() | bytearray():
             # A literal with an introducer is compared in the collation of the column.
             return f"{'' if column.is_bytes else '_utf8mb4 '}x'{bytes(value).hex()}'"

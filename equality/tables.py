@@ -118,11 +118,11 @@ class Tables:
         order_key = ORDER_KEY if table == LAKE and plan.key else "-1"
         these = f"WHERE {chunks}"
         if keys:
-            these += f" AND ({self._key}) IN (SELECT ({self._key}) FROM keys)"
+            these += f" AND {self._is_kept_key('side')}"
         inner = f"SELECT {columns}, {order_key} AS place FROM reader WHERE {counted}"
         self._run(
             f"CREATE OR REPLACE TABLE {table} AS SELECT {', '.join(kept)}, {plan.hash} AS {HASH}, {sign} AS {COUNT}, place "
-            f"FROM ({inner}) {these}",
+            f"FROM ({inner}) AS side {these}",
             reader,
         )
 
@@ -173,9 +173,7 @@ class Tables:
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """Returns one side's complete rows of these keys. They must have been kept as `whole`."""
         self.keep_keys(keys)
-        answer = self._duckdb.execute(
-            f"SELECT {self._all} FROM {table} WHERE ({self._key}) IN (SELECT ({self._key}) FROM keys)"
-        )
+        answer = self._duckdb.execute(f"SELECT {self._all} FROM {table} AS side WHERE {self._is_kept_key('side')}")
         indices = [self._names.index(name) for name in self._plan.key]
         return {tuple(row[index] for index in indices): row for row in answer.fetchall()}
 
@@ -210,12 +208,29 @@ class Tables:
 
     _differ = "source_hash IS DISTINCT FROM lake_hash OR coalesce(rows, 1) <> 1"
 
+    def _is_kept_key(self, table: str) -> str:
+        """Returns the condition that a row has one of the keys of `keep_keys`."""
+        return f"EXISTS (SELECT 1 FROM keys WHERE {self._same_key(table, 'keys')})"
+
+    def _same_key(self, one: str, other: str) -> str:
+        """Returns the condition that rows of two tables have the same key. A NULL in it is equal to NULL."""
+        names = [identifier(name) for name in self._plan.key]
+        return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
+
     def _joined(self) -> str:
-        """Returns the SQL for one row per key. A row of the source may be there twice, if its key is equal to two of the lake's."""
+        """Returns the SQL for one row per key.
+
+        A row of the source may be there twice, if its key is equal to two of the lake's. But rows with NULL in their key are several rows.
+        """
+        names = [identifier(name) for name in self._plan.key]
+        is_null = " OR ".join(f"{name} IS NULL" for name in names)
+        in_source = f"CASE WHEN {is_null} THEN sum(CAST({HASH} AS HUGEINT)) ELSE any_value(CAST({HASH} AS HUGEINT)) END"
+        keys = ", ".join(f"coalesce(s.{name}, l.{name}) AS {name}" for name in names)
         return (
-            f"SELECT * FROM (SELECT {self._key}, any_value({HASH}) AS source_hash FROM source GROUP BY {self._key}) "
-            f"FULL JOIN (SELECT {self._key}, sum(CAST({HASH} AS HUGEINT)) AS lake_hash, count(*) AS rows, max(place) AS place "
-            f"FROM lake GROUP BY {self._key}) USING ({self._key})"
+            f"SELECT {keys}, source_hash, lake_hash, rows, place FROM "
+            f"(SELECT {self._key}, {in_source} AS source_hash FROM source GROUP BY {self._key}) AS s FULL JOIN "
+            f"(SELECT {self._key}, sum(CAST({HASH} AS HUGEINT)) AS lake_hash, count(*) AS rows, max(place) AS place "
+            f"FROM lake GROUP BY {self._key}) AS l ON {self._same_key('s', 'l')}"
         )
 
     def _run(self, sql: str, reader: Any) -> Any:

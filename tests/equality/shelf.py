@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ class Shelf:
             name="shelf",
             source=SourceConfig(port=server.port, user="root"),
             include=rf"{self.database}\..*",
-            **{name: value.replace("{db}", self.database) for name, value in settings.items()},
+            **json.loads(json.dumps(settings).replace("{db}", self.database)),
         )
         self.config = SluiceConfig(
             data_dir=folder / "data",
