@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.published_history import PublishedHistory
 from sluice.cdc_engine.meta.manager import MetaManager
@@ -17,7 +19,9 @@ from sluice.cdc_engine.store.window.window import Window
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineParts:
-    """The parts of the engine of one destination."""
+    """The parts of the engine of one destination. `policies`: by "database.table", as at the engine's start. The files that they come from,
+    such as the module of a transform, may have changed since.
+    """
 
     source: Source
     meta: MetaManager
@@ -27,6 +31,7 @@ class EngineParts:
     parser: EventParser
     window: Window | None
     consumers: Consumers | None
+    policies: Mapping[str, ValuePolicy]
 
 
 def epochs_of(meta: MetaManager) -> Epochs:

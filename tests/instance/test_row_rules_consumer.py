@@ -275,7 +275,7 @@ def test_a_table_whose_rules_changed_while_it_was_stopped_does_not_resume_under_
 
     def resumes(config: DestinationConfig) -> bool:
         request(tmp_path, "shop", "orders")
-        may = bool(may_resume(config, tmp_path, requests(tmp_path), meta))
+        may = bool(may_resume(config, tmp_path, policies_of(config), requests(tmp_path), meta))
         assert bool(requests(tmp_path)) is may, "what is refused is not asked again and again"
         return may
 
@@ -314,7 +314,7 @@ def test_a_table_that_was_taken_anew_under_the_rules_of_now_is_of_them(tmp_path:
     take_up_new_tables(destination(), tmp_path, [ORDERS], meta, at(5), ["shop.orders"])
     stopped_for_another_reason(meta)
     take_up_new_tables(masked, tmp_path, [], meta, at(9), ["shop.orders"])
-    take_rules(masked, tmp_path, ["shop.orders"])
+    take_rules(masked, tmp_path, policies_of(masked), ["shop.orders"])
     meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
     take_up_new_tables(masked, tmp_path, [ORDERS], meta, at(9), ["shop.orders"])
     assert not meta.ledger.stopped_tables

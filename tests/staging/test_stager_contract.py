@@ -12,6 +12,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import NOTHING, Batch, OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.engine.stager import make_stager
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.ports import Stager
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.staging.reader import is_whole
@@ -26,7 +27,7 @@ SOURCE = {"host": "127.0.0.1", "user": "reader"}
 
 def staging(directory: Path, meta: MemoryLedger) -> Stager:
     config = DestinationConfig.model_validate({"name": "shop", "source": SOURCE, "include": r"shop\..*"})
-    return make_stager(config, directory, meta)
+    return make_stager(config, directory, meta, policies_of(config))
 
 
 @pytest.fixture(params=[staging])

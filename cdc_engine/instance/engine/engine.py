@@ -223,7 +223,7 @@ class Engine:
             events_max=BATCH_EVENTS_MAX,
             appendable_bytes_max=min(APPENDABLE_BYTES_MAX, self._destination.ring.bytes_max // 2),
         )
-        stager = make_stager(self._destination, self.directory, parts.meta)
+        stager = make_stager(self._destination, self.directory, parts.meta, parts.policies)
         self._hand_out = HandOut(
             *(self._client, self._service, parts.meta),
             stage=stager,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import Batch, OutstandingBatch, Staged, TableVersion
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.instance.tables.resume import has_up_to
-from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from sluice.cdc_engine.instance.tables.value_policies import keys_of
 from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.ports import Stager
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
@@ -20,10 +21,12 @@ from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.staging import stage
 
 
-def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
-    """Returns `staging` with the destination's columns and keys bound to it."""
+def make_stager(
+    config: DestinationConfig, directory: Path, meta: MetaManager, policies: Mapping[str, ValuePolicy]
+) -> Stager:
+    """Returns `staging` with the destination's columns, keys and policies bound to it."""
     columns = ColumnFilter(config.column_include, config.column_exclude)
-    keys, policies = keys_of(config), policies_of(config)
+    keys = keys_of(config)
     logged = frozenset(name for name, table in config.tables.items() if table.change_log)
 
     def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:

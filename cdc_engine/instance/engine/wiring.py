@@ -29,6 +29,7 @@ from sluice.cdc_engine.instance.sources import archive_of, source_of
 from sluice.cdc_engine.instance.stored import store_of
 from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
 from sluice.cdc_engine.instance.tables.transforms_in_use import note_transforms
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.meta.managers import open_meta
 from sluice.cdc_engine.parser.shared.sharing import OF_PROCESS
@@ -96,8 +97,9 @@ def _parts_around(
     begin = known_begin(config, meta, history, tables, directory, claim=claim)
     store = store_of(config, source_of(config), meta, begin, directory, read_elsewhere=not folder.is_last)
     known = {".".join(name) for name in history.table_names()}
-    take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
-    note_transforms(config, directory)
+    policies = policies_of(config)
+    take_up_new_tables(config, directory, history.versions(begin), meta, begin, known, policies=policies)
+    note_transforms(policies, directory)
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     share = functools.partial(for_runs.share, directory, TABLES_FILE)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
@@ -142,4 +144,5 @@ def _parts_around(
         parser=parser,
         window=window,
         consumers=consumers,
+        policies=policies,
     )

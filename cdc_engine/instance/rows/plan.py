@@ -26,6 +26,7 @@ from sluice.cdc_engine.instance.rows.interval import (
 from sluice.cdc_engine.instance.rows.reading import IntervalReader, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval, TableFacts
 from sluice.cdc_engine.instance.rows.schemas import known_at
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.parser.positions.time_search import earliest_on_offer
 from sluice.cdc_engine.staging.staging import StagingResult
@@ -105,7 +106,7 @@ def make_plan(config: DestinationConfig, directory: Path, request: RequestedInte
         bytes_max=SAMPLE_BYTES_MAX,
     )
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
-        staged = sample.staged(Path(folder))
+        staged = sample.staged(Path(folder), policies_of(config))
         facts = facts_of(names, config, directory, schemas, [staged])
     known = known_at(records, interval.begin)
     return _plan(config, request, interval, sample, [_table(each, staged, sample, interval, known) for each in facts])

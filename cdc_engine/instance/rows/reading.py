@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
 from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas
 from sluice.cdc_engine.instance.sources import archive_of, source_facts, source_of
-from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from sluice.cdc_engine.instance.tables.value_policies import keys_of
 from sluice.cdc_engine.parser.positions.archive_alone import archive_alone
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles, ReadableFiles
 from sluice.cdc_engine.parser.start_position import DumpStart
@@ -66,8 +67,8 @@ class IntervalReader:
         self.seconds = 0.0
         self.whole = False
 
-    def staged(self, directory: Path) -> StagingResult:
-        """Stages the interval as one batch in a folder of `directory`. Raises SluiceError."""
+    def staged(self, directory: Path, policies: Mapping[str, ValuePolicy]) -> StagingResult:
+        """Stages the interval as one batch in a folder of `directory`. `policies`: by "database.table". Raises SluiceError."""
         began, parts = time.monotonic(), self._parts()
         nothing_yet = Batch(batch_id=0, start=self.start, end=self.start)
         columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
@@ -77,7 +78,7 @@ class IntervalReader:
                 self._config.name,
                 0,
                 directory,
-                StagingRules(kept=columns.kept, keys=keys_of(self._config), policies=policies_of(self._config)),
+                StagingRules(kept=columns.kept, keys=keys_of(self._config), policies=policies),
                 more=lambda _: next(parts, NOTHING),
             )
         self.seconds = time.monotonic() - began

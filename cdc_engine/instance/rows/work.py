@@ -29,6 +29,7 @@ from sluice.cdc_engine.instance.rows.interval import (
 from sluice.cdc_engine.instance.rows.reading import IntervalReader, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.instance.tables.transforms_in_use import refuse_other_functions
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import read_ledger
 from sluice.cdc_engine.position import Position
@@ -107,7 +108,9 @@ class BackfillReading:
         records = records_of(config, directory, self.interval, request.schemas)
         self._schemas = schemas_of(config, records, self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
-        refuse_other_functions(config, directory, self.names)
+        # They are made once: a module that is edited while this reads is not imported again.
+        self._policies = policies_of(config)
+        refuse_other_functions({name: self._policies[name] for name in self.names if name in self._policies}, directory)
         self.staged: list[StagingResult] = []
         self.read_to = self.interval.begin
         self.refused: dict[str, str] = {}
@@ -169,7 +172,7 @@ class BackfillReading:
             files=functools.partial(files_for, self._config, self._request.archive, self._ledger.cursor),
             progress=self._report,
         )
-        self.staged.append(interval.staged(self.folder / str(len(self.staged))))
+        self.staged.append(interval.staged(self.folder / str(len(self.staged)), self._policies))
         self.read_to = interval.end
 
     def _report(self, read_bytes: int) -> None:

@@ -130,10 +130,12 @@ class EngineActs:
         finally:
             if taken:
                 names = {f"{each.database}.{each.table}" for each in taken}
-                filter_change.take_rules(self._config, self._directory, names)
+                filter_change.take_rules(self._config, self._directory, parts.policies, names)
                 steering.read_again()
         requested = [each for each in wanted if each.kind is ResumeKind.RESUME]
-        resumed = filter_change.may_resume(self._config, self._directory, requested, parts.meta) if requested else []
+        if not requested:
+            return
+        resumed = filter_change.may_resume(self._config, self._directory, parts.policies, requested, parts.meta)
         if resumed:
             ask = functools.partial(resume.facts_of, parts.source)
             resume.take_up(resumed, parts.meta, ask, steering.read_again, self._directory)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sluice.cdc_engine.binlog.row_rules.rules import RowRules
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
 from sluice.cdc_engine.errors import ConfigurationError, MetaError
@@ -47,15 +48,18 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     meta: MetaManager,
     begin: Position,
     known: Collection[str] = (),
+    *,
+    policies: Mapping[str, ValuePolicy] | None = None,
 ) -> None:
     """Requests the rows of the captured `tables` (as of `begin`) that were not captured before, or stops them. Then saves the patterns.
 
-    `known`: "database.table" of all tables that the schema history ever had, also of stopped ones. After a crash in between, all is
-    repeated, which changes nothing. Raises MetaError, ConfigurationError.
+    `known`: "database.table" of all tables that the schema history ever had, also of stopped ones. `policies`: those with which the engine
+    decodes; None for those of conf/ now. After a crash in between, all is repeated, which changes nothing. Raises MetaError,
+    ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
-    rules = _digests(config)
+    rules = _digests(config, policies_of(config) if policies is None else policies)
     there = {*(table.name for table in tables), *known, *(stop.name for stop in meta.ledger.stopped_tables)}
     shapes = _shapes(config, there)
     now: dict[str, Any] = {"include": config.include, "exclude": config.exclude, "rules": rules, "shapes": shapes}
@@ -97,12 +101,16 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
 
 
 def may_resume(
-    config: DestinationConfig, directory: Path, wanted: Sequence[ResumeRequest], meta: MetaManager
+    config: DestinationConfig,
+    directory: Path,
+    policies: Mapping[str, ValuePolicy],
+    wanted: Sequence[ResumeRequest],
+    meta: MetaManager,
 ) -> list[ResumeRequest]:
     """Returns the requests for stopped tables that may continue. The other tables stop because their settings changed while they were
-    stopped.
+    stopped. `policies`: those with which the engine decodes.
     """
-    now = {"rules": _digests(config), "shapes": _shapes(config, [each.name for each in wanted])}
+    now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
     old = before if before is not None else now
     may, accepted = list[ResumeRequest](), set[str]()
@@ -114,21 +122,26 @@ def may_resume(
             continue
         meta.update(_restates(_changed(config, stop, stop.position, why)))
         accepted.add(each.name)
-    take_rules(config, directory, accepted)
+    take_rules(config, directory, policies, accepted)
     for each in wanted:
         if each.name in accepted:
             each.done()
     return may
 
 
-def take_rules(config: DestinationConfig, directory: Path, names: Collection[str]) -> None:
-    """Saves the current settings of these tables: they are re-snapshotted with these settings, or an operator knows that older rows
+def take_rules(
+    config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
+) -> None:
+    """Saves the engine's settings of these tables: they are re-snapshotted with these settings, or an operator knows that older rows
     differ.
+
+    `policies`: those with which the engine decodes. A module that was edited since the engine started, or another salt, does not count: the
+    changes that the engine buffers for the snapshot have the results of the old one, and the next start must notice the new one.
     """
     before = _kept(directory)
     if before is not None and names:
         now: dict[str, Any] = {
-            "rules": _digests(config),
+            "rules": _digests(config, policies),
             "shapes": _shapes(config, {*names, *(before.get("shapes") or {})}),
         }
         parts = [part for part in now if before.get(part) is not None]
@@ -161,13 +174,13 @@ def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -
     return {name: source[name] for name, source in sources.items() if name in source}
 
 
-def _digests(config: DestinationConfig) -> dict[str, str]:
+def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
     """Returns digests that identify each table's set of rules, by "database.table". They reveal no salt.
 
     For a table without a current-state table they also identify what it has instead: a current-state table that is added later, or a
     history in place of a change log, lacks all earlier rows.
     """
-    rules = {name: _digest(policy.rules) for name, policy in policies_of(config).items() if policy.rules}
+    rules = {name: _digest(policy.rules) for name, policy in policies.items() if policy.rules}
     alone = {name: table for name, table in config.tables.items() if not table.current_state}
     instead = {name: "history" if table.history else "log" for name, table in alone.items()}
     return {name: "/".join(filter(None, (rules.get(name), instead.get(name)))) for name in sorted({*rules, *instead})}

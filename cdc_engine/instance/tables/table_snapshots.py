@@ -198,7 +198,8 @@ class SourceTables:
         )
 
     def reader(self, table: TableVersion, where: str) -> SourceTable:
-        refuse_other_functions(self._config, self._directory, [table.name])
+        policy = self._policy(table)
+        refuse_other_functions({table.name: policy}, self._directory)
         given = self._config.snapshots
         # The source may have changed since the run started.
         now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
@@ -214,7 +215,7 @@ class SourceTables:
                 where=where,
                 pace=ReadPace(limits, threads_running=functools.partial(_threads_running, connect)),
                 kept=self._columns.kept(table),
-                policy=self._policy(table),
+                policy=policy,
             ),
             source=functools.partial(open_reader, source_of(now)) if replica else None,
             logged=functools.partial(logged_after, source_of(now)),

@@ -20,6 +20,7 @@ from sluice.cdc_engine.instance.tables.row_shape import (
     changed_settings,
     shape_of,
 )
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.meta.resume_requests import request, requests
 from sluice.cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import ORDERS
@@ -130,10 +131,10 @@ def test_a_table_that_stopped_for_something_else_is_re_snapshotted_when_it_resum
     meta.update(lambda ledger: ledger.stop_table(stop))
     assert starts(tmp_path, meta, text) == [stop]
     request(tmp_path, "shop", "orders")
-    assert may_resume(text, tmp_path, requests(tmp_path), meta) == []
+    assert may_resume(text, tmp_path, policies_of(text), requests(tmp_path), meta) == []
     (found,) = meta.ledger.stopped_tables
     assert (found.state, found.position) == (TableState.RULES_CHANGED, at(7)), "which its rows heal"
-    take_rules(text, tmp_path, [NAME])
+    take_rules(text, tmp_path, policies_of(text), [NAME])
     meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
     assert starts(tmp_path, meta, text) == []
 
@@ -145,7 +146,7 @@ def test_a_table_whose_setting_was_changed_back_while_it_was_stopped_resumes(tmp
     meta.update(lambda ledger: ledger.stop_table(stop))
     starts(tmp_path, meta, text)
     request(tmp_path, "shop", "orders")
-    assert len(may_resume(table(), tmp_path, requests(tmp_path), meta)) == 1
+    assert len(may_resume(table(), tmp_path, {}, requests(tmp_path), meta)) == 1
 
 
 def test_a_record_from_before_shapes_were_kept_counts_as_made_under_the_settings_of_now(tmp_path: Path) -> None:

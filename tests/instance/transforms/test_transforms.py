@@ -21,6 +21,7 @@ from sluice.cdc_engine.binlog.rows.decoder import OPERATION
 from sluice.cdc_engine.config import DestinationConfig, TableConfig, load_config
 from sluice.cdc_engine.contracts import Batch, RowEventKind, TableChangeKind
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.instance.rows.work import BackfillReading
 from sluice.cdc_engine.instance.tables import transform_functions
@@ -28,6 +29,7 @@ from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
 from sluice.cdc_engine.instance.tables.table_snapshots import SourceTables
 from sluice.cdc_engine.instance.tables.transforms_in_use import FILE, note_transforms, refuse_other_functions
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.staging import StagingRules, stage
 from sluice.cdc_engine.staging.staging import StagingResult
 from sluice.cdc_engine.states import TableState
@@ -292,8 +294,8 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
     config = load_config(tmp_path / "conf")
     folder = config.destination_dir("shop")
     shop = config.destinations["shop"]
-    note_transforms(shop, folder)
-    refuse_other_functions(shop, folder, ["shop.orders", "shop.parents"])
+    note_transforms(policies_of(shop), folder)
+    refuse_other_functions(policies_of(shop), folder)
     write_tables(folder / TABLES_FILE, [ORDERS])
     before = SourceTables(config, "shop").table("shop.orders")
     write(modules, UPPER + "\n# another\n")
@@ -303,9 +305,9 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
     assert before is not None
     assert now is not None
     assert before.version != now.version, "chunks of both do not fit together"
-    note_transforms(shop, folder)
-    refuse_other_functions(shop, folder, ["shop.orders"])
-    note_transforms(destination({"shop.orders": {}}), folder)
+    note_transforms(policies_of(shop), folder)
+    refuse_other_functions(policies_of(shop), folder)
+    note_transforms(policies_of(destination({"shop.orders": {}})), folder)
     assert not (folder / FILE).exists()
 
 
@@ -444,4 +446,32 @@ def test_an_engine_transforms_rows_of_a_real_source_and_notices_an_edited_functi
     write(modules, RAISES_AT_POISON.replace("note", "filler"))
     with running(shop) as engine:
         wait_for("the table stops", lambda: bool(engine.status().stopped_tables))
+        assert [stop.state for stop in engine.status().stopped_tables] == ["RULES_CHANGED"]
+
+
+@pytest.mark.servers
+def test_a_re_snapshot_does_not_hide_that_the_function_was_edited(
+    mysql80: DatabaseServer, tmp_path: Path, modules: Path
+) -> None:
+    """The running engine buffers changes by the function that it has imported, whatever the file contains by then."""
+    shop = Captured(tmp_path, mysql80)
+    write(modules, UPPER.replace("note", "filler"))
+    settings = {**SETTINGS, "reads": ["filler"], "writes": ["filler", "size"]}
+    shop.describe(f"tables: {{{shop.database}.numbers: {{transform: {json.dumps(settings)}}}}}")
+    table = f"{shop.database}.numbers"
+
+    def re_snapshotted(engine: Engine) -> bool:
+        batch = engine.hand_out(0.5)
+        if batch is not None:
+            engine.ack(batch)
+        record = SnapshotRecords(shop.directory).get(table)
+        return record is not None and "DDL_UNSUPPORTED" in record.reason and not engine.status().stopped_tables
+
+    with running(shop) as engine:
+        shop.insert([1], filler_bytes=3)
+        assert shop.take(engine, 1) == [1]
+        write(modules, UPPER.replace("note", "filler").replace("upper", "lower"))
+        shop.run(f"ALTER TABLE {table} ADD COLUMN size INT")
+        wait_for("the table is re-snapshotted for the new column", lambda: re_snapshotted(engine))
+    with running(shop) as engine:
         assert [stop.state for stop in engine.status().stopped_tables] == ["RULES_CHANGED"]
