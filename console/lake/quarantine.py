@@ -22,11 +22,14 @@ from rich.table import Table
 
 from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.destination_files import run_lock
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger, run_lock
 from sluice.cdc_engine.staging.quarantine import column_of
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
-from sluice.orchestration.base.lake_settings import storage_options
+from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options, target
+from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.spark_jobs.errors import SparkUnavailableError, TableError
+from sluice.spark_jobs.table_owner import Owner
 
 RAW_SHOWN = 24  # The number of a value's bytes that the table shows.
 VALUES_A_DELETE = 200
@@ -95,14 +98,11 @@ def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Repl
     """Decodes every quarantined value again and restores those that can be decoded. Raises RunLockTimeoutError while a run merges, and
     SetupError if no Spark answers.
     """
-    from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
-    from sluice.spark_jobs.session import SparkSettings, open_sessions  # noqa: PLC0415
+    from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
-    spark = SparkSettings(
-        remote=config.spark.remote, master=config.spark.master, sessions_file=directory / SESSIONS_FILE
-    )
+    spark = dataclasses.replace(spark_settings(config, destination), sessions_file=directory / SESSIONS_FILE)
     with run_lock(directory, RUN_LOCK_SECONDS) as refusal:
         records = quarantined(config, destination, table)
         if not records:
@@ -132,7 +132,7 @@ def _columns(records: list[Record]) -> Iterator[list[Record]]:
 
 
 def _replay_column(config: SluiceConfig, destination: str, session: Any, records: list[Record]) -> Replayed:
-    from sluice.spark_jobs.quarantine.replay import RowValues, put_back  # noqa: PLC0415
+    from sluice.spark_jobs.quarantine.replay import RowValues, put_back  # noqa: PLC0415  pyspark takes a second to import
 
     first = records[0]
     options = config.destinations[destination].table(first["database"], first["table"])
@@ -159,16 +159,31 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
             decoded[number] = value
     if not decoded:
         return result
-    path = config.table_path(destination, first["database"], first["table"])
     keyed = column.name not in json.loads(first["key"])  # A table without a key identifies rows by all columns.
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
         file = Path(folder) / "values.parquet"
         pq.write_table(values, file)
         given = RowValues(file=file, type_name=kind.spark, names=names, keyed=keyed)
-        found = put_back(session, result.table, path, column.name, given)
+        try:
+            found = put_back(_table(config, destination, session, result.table), column.name, given)
+        except TableError as error:
+            return dataclasses.replace(result, refused=len(records), reason=lake_error_line(config, error.reason))
     _forget(config, destination, session.fence, first, [records[number] for number in sorted(found)])
     return dataclasses.replace(result, put_back=len(found), superseded=len(decoded) - len(found))
+
+
+def _table(config: SluiceConfig, destination: str, session: Any, name: str) -> Any:
+    from sluice.spark_jobs.quarantine.replay import ReplayedTable  # noqa: PLC0415
+
+    directory = config.destination_dir(destination)
+    return ReplayedTable(
+        session=session,
+        owner=Owner(ledger_id=read_ledger(directory).ledger_id, destination=destination, table=name),
+        target=target(config, destination, name),
+        records=KeptRecords(LakeTables(directory)),
+        storage_options=storage_options(config.storage_options),
+    )
 
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:

@@ -4,18 +4,28 @@ A value belongs to a row only if the row still has the order key of the value's 
 and a value from before the table got its name belongs to another table. The key distinguishes the row from others of the same
 transaction. In a table without a key all columns do; rows that are equal in all columns get their values only if these are equal too.
 Repeating it changes nothing.
+
+The values are on disk in the table when `put_back` returns, so that the caller may then remove them from the quarantine.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import json
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging.fold import parquet_view
 from sluice.spark_jobs.session import LakeSession
-from sluice.spark_jobs.staged_batch import ORDER_KEY
+from sluice.spark_jobs.staged_batch import ORDER_KEY, app_id_of
+from sluice.spark_jobs.table_owner import Owner, TableRecords, refuse_others
+from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.renamed_table import RENAMED_AT
+from sluice.spark_jobs.targets.report import TableTarget
 
 VIEW = "sluice_quarantine_replay"
 NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, OCCURRENCE = "number", "order_key", "value", "named_", "occurrence"
@@ -34,29 +44,65 @@ class RowValues:
     keyed: bool
 
 
-def put_back(session: LakeSession, name: str, path: str, column: str, values: RowValues) -> frozenset[int]:
-    """Sets `column` of the Delta table of `name` at `path` to the values, which have the column's type. Returns the numbers of the values
-    whose rows were found.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayedTable:
+    """The table to whose rows values are put back. `target`: with a current-state table, and not a shard. `records`: those of the runs."""
+
+    session: LakeSession
+    owner: Owner
+    target: TableTarget
+    records: TableRecords
+    storage_options: Mapping[str, str]
+
+    def commit(self, statement: str) -> None:
+        """Executes a statement that commits to the table once, and syncs the commit to disk. Raises TableError if the table has another
+        owner, or if another commit has replaced this one.
+        """
+        name, table = self.owner.table, self._opened()
+        before = table.snapshot.version
+        record = json.dumps({"sluice": 1, "kind": "quarantine", "replay": uuid.uuid4().hex})
+        self.session.commit_without_version(record)
+        self.session.commit(name, statement)
+        table.refresh()
+        table.own_commit(before, record)
+        known = self.records.get(name)
+        # An earlier replay may have committed and failed before the sync. Runs sync all commits up to the one that they record.
+        on_disk = min(known.version, before) if known is not None else -1
+        try:
+            sync_commits(table.path, on_disk, table.snapshot.version)
+        except OSError as error:
+            why = f"a commit to {table.path} could not be synced to disk: {error}; check the disk, and start the replay again"
+            raise TableError(name, why) from error
+
+    def _opened(self) -> DeltaTable:
+        owner = self.owner
+        table = DeltaTable(owner.table, self.target.path, app_id_of(owner), self.storage_options)
+        table.refresh()
+        refuse_others(owner, table.found(None, owner.to_text()))
+        return table
+
+
+def put_back(table: ReplayedTable, column: str, values: RowValues) -> frozenset[int]:
+    """Sets `column` of the table to the values, which have the column's type. Returns the numbers of the values whose rows were found.
+    Raises TableError.
     """
-    target = sql_text.delta_path(path)
+    session, target = table.session, sql_text.delta_path(table.target.path)
     _view(session, values)
     on = _meets(session, target, column, values)
     chosen = _chosen(target, on, values)
     numbers = frozenset(int(row[0]) for row in session.spark.sql(f"SELECT {NUMBER_COLUMN} FROM ({chosen})").collect())
     if numbers:
-        session.commit(
-            name,
+        table.commit(
             f"MERGE INTO {target} AS t USING (SELECT * FROM ({chosen}) WHERE {OCCURRENCE} = 1) AS s ON {on} "
-            f"WHEN MATCHED THEN UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}",
+            f"WHEN MATCHED THEN UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}"
         )
     return numbers
 
 
 def _view(session: LakeSession, values: RowValues) -> None:
-    named = [f"{name} string" for name in _named(values)]
-    columns = ", ".join([f"{NUMBER_COLUMN} bigint, {KEY_COLUMN} bigint, {VALUE_COLUMN} {values.type_name}", *named])
-    options = f"path {sql_text.text(str(values.file))}"
-    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {VIEW} ({columns}) USING parquet OPTIONS ({options})")
+    types = {NUMBER_COLUMN: "bigint", KEY_COLUMN: "bigint", VALUE_COLUMN: values.type_name}
+    types |= dict.fromkeys(_named(values), "string")
+    session.sql(parquet_view(VIEW, session.uploaded.location(values.file), types))
 
 
 def _named(values: RowValues) -> list[str]:

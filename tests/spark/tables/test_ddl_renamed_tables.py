@@ -16,10 +16,10 @@ from sluice.spark_jobs.errors import MergeError, StagedBatchError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.merging.merge import merge_table
-from sluice.spark_jobs.quarantine.replay import RowValues, put_back
+from sluice.spark_jobs.quarantine.replay import ReplayedTable, RowValues, put_back
 from sluice.spark_jobs.session import LakeSession, open_sessions
 from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from sluice.spark_jobs.table_owner import TABLE_MISSING
+from sluice.spark_jobs.table_owner import NO_RECORDS, TABLE_MISSING, Owner
 from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
@@ -221,7 +221,14 @@ def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_
     pq.write_table(pa.table(values, pa.schema({name: TYPES.get(name, pa.string()) for name in values})), file)
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         given = RowValues(file=file, type_name="string", names=["other"], keyed=False)
-        assert put_back(session, "s.b", lake.target("s.b").path, "word", given) == {1}
+        table = ReplayedTable(
+            session=session,
+            owner=Owner(ledger_id=LEDGER_ID, destination="shop", table="s.b"),
+            target=lake.target("s.b"),
+            records=NO_RECORDS,
+            storage_options={},
+        )
+        assert put_back(table, "word", given) == {1}
     assert lake.rows("s.b", "word") == [("one",), ("two",)]
 
 
