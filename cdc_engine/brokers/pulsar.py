@@ -7,6 +7,7 @@ with everything that it still holds, so that none of it arrives after the batch 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import logging
@@ -94,7 +95,9 @@ class PulsarPublisher:
                 break
             with self._named(message):
                 producer = self._producer(message)
-                producer.send_async(message.body, batch.expect(message), properties=_properties(message))
+                producer.send_async(
+                    message.body, batch.expect(message), properties=_properties(message), partition_key=_key(message)
+                )
         batch.wait(0, given_up)
         if batch.failed:
             raise self._why(*batch.failed[0])
@@ -208,6 +211,11 @@ def _properties(message: Message) -> dict[str, str]:
     """Returns the GTID and the position of a message's event, as in Kafka's headers."""
     named = {GTID_HEADER: message.origin.gtid, POSITION_HEADER: message.origin.position}
     return {name: value for name, value in named.items() if value}
+
+
+def _key(message: Message) -> str | None:
+    """Returns a message's key in base64: Pulsar's keys are texts, and this client cannot set the flag with which Java's decodes them."""
+    return base64.b64encode(message.key).decode() if message.key else None
 
 
 def _bracketed(host: str) -> str:

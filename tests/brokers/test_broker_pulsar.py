@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,16 @@ def test_broker_pulsar_gets_headers_and_says_whom_it_does_not_let_in(
         assert place.where in said
         assert "correct its permissions, or the token" in said or "accept the token" in said
         assert wrong not in said
+
+
+@pytest.mark.servers
+def test_broker_pulsar_gets_the_key_of_a_row_as_a_text(place: PulsarPlace) -> None:
+    topic, sender, keys = place.topic(), place.publisher(), [b"\0\0\0\0\1\xff", b"\0\0\0\0\1\xfe", b""]
+    sender.send([Message(topic, 0, b"%d" % number, key=keys[number % 3]) for number in range(6)], never)
+    sender.close()
+    found = [(each.partition_key(), each.data()) for each in place.messages(topic, 0, 6)]
+    assert [base64.b64decode(key) for key, _ in found] == [*keys, *keys]
+    assert [data for _, data in found] == [b"%d" % number for number in range(6)]
 
 
 def test_broker_pulsar_token_and_files_that_are_missing_are_said(tmp_path: Path) -> None:
