@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,22 +16,19 @@ from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.reading import archive_of_request
-from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.rows.plan import Plan
-from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.progress import BINLOG, ReadProgress
-from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from sluice.cdc_engine.time_text import time_us
-from sluice.console.lake.history import captured_table, history_of
 from sluice.console.lake.operation import ports_of_command, results
 from sluice.console.lake.progress_bars import ProgressBars
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
+from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_backfill
+from sluice.orchestration.run.rows.merged_run import backfill_of_run
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair, plan_repair, run_repair
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
-from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
 MIB = 1 << 20
 
@@ -59,46 +56,17 @@ def from_archive(request: BackfillRequest, archive: str, schemas: str) -> Backfi
 def backfill_by_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the backfill of what a Dagster run merged, from the logs of the tables. Raises ConfigurationError, SetupError."""
+    """Returns the backfill of what a Dagster run merged. Raises ConfigurationError, SetupError."""
     require_destination(config, destination)
-    names = tables or tuple(each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE))
-    histories = dict[str, list[CommittedInterval]]()
-    for name in names:
-        try:
-            histories[name] = history_of(captured_table(config, name, destination))
-        except SetupError:  # nothing was merged into the table yet
-            if tables:
-                raise
-    found = interval_of_run(histories, run)
-    return BackfillRequest(
-        destination=destination, from_us=found.from_us, to_us=found.to_us, tables=found.tables, into=into
-    )
+    try:
+        return backfill_of_run(config, destination, run, tables, into)
+    except MergeFailedError as error:
+        raise SetupError(str(error)) from error
 
 
 def backfill_by_gtids(destination: str, gtids: str, tables: tuple[str, ...]) -> BackfillRequest:
     """Returns the backfill of exactly the transactions of a GTID set."""
     return BackfillRequest(destination=destination, from_us=0, to_us=None, tables=tables, gtids=gtids)
-
-
-def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> RequestedInterval:
-    """Returns the interval of the changes that a run merged, and the tables into which it merged them. Pure. Raises ConfigurationError if
-    no log has the run.
-    """
-    merged = {
-        name: found
-        for name, history in histories.items()
-        if (found := [each for each in history if each.streamed and each.run == run and each.first_commit_time_us])
-    }
-    if not merged:
-        raise ConfigurationError(
-            f"no log of these tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the runs"
-        )
-    every = [each for found in merged.values() for each in found]
-    return RequestedInterval(
-        from_us=min(each.first_commit_time_us for each in every),
-        to_us=max(each.last_commit_time_us for each in every) + 1,
-        tables=tuple(sorted(merged)),
-    )
 
 
 def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:

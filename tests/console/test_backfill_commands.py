@@ -14,6 +14,7 @@ from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.rows.plan import BackfillTablePlan, Plan
 from sluice.console.lake import rows
 from sluice.console.main import app
+from sluice.orchestration.run.rows.merged_run import interval_of_run
 from sluice.orchestration.run.rows.request import BackfillRequest
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
 
@@ -110,10 +111,10 @@ def test_a_run_is_the_interval_of_all_its_batches_in_the_tables_that_it_merged()
         "shop.customers": [merged("two", 25, 45)],
         "shop.other": [merged("one", 1, 2)],
     }
-    found = rows.interval_of_run(histories, "two")
+    found = interval_of_run(histories, "two")
     assert (found.from_us, found.to_us, found.tables) == (20, 46, ("shop.customers", "shop.orders"))
     with pytest.raises(ConfigurationError, match="no log of these tables has a batch of the run 'three'"):
-        rows.interval_of_run(histories, "three")
+        interval_of_run(histories, "three")
 
 
 @pytest.mark.seeds

@@ -22,6 +22,7 @@ from sluice.orchestration.base.one_destination import one_destination, with_dest
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.run.merge_run import as_failure
 from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_backfill
+from sluice.orchestration.run.rows.merged_run import backfill_of_run
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, plan_repair, run_repair
 from sluice.orchestration.run.rows.report import listener_of
@@ -76,6 +77,20 @@ class RowsConfig(dg.Config):
     to_time: str = Field(
         default="", description="For a backfill: changes before this time, in the same form; up to now if empty."
     )
+    run: str = Field(
+        default="",
+        description=(
+            "For a backfill: the id of a Dagster run, instead of times. The times are then those of the changes that this run merged, and "
+            "the tables are those into which it merged them."
+        ),
+    )
+    gtids: str = Field(
+        default="",
+        description=(
+            "For a backfill: exactly the transactions of this GTID set, instead of times, as UUID:5-7:9; of MariaDB a list of GTIDs, as "
+            "0-1-20,0-1-21. Not with `into`."
+        ),
+    )
     into: str = Field(
         default="",
         description=(
@@ -107,7 +122,7 @@ class RowsConfig(dg.Config):
 
 # The fields that only some operations have.
 FIELDS = {
-    OperationKind.backfill: {"only_plan", "from_time", "to_time", "into", "archive", "schemas"},
+    OperationKind.backfill: {"only_plan", "from_time", "to_time", "run", "gtids", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},
     OperationKind.snapshot: {"where"},
 }
@@ -136,18 +151,31 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
         case OperationKind.snapshot:
             return SnapshotRequest(destination=destination, tables=tables, where=given.where)
         case OperationKind.backfill:
-            to_us = time_us(given.to_time, now_us) if given.to_time else None
-            from_us = time_us(given.from_time or FROM_TIME, now_us)
             archive, schemas = archive_of_request(given.archive, given.schemas)
-            return BackfillRequest(
-                destination=destination,
-                from_us=from_us,
-                to_us=to_us,
-                tables=tables,
-                into=given.into,
-                archive=archive,
-                schemas=schemas,
-            )
+            request = _backfill_of(config, given, destination, now_us)
+            return dataclasses.replace(request, archive=archive, schemas=schemas)
+
+
+def _backfill_of(config: SluiceConfig, given: RowsConfig, destination: str, now_us: int) -> BackfillRequest:
+    """Returns the backfill between two times, of a run, or of a GTID set. Raises ConfigurationError if the config names several of them."""
+    tables = tuple(given.tables)
+    if sum(map(bool, (given.from_time or given.to_time, given.run, given.gtids))) > 1:
+        raise ConfigurationError(
+            "the changes are named by from_time and to_time, or by run, or by gtids: leave the others empty"
+        )
+    if given.gtids and given.into:
+        raise ConfigurationError("into builds a table as it was at a time: name from_time and to_time instead of gtids")
+    if given.run:
+        return backfill_of_run(config, destination, given.run, tables, given.into)
+    if given.gtids:
+        return BackfillRequest(destination=destination, from_us=0, to_us=None, tables=tables, gtids=given.gtids)
+    return BackfillRequest(
+        destination=destination,
+        from_us=time_us(given.from_time or FROM_TIME, now_us),
+        to_us=time_us(given.to_time, now_us) if given.to_time else None,
+        tables=tables,
+        into=given.into,
+    )
 
 
 def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from sluice.orchestration.base.testing import LEDGER_ID, position
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
 from sluice.orchestration.run.rows import job as rows_job
+from sluice.orchestration.run.rows import merged_run
 from sluice.orchestration.run.rows.backfill import Done
 from sluice.orchestration.run.rows.job import FIELDS, JOB, STEP, OperationKind, RowsConfig, hours, request_of
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest
+from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -141,6 +144,52 @@ def test_the_operation_of_a_config_is_what_the_run_does(tmp_path: Path) -> None:
     assert request_of(make_config(tmp_path), given, NOW_US) == RepairRequest(
         destination="shop", tables=("shop.orders",), settle_seconds=9.0
     )
+
+
+@pytest.mark.seeds
+def test_a_backfill_of_gtids_is_of_exactly_these_transactions(tmp_path: Path) -> None:
+    found = request_of(make_config(tmp_path), RowsConfig(gtids="0-1-20,0-1-21", tables=["shop.orders"]), NOW_US)
+    assert found == BackfillRequest(
+        destination="shop", from_us=0, to_us=None, tables=("shop.orders",), gtids="0-1-20,0-1-21"
+    )
+
+
+@pytest.mark.seeds
+def test_a_backfill_of_a_run_is_of_what_the_logs_say_that_it_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(tmp_path)
+    write_tables(config.destination_dir("shop"))
+    commit = CommittedInterval(version_before=1, version=2, operation="MERGE", committed_at_us=9, table="t", run="one")
+    merged = dataclasses.replace(
+        commit, start={"file": "b.1"}, end={"file": "b.1"}, first_commit_time_us=5, last_commit_time_us=7
+    )
+    monkeypatch.setattr(merged_run, "_history", lambda *asked: [merged] if asked[2] == "shop.orders" else [])
+    found = request_of(config, RowsConfig(run="one"), NOW_US)
+    assert found == BackfillRequest(destination="shop", from_us=5, to_us=8, tables=("shop.orders",))
+    for given, why in (
+        (RowsConfig(run="two"), "no log of these tables has a batch of the run 'two'"),
+        (RowsConfig(run="one", tables=["shop.absent"]), "shop.absent: not captured"),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            request_of(config, given, NOW_US)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (RowsConfig(run="x", from_time="-1h"), "by from_time and to_time, or by run, or by gtids"),
+        (RowsConfig(run="x", to_time="-1h"), "by from_time and to_time, or by run, or by gtids"),
+        (RowsConfig(gtids="0-1-2", from_time="-1h"), "by from_time and to_time, or by run, or by gtids"),
+        (RowsConfig(gtids="0-1-2", to_time="-1h"), "by from_time and to_time, or by run, or by gtids"),
+        (RowsConfig(gtids="0-1-2", run="x"), "by from_time and to_time, or by run, or by gtids"),
+        (RowsConfig(gtids="0-1-2", into="a.b", tables=["a.c"]), "into builds a table as it was at a time"),
+    ],
+)
+def test_a_backfill_names_its_changes_once(tmp_path: Path, given: RowsConfig, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        request_of(make_config(tmp_path), given, NOW_US)
 
 
 def test_a_snapshot_is_requested_with_its_condition(definitions: dg.Definitions, tmp_path: Path) -> None:

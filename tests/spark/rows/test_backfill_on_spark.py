@@ -25,6 +25,8 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.run.rows.backfill import Done
+from sluice.orchestration.run.rows.job import RowsConfig, request_of
+from sluice.orchestration.run.rows.request import BackfillRequest
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.lake_look import LakeLook
@@ -234,5 +236,8 @@ def test_exactly_the_transactions_that_gtids_name_are_applied_and_those_of_a_run
         if kind == "mysql80":
             history = history_of(captured_table(pipeline.config, pipeline.name))
             run = min((each for each in history if each.streamed and each.run), key=lambda each: each.version).run
+            asked = request_of(pipeline.config, RowsConfig(run=run), time.time_ns() // 1000)
+            assert isinstance(asked, BackfillRequest)
+            assert (asked.destination, asked.tables, asked.from_us > 0) == ("shop", (pipeline.name,), True)
             backfilled("--run", run)
             assert pipeline.rows() == {1: "", 2: "", 4: ""}, "another run merged 3"

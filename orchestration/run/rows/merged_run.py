@@ -1,0 +1,76 @@
+"""Finds what a Dagster run merged, from the logs of the Delta tables, as the interval of a backfill. `job` and `sluice backfill --run` call
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.orchestration.base.lake_settings import lake_errors, storage_options
+from sluice.orchestration.run.rows.request import BackfillRequest
+
+if TYPE_CHECKING:
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.spark_jobs.tables.commit_record import CommittedInterval
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MergedRun:
+    """The interval [from_us, to_us) of the changes that a run merged, and the tables into which it merged them."""
+
+    from_us: int
+    to_us: int
+    tables: tuple[str, ...]
+
+
+def backfill_of_run(
+    config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
+) -> BackfillRequest:
+    """Returns the backfill of what a Dagster run merged into `tables`, or into all captured tables if empty. Raises ConfigurationError, or
+    MergeFailedError if a log cannot be read.
+    """
+    captured = [each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE)]
+    if unknown := sorted(set(tables) - set(captured)):
+        raise ConfigurationError(f"{', '.join(unknown)}: not captured; `sluice schema show {destination}` lists tables")
+    found = interval_of_run({name: _history(config, destination, name) for name in tables or captured}, run)
+    return BackfillRequest(
+        destination=destination, from_us=found.from_us, to_us=found.to_us, tables=found.tables, into=into
+    )
+
+
+def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> MergedRun:
+    """Returns what a run merged, by the histories of tables. Pure. Raises ConfigurationError if no history has the run."""
+    merged = {
+        name: found
+        for name, history in histories.items()
+        if (found := [each for each in history if each.streamed and each.run == run and each.first_commit_time_us])
+    }
+    if not merged:
+        raise ConfigurationError(
+            f"no log of these tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the runs"
+        )
+    every = [each for found in merged.values() for each in found]
+    return MergedRun(
+        from_us=min(each.first_commit_time_us for each in every),
+        to_us=max(each.last_commit_time_us for each in every) + 1,
+        tables=tuple(sorted(merged)),
+    )
+
+
+def _history(config: SluiceConfig, destination: str, name: str) -> list[CommittedInterval]:
+    """Returns the batches that a table's log has; none if nothing was merged into the table yet."""
+    from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415  imported where it is used
+    from sluice.spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
+
+    database, _, table = name.partition(".")
+    path = config.kept_path(destination, database, table)
+    with lake_errors(config):
+        log = DeltaTable(name, path, "", storage_options(config.storage_options))
+        log.refresh()
+        commits = [read_commit(commit) for commit in log.commits_after(-1)]
+    shared = config.destinations[destination].shard(database, table) is not None
+    return batches(each for each in commits if not shared or (each.table, each.destination) == (name, destination))
