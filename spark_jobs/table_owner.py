@@ -206,9 +206,7 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
     if record is None or not found.exists:
         return
     commits = [commit for commit in found.commits if not of_a_shard(commit)]
-    later = (commit for commit in commits if _version(commit) > record.version)
-    renamed = any(rewrites(commit) and is_by(owner, commit) for commit in later)
-    if found.table_id != record.table_id and not renamed:
+    if was_replaced(owner, record, found):
         yield (
             TABLE_REPLACED,
             (
@@ -232,6 +230,14 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
                 "rows that it removed are not written again. Restore the version before it"
             ),
         )
+
+
+def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
+    """Returns whether another table is at the path. A commit of ours also gives a table another ID, if it renames the table or converts
+    columns; its run may have ended before it stored the record.
+    """
+    later = (commit for commit in found.commits if _version(commit) > record.version and not of_a_shard(commit))
+    return found.table_id != record.table_id and not any(rewrites(each) and is_by(owner, each) for each in later)
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -20,7 +20,7 @@ from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
-from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others
+from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others, was_replaced
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, batches, read_commit
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
@@ -129,7 +129,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     before = table.snapshot
     refuse_others(owner, table.found(None, owner.to_text()))
     known = records.get(owner.table)
-    if known is not None and known.table_id != before.table_id:
+    if known is not None and was_replaced(owner, known, table.found(known, owner.to_text())):
         why = (
             f"the Delta table at {table.path} is not the one that the last run left: restore it, or take it "
             f"over with `sluice lake accept {owner.destination} {owner.table}`"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -139,6 +140,38 @@ def test_a_crash_before_the_record_leaves_a_table_that_goes_on_and_can_be_swappe
     shop.swap()
     shop.merge(shop.stage(changes([update(1, 32, "A")])))
     assert shop.live() == [(1, "A"), (2, "b"), (3, "c")]
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("by_us", [True, False])
+def test_a_swap_after_a_conversion_that_was_killed_before_its_record_is_not_taken_for_another_table_backfill(
+    shop: Shop, *, by_us: bool
+) -> None:
+    """A conversion replaces the table by a copy of itself, with another ID."""
+    before = deltalake.DeltaTable(shop.target.path)
+    directory = shop.config.destination_dir("shop")
+    destination_files.LakeTables(directory).keep({NAME: (str(before.metadata().id), before.version())})
+    rows = pa.table(deltalake.QueryBuilder().register("t", before).execute("SELECT * FROM t").read_all())
+    ours = {"sluice": 1, "ledger": LEDGER_ID, "table": NAME, "destination": "shop"} if by_us else {}
+    commit = deltalake.CommitProperties(custom_metadata={"userMetadata": json.dumps(ours)})
+    deltalake.DeltaTable.create(
+        shop.target.path,
+        before.schema(),
+        mode="overwrite",
+        raise_if_key_not_exists=False,
+        configuration=before.metadata().configuration,
+        commit_properties=commit,
+    )
+    deltalake.write_deltalake(shop.target.path, rows, mode="append", commit_properties=commit)
+    made = deltalake.DeltaTable(shop.target.path)
+    assert made.metadata().id != before.metadata().id
+    if not by_us:
+        with pytest.raises(MergeFailedError, match="is not the one that the last run left"):
+            shop.swap()
+        return
+    shop.swap()
+    assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
+    assert destination_files.LakeTables(directory).get(NAME) == (str(made.metadata().id), made.version() + 1)
 
 
 def test_another_hand_that_is_faster_costs_the_swap_and_nothing_else_backfill(
