@@ -1,16 +1,22 @@
-"""Runs tests of the merge on another version of Spark: `spark_server` of this folder is Spark 3.5."""
+"""Runs tests of the merge on other versions of Spark: `spark_server` of this folder is Spark 3.5, then 4.0."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.servers.spark35 import spark35
+from benchmarks.servers.other_spark import SPARK35, SPARK40, OtherSpark
 from sluice.console.toolchain.spark.server import SparkConnectServer
 
 
+@pytest.fixture(scope="session", params=[SPARK35, SPARK40], ids=lambda spark: spark.version)
+def other_spark(request: pytest.FixtureRequest) -> OtherSpark:
+    chosen: OtherSpark = request.param
+    return chosen
+
+
 @pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
-    server = spark35(tmp_path_factory.mktemp("spark35"))
+def spark_server(other_spark: OtherSpark, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectServer]:
+    server = other_spark.server(tmp_path_factory.mktemp(other_spark.group))
     try:
         yield server.start()
     finally:

@@ -1,14 +1,16 @@
-"""Spark 3.5 with Delta 3.3 merges and publishes as the pinned version does: tests of both, on its server."""
+"""Spark 3.5 with Delta 3.3, and Spark 4.0 with Delta 4.0, merge and publish as the pinned version does: its tests, on their servers."""
 
 from __future__ import annotations
 
 import pytest
 
+from benchmarks.servers.other_spark import SPARK35, OtherSpark
 from sluice.spark_jobs.session import open_sessions
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.small.job import OLD_SPARK, why_not_on_executors
 from tests.spark.conftest import Lake
 from tests.spark.merging import test_merge_semantics as semantics
+from tests.spark.merging.test_merge_semantics import Story
 from tests.spark.side_tables import test_features_history
 from tests.spark.snapshot import test_publish_snapshot as publishing
 
@@ -29,10 +31,10 @@ globals().update(
 )
 
 
-def test_the_server_is_the_old_one_and_runs_merge_its_small_tables(lake: Lake) -> None:
+def test_the_server_is_the_old_one_and_runs_merge_its_small_tables(lake: Lake, other_spark: OtherSpark) -> None:
     """It starts no Python process for them, which would stay when the session ends."""
     with open_sessions(lake.spark, 1) as (session,):
-        assert session.spark.version.startswith("3.5.")
+        assert session.spark.version == other_spark.version
     assert why_not_on_executors(lake.spark).startswith(OLD_SPARK)
 
 
@@ -40,3 +42,11 @@ def test_the_old_server_reads_a_history_with_local_times(lake: Lake, history: Si
     with open_sessions(lake.spark, 1) as (session,):
         (found,) = session.spark.sql(f"SELECT count(*), max(at) FROM delta.`{history.path}`").collect()
     assert tuple(found) == (0, None)
+
+
+def test_delta_4_merges_into_a_table_with_a_feature_that_delta_3_does_not_know(
+    story: Story, other_spark: OtherSpark
+) -> None:
+    if other_spark is SPARK35:
+        pytest.skip("Delta 3.3 does not know the feature variantType, which deltalake adds when it changes a property")
+    semantics.test_identity_an_older_image_never_overwrites_a_newer_row(story)

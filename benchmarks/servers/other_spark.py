@@ -1,0 +1,55 @@
+"""Gets other versions of Spark than the pinned one: pyspark's files from PyPI, the jars of Delta from Maven. Used by the tests."""
+
+import dataclasses
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.servers.uv import uv
+from sluice.console.toolchain.cache import Cache, locked, open_cache
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
+
+# The only setting of conf/spark-defaults.conf that has another value before Spark 4.1.
+OTHER_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherSpark:
+    """A version of Spark with its Delta. `group`: of its jars in artifacts.toml. `sha256`: of pyspark's file on PyPI."""
+
+    group: str
+    version: str
+    sha256: str
+
+    def server(self, folder: Path, memory: str = "1g") -> SparkConnectServer:
+        """Returns a server, which is not started. The first call takes a download of 0.3 to 0.4 GB."""
+        jars = set_up([], delta=False, extras=(self.group,)).extra_jars
+        settings = ServerSettings(more=OTHER_SETTINGS, home=self._home(open_cache()))
+        return SparkConnectServer(jars, folder, memory=memory, settings=settings)
+
+    def _home(self, cache: Cache) -> Path:
+        """Returns pyspark's folder in the cache, and installs it there if it is missing, completely or not at all."""
+        home = cache.servers / f"pyspark-{self.version}"
+        with locked(cache):
+            if not home.exists():
+                cache.servers.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(prefix="pyspark-", dir=cache.servers) as made:
+                    shutil.move(self._installed(Path(made)) / "pyspark", home)
+        return home
+
+    def _installed(self, folder: Path) -> Path:
+        requirements, target = folder / "requirements.txt", folder / "packages"
+        requirements.write_text(f"pyspark=={self.version} --hash=sha256:{self.sha256}")
+        # Without uv's cache, which would keep 1.4 GB of the build.
+        options = ("-q", "--no-cache", "--no-deps", "--python", sys.executable)
+        uv("pip", "install", *options, "--target", str(target), "-r", str(requirements))
+        return target
+
+
+# Not 3.5.6 or 3.5.7, in which Delta 3.3 cannot replace a table (delta-io/delta#4671).
+SPARK35 = OtherSpark("spark35", "3.5.5", "6effc9ce98edf231f4d683fd14f7270629bf8458c628d6a2620ded4bb34f3cb9")
+SPARK40 = OtherSpark("spark40", "4.0.1", "9d1f22d994f60369228397e3479003ffe2dd736ba79165003246ff7bd48e2c73")
