@@ -109,17 +109,21 @@ class IntervalReader:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block, until: Position | None) -> tuple[BlockSlice, bool]:
-        """Returns the events of a block whose transactions end at or before `until`, and whether that position is reached."""
+        """Returns the events of a block whose transactions end at or before `until`, and whether that position is reached. Moves `end`."""
         whole = BlockSlice(block, 0, block.event_count)
         if not block.transaction_count:
             return whole, False
-        self.end = end_position(block, block.transaction_count - 1)
-        if until is None or self.end.order_key < until.order_key:
+        end = end_position(block, block.transaction_count - 1)
+        if until is None or end.order_key < until.order_key:
+            self.end = end
             return whole, False
         last = -1
         if block.file == until.file:
             last = int(np.searchsorted(block.transaction_end, until.offset, side="right")) - 1
-        return BlockSlice(block, 0, int(block.transaction_events[last]) if last >= 0 else 0), True
+        if last < 0:
+            return BlockSlice(block, 0, 0), True
+        self.end = end_position(block, last)  # Transactions after it are not staged.
+        return BlockSlice(block, 0, int(block.transaction_events[last])), True
 
     def _batch(self, part: BlockSlice) -> Batch:
         return Batch(

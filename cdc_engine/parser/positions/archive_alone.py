@@ -14,7 +14,7 @@ from sluice.cdc_engine.parser.positions.binlog_files import archived_before
 from sluice.cdc_engine.parser.positions.time_search import last_end_up_to
 from sluice.cdc_engine.parser.renumbering import base
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, StartChoice
 from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, file_named
 from sluice.cdc_engine.parser.stream.archived_file import foreign, read_header
 from sluice.cdc_engine.parser.stream.dump import Captured
@@ -109,12 +109,25 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
             raise _other_binlog(archive, why)
     elif why := created_out_of_order(newest.file, header.created, cursor):
         raise _other_binlog(archive, why)
-    end = last_end_up_to(ArchiveAlone(archive, facts, lacks), newest.file, sys.maxsize)
+    end = _end_of(ArchiveAlone(archive, facts, lacks))
     if cursor.file not in sizes and (why := executed_elsewhere(newest.file, header.created, end.executed, cursor)):
         raise _other_binlog(archive, why)
     return ArchiveAlone(
         archive, dataclasses.replace(facts, file=end.file, offset=end.offset, executed=end.executed), lacks
     )
+
+
+def _end_of(files: ArchiveAlone) -> StartChoice:
+    """Returns the end of the last whole transaction in the newest file. If it has none yet, returns its beginning, with what was executed
+    up to there.
+    """
+    newest = files.facts.file
+    end = last_end_up_to(files, newest, sys.maxsize)
+    for log in reversed(files.logs[:-1]):
+        if end.executed or end.offset > FIRST_OFFSET:
+            break
+        end = last_end_up_to(files, log.file, sys.maxsize)
+    return end if end.file == newest else StartChoice(file=newest, offset=FIRST_OFFSET, executed=end.executed)
 
 
 def created_out_of_order(file: str, created: int, cursor: Position) -> str:

@@ -19,13 +19,13 @@ import pytest
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError, PositionLostError, SourceConnectionError
 from sluice.cdc_engine.gtid import GtidSet, is_mariadb
-from sluice.cdc_engine.instance.rows.interval import locate_interval
+from sluice.cdc_engine.instance.rows.interval import locate_interval, records_of, schemas_of
 from sluice.cdc_engine.instance.rows.plan import Plan, make_plan
-from sluice.cdc_engine.instance.rows.reading import binlog_files
+from sluice.cdc_engine.instance.rows.reading import IntervalReader, binlog_files
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.instance.rows.work import BackfillReading, folder_of
 from sluice.cdc_engine.parser.positions.gtid_search import FoundTransactions
-from sluice.cdc_engine.parser.positions.time_search import earliest_on_offer
+from sluice.cdc_engine.parser.positions.time_search import earliest_on_offer, last_end_up_to
 from sluice.console.acts.position import move, request
 from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -175,6 +175,8 @@ def test_an_archive_alone_has_the_same_rows_and_names_what_it_lacks(
     assert captured.rows(str(archive), schemas=dump) == over_network
     assert captured.rows(str(archive), schemas=saved) == over_network
     _refused(captured, archive, names, over_network)
+    _grows(captured, archive / names[-1])
+    _begins_another_file(captured, archive, of_gtids)
     captured.describe()
     _fetched_by_command(captured, backup, names, over_network)
 
@@ -232,6 +234,35 @@ def _refused_without_the_cursor_s_file(captured: Recorded, archive: Path, names:
         captured.plan(archive=str(archive), past=True)
     before.write_bytes(older)
     newest.write_bytes(content)
+
+
+def _grows(captured: Recorded, newest: Path) -> None:
+    """The server writes on into the newest file after its end was found. What was not staged does not count as read."""
+    config, ledger, content = captured.config.destinations["shop"], read_ledger(captured.directory), newest.read_bytes()
+    wanted = RequestedInterval(from_us=captured.began_us, archive=str(newest.parent), past=True)
+    whole = locate_interval(config, ledger, wanted)
+    before_last = last_end_up_to(whole.files, newest.name, whole.read_to.offset - 1).offset
+    newest.write_bytes(content[:before_last])
+    interval = locate_interval(config, ledger, wanted)
+    assert interval.read_to.offset == before_last
+    newest.write_bytes(content)
+    schemas = schemas_of(config, records_of(config, captured.directory, interval, None), interval)
+    tables = frozenset({f"{captured.database}.numbers"})
+    reader = IntervalReader(config, interval.begin, schemas, tables, files=lambda: interval.files)
+    staged = reader.staged(captured.directory / "grows", {})
+    (table,) = staged.manifest.tables
+    numbers = pq.read_table(staged.path / table.changes[0].file)["n"].to_pylist()
+    assert (numbers[-1], reader.end.offset) == (4, before_last), "the insert of 5 came later"
+
+
+def _begins_another_file(captured: Recorded, archive: Path, of_gtids: dict[str, pa.Table]) -> None:
+    """The newest file has no transaction yet, and is no reason to search the others less."""
+    captured.run("FLUSH BINARY LOGS")
+    closed, begun = (str(row[0]) for row in asked(captured.server, "SHOW BINARY LOGS")[-2:])
+    for name in (closed, begun):
+        shutil.copy(captured.log_folder / name, archive)
+    assert captured.rows(str(archive), gtids=captured.gtids) == of_gtids
+    (archive / begun).unlink()
 
 
 def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over_network: dict[str, pa.Table]) -> None:
