@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import subprocess
 import zlib
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sluice.cdc_engine.config import load_config
@@ -15,8 +17,10 @@ from sluice.cdc_engine.config.remote import record as record_file
 from sluice.cdc_engine.config.remote.record import RemoteRecord, problems
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.remote_conf import git
 from sluice.cdc_engine.keeping.remote_conf.git import settings_of
 from sluice.cdc_engine.keeping.remote_conf.pull import pull, pull_at_start
+from sluice.console.toolchain.ports import LOOPBACK
 from tests.keeping.fix_remote_conf import GOOD, OTHER, TOKEN, WRONG, HttpSource, Repository, describe, tar_of, zip_of
 
 pytestmark = pytest.mark.seeds
@@ -155,6 +159,17 @@ def test_git_follows_no_redirect_with_a_login(conf: Path, source: HttpSource) ->
         assert other.logins == []
     finally:
         other.stop()
+
+
+def test_a_git_server_that_does_not_answer_leaves_no_process(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child of git that is connected has no time limit, and conf/ is pulled every minute."""
+    monkeypatch.setattr(git, "GIT_SECONDS_MAX", 1.0)
+    with socket.create_server((LOOPBACK, 0)) as silent:  # The kernel accepts the connection.
+        url = f"http://{LOOPBACK}:{silent.getsockname()[1]}/conf.git"
+        describe(conf, kind="git", url=url)
+        assert "did not answer in 1 s" in problems(pulled(conf))[0]
+        found = [each for each in psutil.process_iter(["cmdline"]) if url in (each.info["cmdline"] or ())]
+        assert found == []
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ Secrets are in the environment of the command and not in its arguments, which ot
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -68,23 +70,38 @@ class _Git:
     def run(self, *words: str) -> bytes:
         """Returns what a command prints. Raises RemoteAwayError with the reason, without secrets."""
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 ["git", *words],
                 cwd=self._folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=GIT_SECONDS_MAX,
-                check=False,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         except FileNotFoundError:
             raise RemoteAwayError("the command git is not installed: install it, or use an archive") from None
+        try:
+            found, said = process.communicate(timeout=GIT_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             raise RemoteAwayError(f"{self._remote.shown} did not answer in {GIT_SECONDS_MAX:g} s") from None
-        if done.returncode:
-            said = " ".join(done.stderr.decode(errors="replace").split())
-            raise RemoteAwayError(f"{self._remote.shown} cannot be read: {without(said, self._secrets)[-TOLD_MAX:]}")
-        return done.stdout
+        finally:
+            if process.returncode is None:
+                _end_group(process)
+        if process.returncode:
+            why = " ".join(said.decode(errors="replace").split())
+            raise RemoteAwayError(f"{self._remote.shown} cannot be read: {without(why, self._secrets)[-TOLD_MAX:]}")
+        return found
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends git with its children, one of which is connected to the server and waits without a time limit."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def settings_of(url: str, login: str) -> list[tuple[str, str]]:
