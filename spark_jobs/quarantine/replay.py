@@ -5,7 +5,8 @@ and a value from before the table got its name belongs to another table. The key
 transaction. In a table without a key all columns do; rows that are equal in all columns get their values only if these are equal too.
 Repeating it changes nothing.
 
-The values are on disk in the table when `put_back` returns, so that the caller may then remove them from the quarantine.
+The values are on disk in the table, and in its history, when `put_back` returns, so that the caller may then remove them from the
+quarantine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.fold import parquet_view
 from sluice.spark_jobs.session import LakeSession
-from sluice.spark_jobs.staged_batch import ORDER_KEY, app_id_of
+from sluice.spark_jobs.side_tables.history import KIND, kept_key
+from sluice.spark_jobs.side_tables.history_fix import HistoryFix
+from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, app_id_of
 from sluice.spark_jobs.table_owner import Owner, TableRecords, refuse_others
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.renamed_table import RENAMED_AT
@@ -29,6 +33,10 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 VIEW = "sluice_quarantine_replay"
 NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, OCCURRENCE = "number", "order_key", "value", "named_", "occurrence"
+HISTORY_BEHIND = (
+    "its history lacks changes that its current-state table has, so the value would get a wrong period there: wait for the next "
+    "batch of the table, or re-snapshot it (`sluice snapshot start`), and start the replay again"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,25 +62,61 @@ class ReplayedTable:
     records: TableRecords
     storage_options: Mapping[str, str]
 
-    def commit(self, statement: str) -> None:
-        """Executes a statement that commits to the table once, and syncs the commit to disk. Raises TableError if the table has another
-        owner, or if another commit has replaced this one.
+    def write(self, statement: str, folder: Path) -> None:
+        """Executes a statement that commits to the table once, and updates the table's history from it. `folder`: for files that Spark
+        reads. Raises TableError if the table has another owner, or its history lacks a batch, or another commit has replaced this one.
         """
-        name, table = self.owner.table, self._opened()
+        table = self._opened()
+        key = self._key_of_history(table)
+        fix = HistoryFix(
+            session=self.session,
+            folder=folder,
+            owner=self.owner,
+            target=self.target,
+            key=key,
+            position=(table.snapshot.applied_order_key, self._newest_us() if key else 0),
+            record=json.dumps({"sluice": 1, "kind": "quarantine", "replay": uuid.uuid4().hex}),
+            storage_options=self.storage_options,
+            records=self.records,
+            fence=self.session.fence,
+        )
+        fix.do(lambda: self._commit(table, statement, fix.record))
+
+    def _commit(self, table: DeltaTable, statement: str, record: str) -> None:
+        """Commits, reads the commit back, and syncs it to disk."""
         before = table.snapshot.version
-        record = json.dumps({"sluice": 1, "kind": "quarantine", "replay": uuid.uuid4().hex})
         self.session.commit_without_version(record)
-        self.session.commit(name, statement)
+        self.session.commit(table.name, statement)
         table.refresh()
         table.own_commit(before, record)
-        known = self.records.get(name)
+        known = self.records.get(table.name)
         # An earlier replay may have committed and failed before the sync. Runs sync all commits up to the one that they record.
         on_disk = min(known.version, before) if known is not None else -1
         try:
             sync_commits(table.path, on_disk, table.snapshot.version)
         except OSError as error:
             why = f"a commit to {table.path} could not be synced to disk: {error}; check the disk, and start the replay again"
-            raise TableError(name, why) from error
+            raise TableError(table.name, why) from error
+
+    def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:
+        """Returns the key by which the history closes versions; no columns if there is no history. One that does not exist yet begins with
+        the rows of the table.
+        """
+        owner, path = self.owner, self.target.history
+        app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)
+        history = SideTable(owner.table, path, app_id, self.storage_options).open() if path else None
+        if history is None or history.log is None:
+            return ()
+        key = kept_key(history)
+        if not key or history.applied < table.snapshot.applied_order_key:
+            raise TableError(owner.table, HISTORY_BEHIND, own=False)
+        return key
+
+    def _newest_us(self) -> int:
+        """Returns the commit time of the newest change that a row of the table has, in µs."""
+        newest = f"SELECT unix_micros(max({COMMIT_TIME})) FROM {sql_text.delta_path(self.target.path)}"
+        ((found,),) = self.session.spark.sql(newest).collect()
+        return int(found or 0)
 
     def _opened(self) -> DeltaTable:
         owner = self.owner
@@ -92,9 +136,10 @@ def put_back(table: ReplayedTable, column: str, values: RowValues) -> frozenset[
     chosen = _chosen(target, on, values)
     numbers = frozenset(int(row[0]) for row in session.spark.sql(f"SELECT {NUMBER_COLUMN} FROM ({chosen})").collect())
     if numbers:
-        table.commit(
-            f"MERGE INTO {target} AS t USING (SELECT * FROM ({chosen}) WHERE {OCCURRENCE} = 1) AS s ON {on} "
-            f"WHEN MATCHED THEN UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}"
+        source = f"SELECT * FROM ({chosen}) WHERE {OCCURRENCE} = 1"
+        assigned = f"UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}"
+        table.write(
+            f"MERGE INTO {target} AS t USING ({source}) AS s ON {on} WHEN MATCHED THEN {assigned}", values.file.parent
         )
     return numbers
 

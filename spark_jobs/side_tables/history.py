@@ -283,14 +283,8 @@ class History:
         self._keep_key(key)
         return self._widen(columns, key, at).names
 
-    @property
-    def kept_key(self) -> tuple[str, ...]:
-        """Returns the key by which its rows were last closed. A batch with only a TRUNCATE has no key of its own."""
-        known = {} if self.table.log is None else self.table.log.metadata().configuration
-        return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
-
     def _keep_key(self, key: Sequence[str]) -> None:
-        if self.kept_key != tuple(key):
+        if kept_key(self.table) != tuple(key):
             self.table.keep({KEY_PROPERTY: json.dumps(list(key))})
 
     def _widen(
@@ -429,6 +423,12 @@ class History:
         if self.session is None:
             raise ValueError("there is no Spark session")
         return self.session
+
+
+def kept_key(table: SideTable) -> tuple[str, ...]:
+    """Returns the key by which a history's rows were last closed. A batch with only a TRUNCATE has no key of its own."""
+    known = {} if table.log is None else table.log.metadata().configuration
+    return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
 
 
 def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:

@@ -1,4 +1,5 @@
-"""Updates a history after a repair or a backfill has written its current-state table outside the stream. Both call it.
+"""Updates a history after a repair, a backfill or a replay of the quarantine has written its current-state table outside the stream. They
+call it.
 
 Two tables cannot be written in one commit. So the history first stores a number that announces the write, then the current-state table is
 written, then the history is compared with it and the number is confirmed. After a crash in between, the next batch or repair compares the
@@ -10,8 +11,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.side_tables.history import KIND, History
@@ -23,6 +24,7 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 # The kinds of commits without rows. Each has its own app id.
 WRITES, BUFFERED = "current-state-writes", "current-state-held"
+Written = TypeVar("Written")
 
 
 def is_due(table: SideTable) -> bool:
@@ -65,7 +67,7 @@ class HistoryFix:
     records: TableRecords
     fence: Fence = READ_ONLY
 
-    def do(self, write: Callable[[], TableReport]) -> TableReport:
+    def do(self, write: Callable[[], Written]) -> Written:
         """Writes the current-state table, and updates the history from it. Raises TableError, or the exceptions of `write`."""
         if not self.target.history or not self.key:
             return write()

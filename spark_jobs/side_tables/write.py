@@ -187,7 +187,7 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
     if before.applied_order_key < 0 and not current_state.at(before.version).row_count:
         return
     record = share.record(segments[0])
-    key = _key_before(segments, before) if _keys(segments) else _there(given.kept_key, before)
+    key = _key_before(segments, before) if _keys(segments) else _there(history.kept_key(table), before)
     if key:
         at = before.applied_order_key if before.applied_order_key >= 0 else first - 1
         given.take(current_state, before.version, key, (at, _began_us(share)), record)

@@ -38,8 +38,8 @@ def session(lake: Lake) -> Iterator[LakeSession]:
 
 def replayed(lake: Lake, session: LakeSession, **others: Any) -> ReplayedTable:
     owner = others.pop("owner", Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME))
-    given = {"records": NO_RECORDS, "storage_options": {}, **others}
-    return ReplayedTable(session=session, owner=owner, target=lake.target(NAME), **given)
+    given = {"records": NO_RECORDS, "storage_options": {}, "target": lake.target(NAME), **others}
+    return ReplayedTable(session=session, owner=owner, **given)
 
 
 def values(folder: Path, note: str = "ä") -> RowValues:
