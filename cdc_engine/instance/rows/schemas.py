@@ -65,6 +65,10 @@ class IntervalSchemas:
         self._start, self._captured = start, captured
         self._server = self._known.server(start.order_key) or DdlServerFacts(flavour="mysql", charset="")
         self.statements: dict[str, list[str]] = defaultdict(list)
+        # A dump does not tell whether its server distinguishes letter case.
+        self._folded: dict[TableKey, list[TableKey]] = defaultdict(list)
+        for name in self._known.table_names():
+            self._folded[_folded(name)].append(name)
 
     def versions(self) -> dict[str, TableVersion]:
         """Returns the captured tables whose schema is known, by "database.table"."""
@@ -95,7 +99,9 @@ class IntervalSchemas:
         read = self._read(statement, self._server.known(session))
         objects = self._known.stored_objects(self._start.order_key)
         read = _reaching_everything(read, objects, default_database)
-        for name in _touched(read, self._known, self._full_name(default_database), default_database):
+        touched = _touched(read, self._known, self._full_name(default_database), default_database)
+        in_any_case = [known for name in touched for known in self._folded.get(_folded(name), ())]
+        for name in dict.fromkeys((*touched, *in_any_case)):
             if self._captured(*name):
                 text = " ".join(shown(statement).split())
                 cut = text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + "…"
@@ -122,6 +128,10 @@ class IntervalSchemas:
 
     def _full_name(self, default_database: str) -> Callable[[TableName], TableKey]:
         return lambda name: name.key(default_database, lower_case=self._server.lower_case_names)
+
+
+def _folded(name: TableKey) -> TableKey:
+    return lowered(name[0]), lowered(name[1])
 
 
 def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[str]:

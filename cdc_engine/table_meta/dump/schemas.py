@@ -12,7 +12,7 @@ from sluice.cdc_engine.table_meta.change.evolution import CannotFollowError, cre
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text, read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, SetDatabase, Statement, TableName, Unread
 from sluice.cdc_engine.table_meta.dump.statements import database_of, statements_of, used_database
-from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, SchemaRepository
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
 from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_records
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
@@ -38,7 +38,10 @@ def records_in(
         raise ConfigurationError(
             f"--schemas {path} cannot be read: {why}; name a dump of `mysqldump --no-data`, or a saved schema.jsonl"
         ) from error
-    return list(snapshot_records(dumped_schemas(dump, captured, flavour, str(path)), position))
+    found = dumped_schemas(dump, captured, flavour, str(path))
+    # Which triggers and views there were is unknown, so a statement in statement format may write any table.
+    objects = HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": False})
+    return [*snapshot_records(found, position), objects]
 
 
 def dumped_schemas(dump: str, captured: Callable[[str, str], bool], flavour: str, name: str = "") -> SchemaSnapshot:

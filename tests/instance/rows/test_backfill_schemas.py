@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from sluice.cdc_engine.instance.rows.schemas import IntervalSchemas, known_at
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.dump.schemas import records_in
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 
@@ -101,6 +104,22 @@ def test_a_statement_that_may_change_rows_or_columns_is_written_down_backfill(st
     assert set(found) == tables
     for told in found.values():
         assert told == [f"{statement} at b.000001:700"]
+
+
+def test_what_a_dump_does_not_tell_of_its_server_refuses_too_many_tables(tmp_path: Path) -> None:
+    """The dump of a server that folds names, or of one in MIXED format, decodes no row from before an ALTER or without a trigger's rows."""
+    dump = tmp_path / "dump.sql"
+    dump.write_text("USE `shop`;\nCREATE TABLE `orders` (`id` int);\nCREATE TABLE `items` (`id` int);\n")
+
+    def found(statement: str, database: str) -> set[str]:
+        records = records_in(dump, at(5), lambda _, table: table in NAMES, MYSQL)
+        there = IntervalSchemas(records, at(50), at(5), lambda _, table: table in NAMES)
+        assert set(there.versions()) == {"shop.orders", "shop.items"}
+        assert there.apply(statement, database, at(7)) == ()
+        return set(there.statements)
+
+    assert found("ALTER TABLE Orders ADD COLUMN x INT", "SHOP") == {"shop.orders"}
+    assert found("INSERT INTO elsewhere.view_of_orders VALUES (1)", "elsewhere") == {"shop.orders", "shop.items"}
 
 
 def test_a_long_statement_is_cut_where_it_is_shown_backfill() -> None:
