@@ -75,11 +75,13 @@ class TableSchemas:
 
 
 STRING = AvroType(AvroKind.STRING, "string")
+# Avro's own times are within a day. The attribute distinguishes a TIME from a BIGINT, when schemas are compared.
+TIME = {"type": "long", "column_type": "time"}
 MOMENTS = {
     TypeCode.DATE: AvroType(AvroKind.DATE, {"type": "int", "logicalType": "date"}),
     TypeCode.DATETIME: AvroType(AvroKind.DATETIME, {"type": "long", "logicalType": "local-timestamp-micros"}),
     TypeCode.TIMESTAMP: AvroType(AvroKind.DATETIME, {"type": "long", "logicalType": "timestamp-micros"}),
-    TypeCode.TIME: AvroType(AvroKind.TIME, "long"),
+    TypeCode.TIME: AvroType(AvroKind.TIME, TIME),
     TypeCode.FLOAT: AvroType(AvroKind.FLOAT, "float"),
     TypeCode.DOUBLE: AvroType(AvroKind.DOUBLE, "double"),
     TypeCode.YEAR: AvroType(AvroKind.LONG, "int"),

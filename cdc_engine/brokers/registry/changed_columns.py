@@ -46,14 +46,14 @@ def _type(kind: Any) -> Any:
     own = next((each for each in kind if each != "null"), "null") if isinstance(kind, list) else kind
     if not isinstance(own, dict):
         return (own,)
-    return tuple(own.get(each) for each in ("type", "logicalType", "precision", "scale"))
+    return tuple(own.get(each) for each in ("type", "logicalType", "precision", "scale", "column_type"))
 
 
 def _shown(kind: Any) -> str:
-    base, logical, precision, scale = (*kind, None, None, None)[:4]
+    base, logical, precision, scale, column_type = (*kind, None, None, None, None)[:5]
     if precision is not None:
         return f"{logical}({precision},{scale or 0})"
-    return str(logical or base)
+    return str(logical or column_type or base)
 
 
 def _full_name(record: Any) -> str:

@@ -8,7 +8,7 @@ import itertools
 import json
 from typing import Any, Protocol
 
-from sluice.cdc_engine.binlog.avro.schema import AvroKind, AvroType, TableSchemas, table_schemas
+from sluice.cdc_engine.binlog.avro.schema import TIME, AvroKind, AvroType, TableSchemas, table_schemas
 from sluice.cdc_engine.brokers.registry.client import SchemaRegistry
 from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.contracts import Column
@@ -33,6 +33,9 @@ MISREAD: tuple[tuple[Any, Any], ...] = (
     (decimal(20, 0), decimal(20, 2)),
     ("bytes", "string"),
     ("int", "float"),
+    ("long", TIME),
+    (TIME, "long"),
+    ("int", TIME),
 )
 
 
