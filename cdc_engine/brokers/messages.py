@@ -162,7 +162,8 @@ class MessageMaker:
             own = indices[tables == number]
             table = self._entries.table(part.block.tables[number])
             names = [column.name for column in table.columns]
-            keys = {name.lower() for name in table.version.key}
+            # This is conf/'s key, as in the messages' keys, so that one key is in one partition.
+            keys = {name.lower() for name in table.key}
             is_key = [name.lower() in keys for name in names]
             route = self._routing.rows(table.version.database, table.version.table, names, is_key)
             for shown in table.shown(part.block, part.indices[own]):

@@ -137,7 +137,9 @@ class PartitionedConfig(BrokerConfig):
     partition: int = Field(0, ge=0, description="Partition of all messages if `partition_hash` is empty.")
     partitions_num: int = Field(1, ge=1, description="Number of partitions that `partition_hash` uses.")
     partition_hash: str = Field(
-        "", description="`database.table:column^column`, `pattern:$pk$`, or a pattern alone for hashing by table."
+        "",
+        description="`database.table:column^column`, `pattern:$pk$`, or a pattern alone for hashing by table. `$pk$`: the table's `key` in "
+        "conf/, otherwise its primary key.",
     )
     dynamic_topic_partition_num: str = Field(
         "", description="`topic:number,…`: replaces `partitions_num` for these topics."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -104,8 +104,20 @@ def test_broker_rules_that_are_none_are_said() -> None:
         Routing(Rules(topic="t", dynamic_topic="one:(shop"))
 
 
-def messages(rules: Rules) -> list[Message]:
-    return MessageMaker(Routing(rules), "flat", display=Display(), describe=described).messages(recorded(), 1)
+def messages(rules: Rules, keys: Mapping[str, tuple[str, ...]] | None = None) -> list[Message]:
+    maker = MessageMaker(Routing(rules), "flat", display=Display(), describe=described, keys=keys, now_ms=lambda: 1)
+    return maker.messages(recorded(), 1)
+
+
+@pytest.mark.seeds
+def test_broker_hashes_the_key_of_a_table_that_conf_declares() -> None:
+    table, key = "rehearsal.composed", ("b",)
+    of_key = Rules(topic="t", partition_hash=f"{table}:$pk$", partitions_num=3)
+    of_column = Rules(topic="t", partition_hash=f"{table}:b", partitions_num=3)
+    declared = messages(of_key, {table: key})
+    assert declared == messages(of_column)
+    assert declared != messages(of_key), "the table's own key is another one"
+    assert {each.partition for each in declared} == {0, 1, 2}
 
 
 def taken(found: Iterable[Message]) -> Rows:
