@@ -236,3 +236,20 @@ def test_what_a_fetch_size_counts_is_carried_over(tmp_path: Path, mode: str, val
     found = imported(tmp_path, {"canal.serverMode": mode, "canal.instance.memory.batch.mode": value}, {})
     assert load_config(tmp_path / "conf").destinations["example"].canal_server.fetch_unit == unit
     assert reported(found, "canal.instance.memory.batch.mode") == {kind}
+
+
+# The keys of application.yml and of the mapping files of rdb, which Canal 1.1.7's adapter ships.
+ADAPTER = """
+canal.conf.mode flatMessage zookeeperHosts syncBatchSize retries timeout accessKey secretKey canal.tcp.server.host
+canal.tcp.zookeeper.hosts canal.tcp.batch.size canal.tcp.username canal.tcp.password kafka.bootstrap.servers rocketmq.namesrv.addr
+rabbitmq.host srcDataSources canalAdapters instance groups groupId outerAdapters database table targetTable targetPk mapAll
+targetColumns etlCondition commitBatch mirrorDb dataSourceKey outerAdapterKey concurrent
+"""
+
+
+@pytest.mark.seeds
+def test_page_says_what_becomes_of_the_adapters_keys() -> None:
+    section = PAGE.read_text().partition("### The adapter")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
+    assert [key for key in ADAPTER.split() if key not in named] == []
