@@ -29,6 +29,10 @@ from sluice.cdc_engine.source.archive import Archive
 from sluice.cdc_engine.source.server import Source
 
 
+def _never() -> bool:
+    return False
+
+
 def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:
     """Returns the archived files that immediately precede the server's first file, oldest first and without a gap. Pure."""
     if not first:
@@ -69,13 +73,21 @@ class ReadableFiles(Protocol):
 
 
 class BinlogFiles:
-    """Implements `ReadableFiles` for a source and its archive. A compressed file in `logs` has its compressed size.
+    """Implements `ReadableFiles` for a source and its archive. A compressed file in `logs` has its compressed size. `given_up`: called
+    while a file is fetched; a true result ends the command.
 
     Raises SourceConnectionError, ConfigurationError if the archive cannot be read.
     """
 
-    def __init__(self, source: Source, facts: ServerFacts, archive: Archive | None = None) -> None:
-        self.source, self.facts, self._archive = source, facts, archive
+    def __init__(
+        self,
+        source: Source,
+        facts: ServerFacts,
+        archive: Archive | None = None,
+        *,
+        given_up: Callable[[], bool] = _never,
+    ) -> None:
+        self.source, self.facts, self._archive, self._given_up = source, facts, archive, given_up
         self.bytes_read = 0
         self._look()
 
@@ -93,11 +105,11 @@ class BinlogFiles:
         """Returns None: a server's binlog ends with a whole transaction."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files one by one. Raises SourceConnectionError if the command fails."""
+        """Fetches older files one by one. Raises SourceConnectionError if the command fails, InterruptedError if it was given up."""
         if self._archive is None or not self._archive.can_fetch or not self.logs:
             return
         while (number := file_number(self.logs[0].file)) > 1 and not is_enough(self.logs[0].file):
-            fetch(self._archive, file_named(self.logs[0].file, number - 1), self.facts)
+            fetch(self._archive, file_named(self.logs[0].file, number - 1), self.facts, self._given_up)
             self._look()
 
     @property
@@ -166,7 +178,7 @@ class BinlogFiles:
     ) -> Generator[Block, None, DumpStart]:
         """Yields the blocks of the archived files. Returns where the server's files continue."""
         position = start.position
-        interval = ArchivedInterval.before_server(archive, position, self.facts)
+        interval = ArchivedInterval.before_server(archive, position, self.facts, self._given_up)
         scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)
         for block in interval.blocks(scanner):
             self.bytes_read += block.byte_count

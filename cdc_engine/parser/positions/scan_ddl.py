@@ -56,7 +56,7 @@ def scan_ddl(
             return
     finally:
         connection.close()
-    files = BinlogFiles(source, facts, archive if start.purged else None)
+    files = BinlogFiles(source, facts, archive if start.purged else None, given_up=given_up)
     files.reach(lambda oldest: not comes_before(begin.file, oldest))
     if not files.is_archived(begin.file):
         raise PositionLostError(str(start))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 from collections.abc import Sequence
@@ -12,13 +13,19 @@ import pytest
 
 from sluice.cdc_engine.config.locations import ArchiveFetchConfig
 from sluice.cdc_engine.errors import PositionLostError, SourceConnectionError
+from sluice.cdc_engine.parser.positions import scan_ddl
+from sluice.cdc_engine.parser.stream.dump import NoHistory
+from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.archive import FETCH_LOCK, PART, Archive
 from sluice.cdc_engine.source.archive_fetch import ArchiveFetch
+from sluice.cdc_engine.source.server import Source
+from tests.parser.test_start_position import MYSQL, WITHOUT_GTID
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.seeds
 
 FILE = "binlog.000042"
+SOURCE = Source(host="127.0.0.1", port=3306, user="reader", destination="shop")
 WRITE = "import sys; open(sys.argv[2], 'w').write(' '.join(sys.argv[1:2] + sys.argv[3:]))"
 
 
@@ -100,10 +107,14 @@ def test_no_command_gets_a_name_that_it_may_misread(tmp_path: Path, name: str) -
         archive(tmp_path, *python(WRITE, "{file}", "{path}")).fetch(name, accepted, never)
 
 
+CHILD = (
+    "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); open(sys.argv[1], 'w').write(str(p.pid)); p.wait()"
+)
+
+
 def test_a_command_ends_with_its_children_when_its_file_is_no_longer_needed(tmp_path: Path) -> None:
-    child = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); open(sys.argv[1], 'w').write(str(p.pid)); p.wait()"
     noted, ended = tmp_path / "pid", threading.Event()
-    found = archive(tmp_path / "archive", *python(child, str(noted), "{file}", "{path}"))
+    found = archive(tmp_path / "archive", *python(CHILD, str(noted), "{file}", "{path}"))
     errors: list[BaseException] = []
 
     def fetch() -> None:
@@ -120,6 +131,44 @@ def test_a_command_ends_with_its_children_when_its_file_is_no_longer_needed(tmp_
     waiting.start()
     waiting.join(60)
     assert [type(each) for each in second] == [InterruptedError], "one fetch at a time"
+    ended.set()
+    thread.join(60)
+    assert len(errors) == 1
+    wait_for("the child is gone", lambda: not _runs(pid))
+
+
+class NoConnection:
+    """A connection of which nothing is asked."""
+
+    def __init__(self, _source: object) -> None:
+        """Connects to nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def test_a_consumer_that_ends_ends_the_command_that_gets_what_it_must_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer behind the purged files reads their statements before its stream begins."""
+    noted, ended = tmp_path / "pid", threading.Event()
+    found = archive(tmp_path / "archive", *python(CHILD, str(noted), "{file}", "{path}"))
+    begin = Position(epoch=1, file="binlog.000002", offset=4, server_uuid=MYSQL.server_uuid, gtid_set="")
+    facts = dataclasses.replace(WITHOUT_GTID, logs=WITHOUT_GTID.logs[-1:])
+    assert facts.logs[0].file > begin.file
+    monkeypatch.setattr(scan_ddl, "SourceConnection", NoConnection)
+    monkeypatch.setattr(scan_ddl, "read_facts", lambda _connection, _file: facts)
+    errors: list[BaseException] = []
+
+    def scan() -> None:
+        try:
+            scan_ddl.scan_ddl(SOURCE, begin, NoHistory(), found, given_up=ended.is_set)
+        except InterruptedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=scan, daemon=True)
+    thread.start()
+    pid = wait_for("the child runs", lambda: noted.exists() and int(noted.read_text() or 0))
     ended.set()
     thread.join(60)
     assert len(errors) == 1
