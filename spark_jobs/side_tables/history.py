@@ -20,7 +20,8 @@ from deltalake import QueryBuilder
 from sluice.batch_manifest.values import Alteration, ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
 from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.merging.fold import parquet_view
+from sluice.spark_jobs.merging.fold import images, parquet_view, staged_view
+from sluice.spark_jobs.merging.merge_sql import fill_values
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.side_tables import history_sql
 from sluice.spark_jobs.side_tables.columns import MappedColumns, placed, taken_over
@@ -195,11 +196,17 @@ class History:
             raise TableError(self.table.name, PARTIAL, state=IMAGE_NOT_FULL, for_good=True)
         comes = (segment.last_order_key, user_metadata)
         names = self._give(segment.columns, segment.key, pq.read_schema(segment.file), comes)
+        keys, commit = _spelled(names, segment.key), self._commit(segment.last_order_key, user_metadata)
+        if not self._is_small(segment.rows, segment.size_bytes):
+            self._session.sql(staged_view(VIEW, segment, self._session.uploaded))
+            fresh_images = images(VIEW, segment, self.table.applied)
+            query = history_sql.versions(fresh_images, names, segment.key, self._left(names))
+            return self._by_spark(query, keys, segment.rows + self._row_count, commit)
         wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, ROW, *names]
-        images = pq.read_table(segment.file, columns=wanted)
-        fresh: Any = pc.greater(images[ORDER_KEY], pa.scalar(self.table.applied, pa.int64()))
-        source = as_source(folded(images.filter(fresh), segment.key, list(names)), dict(names), self._schema())
-        return self._merge(source, _spelled(names, segment.key), self._commit(segment.last_order_key, user_metadata))
+        staged = pq.read_table(segment.file, columns=wanted)
+        fresh: Any = pc.greater(staged[ORDER_KEY], pa.scalar(self.table.applied, pa.int64()))
+        source = as_source(folded(staged.filter(fresh), segment.key, list(names)), dict(names), self._schema())
+        return self._merge(source, keys, commit)
 
     def _truncate(self, segment: TruncateSegment, user_metadata: str) -> bool:
         if self.table.log is None:
@@ -249,6 +256,14 @@ class History:
         if not segment.fills:
             self.table.mark(segment.order_key, user_metadata)
             return False
+        keys, commit = _spelled(columns.names, segment.key), self._commit(segment.order_key, user_metadata)
+        if not self._is_small(self._row_count):
+            values = {
+                columns.names[name]: value for name, value in fill_values(segment).items() if name in columns.names
+            }
+            ours, at_us = sql_text.delta_path(self.table.path), segment.commit_time_us
+            query = history_sql.reopened(ours, list(self._given), values, segment.order_key, at_us)
+            return self._by_spark(query, keys, self._row_count, commit)
         types = {column.name: column.type for column in segment.columns}
         fills = {columns.names[name]: (value, types[name]) for name, value in segment.fills if name in columns.names}
         schema = self._schema()
@@ -265,7 +280,7 @@ class History:
         closed = _with(rows, ends)
         marks: Any = pa.array([True] * rows.num_rows + [False] * rows.num_rows)
         source = pa.concat_tables([closed, opened]).append_column(CLOSES, marks)
-        return self._merge(source, _spelled(columns.names, segment.key), self._commit(segment.order_key, user_metadata))
+        return self._merge(source, keys, commit)
 
     def _give(
         self, columns: Sequence[LakeColumn], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
@@ -354,8 +369,9 @@ class History:
         size = int(pc.sum(files["size_bytes"]).as_py() or 0)
         return ROWS_MAX + 1 if size > BYTES_MAX else int(pc.sum(files["num_records"]).as_py() or 0)
 
-    def _is_small(self, rows: int) -> bool:
-        return self.session is None or (rows <= ROWS_MAX and not self.by_spark)
+    def _is_small(self, rows: int, size_bytes: int = 0) -> bool:
+        """Returns whether this process may read the rows. Spark reads and merges the others."""
+        return self.session is None or (rows <= ROWS_MAX and size_bytes <= BYTES_MAX and not self.by_spark)
 
     def _cast(self, rows: pa.Table) -> pa.Table:
         fields = [*self._schema(), pa.field(CLOSES, pa.bool_())]

@@ -1,5 +1,5 @@
-"""Generates SQL for merges into a history, for both Spark and deltalake: conditions of the MERGE, and the differences from a current-state
-table. Pure functions.
+"""Generates SQL for merges into a history: conditions of the MERGE and the differences from a current-state table, for both Spark and
+deltalake; the fold and a schema change, for Spark alone. Pure functions.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.merging.fold import INSERT, KEYED_NAMES, RANK, UPDATE_AFTER
 from sluice.spark_jobs.side_tables.versions import (
     CLOSES,
     FROM_KEY,
@@ -16,9 +18,10 @@ from sluice.spark_jobs.side_tables.versions import (
     VALID_FROM,
     VALID_TO,
 )
-from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 Quote = Callable[[str], str]
+TURN, NEXT_KEY, NEXT_TIME = "_sluice_turn", "_sluice_next_key", "_sluice_next_time"
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
@@ -100,6 +103,47 @@ class HistoryDifference:
         own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
         own += [f"NULL AS {quote(name)}" for name in self.left]
         return ", ".join([*own, *(f"{values.get(name, 'NULL')} AS {name}" for name in OURS)])
+
+
+def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Sequence[str]) -> str:
+    """Returns Spark's SELECT of what `versions.as_source` makes of folded images. `images`: a relation of the images that the history
+    lacks. `names`, `key`, `left`: as in `HistoryDifference`, with the source's columns.
+    """
+    quote = sql_text.identifier
+    of_key = ", ".join(quote(name) for name in key)
+    rank = f"row_number() OVER (PARTITION BY {of_key}, {ORDER_KEY} ORDER BY {ROW} DESC) AS {RANK}"
+    over = f"OVER (PARTITION BY {of_key} ORDER BY {ROW})"
+    follows = f"lead({ORDER_KEY}) {over} AS {NEXT_KEY}, lead({COMMIT_TIME}) {over} AS {NEXT_TIME}"
+    last = (
+        f"SELECT *, row_number() {over} AS {TURN}, {follows} FROM (SELECT *, {rank} FROM ({images})) WHERE {RANK} = 1"
+    )
+    words = " ".join(f"WHEN {number} THEN '{word}'" for number, word in KEYED_NAMES.items())
+    closes = {VALID_TO: COMMIT_TIME, TO_KEY: ORDER_KEY, CLOSES: "true"}
+    opens = {VALID_FROM: COMMIT_TIME, VALID_TO: NEXT_TIME, IS_CURRENT: f"{NEXT_KEY} IS NULL", CLOSES: "false"}
+    opens |= {FROM_KEY: ORDER_KEY, TO_KEY: NEXT_KEY, OPERATION_NAME: f"CASE {OPERATION} {words} END"}
+    values = {theirs: quote(name) for name, theirs in names.items()} | dict.fromkeys(left, "NULL")
+    return (
+        f"WITH found AS ({last}) "
+        f"SELECT {_all(values, closes)} FROM found WHERE {TURN} = 1 UNION ALL "
+        f"SELECT {_all(values, opens)} FROM found WHERE {OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
+    )
+
+
+def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], order_key: int, time_us: int) -> str:
+    """Returns Spark's SELECT that closes each open version of a history and opens it again with other values. `columns`: the history's
+    without Sluice's. `fills`: column → expression of its value.
+    """
+    at, values = sql_text.timestamp_us(time_us), {name: sql_text.identifier(name) for name in columns}
+    closes = {VALID_TO: at, TO_KEY: f"{order_key}L", CLOSES: "true"}
+    opens = {VALID_FROM: at, FROM_KEY: f"{order_key}L", IS_CURRENT: "true", OPERATION_NAME: "'update'", CLOSES: "false"}
+    open_rows = f"FROM {history} WHERE {IS_CURRENT}"
+    return f"SELECT {_all(values, closes)} {open_rows} UNION ALL SELECT {_all({**values, **fills}, opens)} {open_rows}"
+
+
+def _all(values: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Returns all columns of a history's source. `values`: column → expression. `ours`: the same of Sluice's columns; others are NULL."""
+    own = [f"{value} AS {sql_text.identifier(name)}" for name, value in values.items()]
+    return ", ".join([*own, *(f"{ours.get(name, 'NULL')} AS {name}" for name in OURS)])
 
 
 OURS = (VALID_FROM, VALID_TO, IS_CURRENT, FROM_KEY, TO_KEY, OPERATION_NAME, CLOSES)

@@ -1,0 +1,80 @@
+"""Above the limit of small merges, Spark alone reads the rows of a history's changes, and of the history for a schema change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow.parquet as pq
+import pytest
+
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
+from sluice.spark_jobs.session import LakeSession, open_sessions
+from sluice.spark_jobs.side_tables import history
+from sluice.spark_jobs.side_tables.write import Share, write_side_tables
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from tests.spark.conftest import Lake
+from tests.spark.side_tables.fix_beside import Beside, before, changes, delete, insert, update
+from tests.spark.staged import UPDATE_AFTER, Changes, Image, Schema, SchemaChange
+
+pytestmark = pytest.mark.spark
+
+WIDER = Schema({"id": "bigint", "note": "string", "price": "decimal(10,2)", "mark": "binary"}, ("id",))
+COLUMNS = "id, note, valid_from, valid_to, _sluice_from_order_key, _sluice_to_order_key, is_current, _sluice_operation"
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+@pytest.fixture
+def session(lake: Lake) -> Iterator[LakeSession]:
+    with open_sessions(lake.spark, 1, BY_HAND) as (opened,):
+        yield opened
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this process reads rows")
+
+
+def write_large(beside: Beside, session: LakeSession, directory: Path, patch: pytest.MonkeyPatch) -> str:
+    """Writes a second history, for which one row is too many for this process. Returns its path."""
+    batch, path = read_staged_batch(directory), f"{beside.folder}/large"
+    target = dataclasses.replace(beside.target, change_log="", merge="auto", history=path)
+    with patch.context() as limited:
+        limited.setattr(history, "ROWS_MAX", 0)
+        limited.setattr(history, "QueryBuilder", refuse)
+        limited.setattr(pq, "read_table", refuse)
+        for _ in range(2):  # it comes again
+            share = Share(batch=batch, staged=batch.tables[0], target=target, context=BY_HAND_CONTEXT)
+            write_side_tables(session, share)
+    return path
+
+
+def test_a_large_history_is_as_a_small_one_history(
+    beside: Beside, session: LakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [insert(1, 16), update(1, 32, "a"), update(1, 32, "b"), insert(2, 32), insert(3, 32), insert(4, 32)]
+    moved = [before(1, 48, "b"), update(5, 48), delete(2, 48), insert(2, 64), update(3, 64), delete(4, 64)]
+    fills = (("price", "7.50"), ("mark", "00ff"))
+    again = Image(UPDATE_AFTER, 96, {"id": 3, "note": "c", "price": Decimal("1.25"), "mark": b"x"})
+    for segments in (
+        [changes(first)],
+        [changes(moved)],
+        [SchemaChange(80, WIDER, fills=fills)],
+        [Changes(WIDER, [again], log=[again])],
+    ):
+        directory = beside.stage(*segments)
+        beside.write(directory)
+        path = write_large(beside, session, directory, monkeypatch)
+        columns = f"{COLUMNS}, price, mark" if "price" in deltalake.DeltaTable(path).schema().to_json() else COLUMNS
+        order = "id, _sluice_from_order_key"
+        found = beside.rows(path, columns, order)
+        assert found == beside.rows(beside.target.history, columns, order)
+    assert [row[0] for row in found if row[4] == 80] == [2, 3, 5]
