@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from sluice.cdc_engine.errors import PublishError
+from sluice.cdc_engine.gtid import has_executed, same_executed
 from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import WindowPosition, key_of
@@ -91,7 +92,17 @@ def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) 
     """
     committed = _position_of(record, counting)
     _refuse_incomparable(acked.position, committed.position, counting.epoch)
-    return committed if _key(committed) > _key(acked) else None
+    return committed if _is_later(committed, acked) else None
+
+
+def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
+    """Returns whether a committed position is after the acked one. The epochs decide, except after a failover by GTID: the consumer may
+    have passed transactions on the new server that precede what was committed on the old one. Then the executed sets decide.
+    """
+    ours, theirs = acked.position, committed.position
+    if theirs.epoch < ours.epoch and has_executed(theirs.gtid_set, ours.gtid_set):
+        return not same_executed(theirs.gtid_set, ours.gtid_set)
+    return _key(committed) > _key(acked)
 
 
 def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:

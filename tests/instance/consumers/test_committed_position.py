@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import uuid
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,10 @@ from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamP
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import WindowPosition
 
-AT = Position(epoch=1, file="bin.000002", offset=1000, gtid_set="a:1-5", server_uuid="a", time_us=7, file_created=3)
+SOURCE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+AT = Position(
+    epoch=1, file="bin.000002", offset=1000, gtid_set=f"{SOURCE}:1-5", server_uuid="a", time_us=7, file_created=3
+)
 COUNTING = Counting(epoch=1, tables="shop\\..*")
 
 
@@ -64,6 +68,21 @@ def test_consumer_compares_positions_of_two_servers_by_their_epochs() -> None:
     both = Counting(epoch=2, tables=COUNTING.tables)
     assert later(place(), other, both) == other
     assert later(other, place(offset=2000), both) is None
+
+
+@pytest.mark.seeds
+def test_consumer_that_was_moved_on_after_a_failover_continues_at_a_committed_position_of_the_former_server() -> None:
+    """Transactions without messages are passed before the first batch, when the broker is asked."""
+    both = Counting(epoch=2, tables=COUNTING.tables)
+
+    def after(number: int, **changed: object) -> StreamPosition:
+        return place(gtid_set=f"{SOURCE}:1-{number}", **changed)  # type: ignore[arg-type]
+
+    new: dict[str, Any] = {"epoch": 2, "file": "bin.000001", "offset": 4, "server_uuid": "b"}
+    for passed, committed, moves in ((5, 9, True), (9, 9, False), (9, 5, False)):
+        found = later(after(passed, **new), after(committed, offset=2000), both)
+        assert (found is not None) == moves, (passed, committed)
+    assert later(place(gtid_set="", **new), after(9, offset=2000), both) is None, "without GTIDs the epochs decide"
 
 
 def test_consumer_refuses_an_epoch_that_its_ledger_does_not_know() -> None:
