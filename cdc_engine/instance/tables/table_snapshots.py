@@ -23,7 +23,7 @@ from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.durable_files import stamp_of
-from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.cdc_engine.instance.sources import reader_of, source_of
 from sluice.cdc_engine.instance.tables.transforms_in_use import refuse_other_functions
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
@@ -112,6 +112,8 @@ def _decision(
 ) -> StepDecision:
     try:
         return next_step(record, look(record.name), others)
+    except ConfigurationError as error:  # A setting of this table cannot be used now.
+        return StepDecision(SnapshotStep.WAIT, str(error))
     except SluiceError:
         raise
     except Exception:  # The error may be of any kind; it concerns one table.

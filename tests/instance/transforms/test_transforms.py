@@ -26,10 +26,12 @@ from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.instance.rows.work import BackfillReading
 from sluice.cdc_engine.instance.tables import transform_functions
 from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
-from sluice.cdc_engine.instance.tables.table_snapshots import SourceTables
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions, SourceTables
 from sluice.cdc_engine.instance.tables.transforms_in_use import FILE, note_transforms, refuse_other_functions
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
+from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.staging import StagingRules, stage
 from sluice.cdc_engine.staging.staging import StagingResult
 from sluice.cdc_engine.states import TableState
@@ -309,6 +311,23 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
     refuse_other_functions(policies_of(shop), folder)
     note_transforms(policies_of(destination({"shop.orders": {}})), folder)
     assert not (folder / FILE).exists()
+
+
+def test_a_module_that_is_broken_now_delays_no_snapshot_of_another_table(tmp_path: Path, modules: Path) -> None:
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\nlake: {tmp_path}/lake\n")
+    text = f"source: {{user: u}}\ntables:\n  shop.orders: {{transform: {json.dumps(SETTINGS)}}}\n"
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
+    config = load_config(tmp_path / "conf")
+    folder = config.destination_dir("shop")
+    write_tables(folder / TABLES_FILE, [ORDERS, PARENT])
+    for table in (ORDERS, PARENT):
+        SnapshotRecords(folder).begin(wanted(table.name, at(5), 0.0))
+    write(modules, "def orders(rows:")
+    found = {record.name: (decision.step, decision.why) for record, decision in SnapshotDecisions(config, "shop").now()}
+    assert found["shop.parents"] == (SnapshotStep.WAIT, "the engine has not begun yet")
+    assert found["shop.orders"][0] is SnapshotStep.WAIT
+    assert "the module shop_rows cannot be imported: SyntaxError" in found["shop.orders"][1]
 
 
 @pytest.mark.parametrize(
