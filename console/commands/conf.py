@@ -19,9 +19,9 @@ def conf_pull() -> None:
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.config.remote.record import problems, sentence  # noqa: PLC0415
     from sluice.cdc_engine.errors import ConfigurationError  # noqa: PLC0415
-    from sluice.cdc_engine.keeping.remote_conf.pull import pull  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.remote_conf.pull import PULL_SECONDS_MAX, pull  # noqa: PLC0415
 
-    record = pull(conf_dir())
+    record = pull(conf_dir(), wait_seconds=PULL_SECONDS_MAX)
     if record is None:
         raise ConfigurationError(f"there is no {conf_dir()}/remote.yaml: describe there where conf/ is pulled from")
     if record.revision:

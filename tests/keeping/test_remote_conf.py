@@ -20,7 +20,8 @@ from sluice.cdc_engine.keeping.conf_watch import ConfWatch
 from sluice.cdc_engine.keeping.keeper import follow
 from sluice.cdc_engine.keeping.remote_conf import archive as archive_of_conf
 from sluice.cdc_engine.keeping.remote_conf import fetched
-from sluice.cdc_engine.keeping.remote_conf.pull import LOCK_FILE, pull
+from sluice.cdc_engine.keeping.remote_conf import pull as pull_of_conf
+from sluice.cdc_engine.keeping.remote_conf.pull import LOCK_FILE, pull, pull_at_start
 from sluice.console.acts.instance import changed
 from sluice.console.main import app
 from tests.keeping.fix_remote_conf import (
@@ -230,6 +231,53 @@ def test_one_process_of_a_host_pulls_at_a_time(conf: Path, repository: Repositor
     lock.release()
     pulled(conf)
     assert ports(conf) == {"shop": 3307}
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["no-revision", "older-revision"])
+def test_a_pull_that_must_have_the_newest_revision_waits_for_another_one(
+    conf: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """`conf pull` after a commit, and the first start of two processes at once. What the other process fetches may be older."""
+    repository.commit(shop=GOOD)
+    if not is_first:
+        pulled(conf)
+    lock = FileLock(conf.parent / "data" / LOCK_FILE)
+    assert lock.try_acquire()
+    ended, found_it_held = list[int](), threading.Event()
+
+    class Noted(FileLock):
+        def try_acquire(self) -> bool:
+            acquired = super().try_acquire()
+            if not acquired:
+                found_it_held.set()
+            return acquired
+
+    monkeypatch.setattr(pull_of_conf, "FileLock", Noted)
+
+    def wait() -> None:
+        if is_first:
+            pull_at_start(conf)
+        else:
+            ended.append(CliRunner().invoke(app, ["conf", "pull"]).exit_code)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert found_it_held.wait(60)
+    repository.commit(shop=OTHER)
+    lock.release()
+    thread.join(60)
+    assert ended == ([] if is_first else [0])
+    assert ports(conf) == {"shop": 3307}
+
+
+def test_a_pull_does_not_wait_for_another_one_without_end(conf: Path, repository: Repository) -> None:
+    repository.commit(shop=GOOD)
+    pulled(conf)
+    lock = FileLock(conf.parent / "data" / LOCK_FILE)
+    assert lock.try_acquire()
+    with pytest.raises(ConfigurationError, match=r"another process has been pulling file://.* for 0\.3 s: try again"):
+        pull(conf, wait_seconds=0.3)
+    lock.release()
 
 
 @pytest.mark.parametrize(

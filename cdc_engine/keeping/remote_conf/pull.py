@@ -27,23 +27,30 @@ from sluice.cdc_engine.keeping.remote_conf.fetched import Fetched, RemoteAwayErr
 from sluice.cdc_engine.keeping.remote_conf.git import fetch_git
 
 LOCK_FILE = "remote-conf.lock"
+LOOK_SECONDS = 0.2
+PULL_SECONDS_MAX = 240.0  # git has three commands that wait for the server, each with its limit.
 FIRST_SECONDS = 1.0  # The interval between two looks for conf/remote.yaml where there is none, or it is invalid.
 
 log = structlog.get_logger()
 
 
-def pull(directory: Path, *, again: bool = True) -> RemoteRecord | None:
+def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> RemoteRecord | None:
     """Pulls the newest revision and returns what counts now; None if conf/ is not pulled from anywhere. Raises ConfigurationError for an
     invalid conf/remote.yaml. `again`: also look again at a revision that was refused.
 
-    If another process of this host is pulling, returns what counts so far.
+    If another process of this host is pulling, waits for its end, because what it fetches may be older. Without `wait_seconds` returns what
+    counts so far.
     """
     remote = read_remote(directory)
     if remote is None:
         return None
     lock = FileLock(remote.data_dir / LOCK_FILE)
     try:
-        if not lock.try_acquire():
+        if not _acquired(lock, wait_seconds):
+            if wait_seconds:
+                raise ConfigurationError(
+                    f"another process has been pulling {remote.shown} for {wait_seconds:g} s: try again, or stop that process"
+                )
             return read_record(remote.record_file)
         before = read_record(remote.record_file)
         after = _after(remote, directory, before, again=again)
@@ -59,10 +66,20 @@ def pull(directory: Path, *, again: bool = True) -> RemoteRecord | None:
     return after
 
 
+def _acquired(lock: FileLock, wait_seconds: float) -> bool:
+    until = time.monotonic() + wait_seconds
+    while not lock.try_acquire():
+        if time.monotonic() >= until:
+            return False
+        threading.Event().wait(LOOK_SECONDS)
+    return True
+
+
 def pull_at_start(directory: Path) -> None:
     """Pulls for a process that starts. If that fails, the last good revision counts. Raises what `pull` raises if there is none."""
     try:
-        pull(directory)
+        record = remote_record(directory)
+        pull(directory, wait_seconds=0.0 if record is not None and record.revision else PULL_SECONDS_MAX)
     except Exception as error:  # The process must start, whatever the source has and also on a full disk.
         record = remote_record(directory)
         if record is None or not record.revision:
