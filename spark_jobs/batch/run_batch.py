@@ -31,7 +31,14 @@ from sluice.spark_jobs.local_copy import local_copy
 from sluice.spark_jobs.merging.merge import merge_table, staged_at
 from sluice.spark_jobs.quarantine.append import append_quarantine
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, table_error
-from sluice.spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, write_alone, write_side_tables
+from sluice.spark_jobs.side_tables.write import (
+    Share,
+    is_large,
+    names_given,
+    refuse_unlogged,
+    write_alone,
+    write_side_tables,
+)
 from sluice.spark_jobs.small.job import SmallResult, merge_small_tables
 from sluice.spark_jobs.small.merge import SmallJob
 from sluice.spark_jobs.snapshot.buffering import SnapshotBuffers
@@ -108,9 +115,13 @@ def _merge_tables(  # noqa: PLR0917  one caller
     results = BatchResults(on_table_done, buffering.reports, buffering.errors)
     left = tuple(table for table in batch.tables if table.name not in buffering.names)
     buffering.buffer_others()  # They need no Spark, so they come first.
-    count = min(parallelism, len(left))
+    needs_spark = any(
+        table.name in buffering.names and is_large(_share(batch, table, targets[table.name], context))
+        for table in batch.tables
+    )
+    count = min(parallelism, len(left)) or int(needs_spark)
     opened: AbstractContextManager[list[LakeSession]]
-    opened = open_sessions(spark, count, context.fence) if left else nullcontext([])
+    opened = open_sessions(spark, count, context.fence) if count else nullcontext([])
     with opened as sessions:
         merged, refused = _carried_out(
             dataclasses.replace(batch, tables=left),
@@ -120,7 +131,7 @@ def _merge_tables(  # noqa: PLR0917  one caller
             context.fence,
             buffering,
         )
-        _write_side_tables_of_buffered(batch, targets, context, results)
+        _write_side_tables_of_buffered(sessions[0] if sessions else None, batch, targets, context, results)
         if left:
             who, shared = context.table_locks.who, any(target.shared for target in targets.values())
             holder = Writing.of(who, spark, sessions) if shared else Writing(who=who)
@@ -343,13 +354,19 @@ def _carried_out(  # noqa: PLR0917  one caller
 
 
 def _write_side_tables_of_buffered(
-    batch: StagedBatch, targets: Mapping[str, TableTarget], context: BatchContext, results: BatchResults
+    session: LakeSession | None,
+    batch: StagedBatch,
+    targets: Mapping[str, TableTarget],
+    context: BatchContext,
+    results: BatchResults,
 ) -> None:
-    """Writes, without Spark, change logs and histories of tables with a running snapshot. They do not wait for the snapshot."""
+    """Writes change logs and histories of tables with a running snapshot. They do not wait for the snapshot. `session`: None if all of
+    them are small.
+    """
     for table in batch.tables:
         if table.name in results.reports and targets[table.name].has_side_tables:
             try:
-                write_side_tables(None, _share(batch, table, targets[table.name], context))
+                write_side_tables(session, _share(batch, table, targets[table.name], context))
             except Exception as error:  # The error may be of any kind; the other tables continue.
                 results.fail(table.name, error)
 

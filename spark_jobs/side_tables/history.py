@@ -143,7 +143,7 @@ class History:
             raise TableError(
                 self.table.name, f"{why}; let its snapshot end first, or take `history` of it out of conf/"
             )
-        if not unread and self._is_small(at.row_count + self._row_count):
+        if not unread and self._is_small(at.row_count + row_count(self.table)):
             found = QueryBuilder().register("m", at.log).register("h", self.table.log)
             query = differs.query("m", "h", _quoted, "to_timestamp_micros")
             rows = pa.table(found.execute(query).read_all())
@@ -172,7 +172,7 @@ class History:
         ours = sql_text.delta_path(self.table.path)
         query = differs.query(f"({selection})", ours, sql_text.identifier, "timestamp_micros")
         commit = dataclasses.replace(self._aside(position[0], user_metadata), reads=True)
-        differed = self._by_spark(query, _spelled(names, key), self._row_count, commit)
+        differed = self._by_spark(query, _spelled(names, key), row_count(self.table), commit)
         if position[0] > self.table.applied:
             self.table.mark(position[0], user_metadata)
         return differed
@@ -201,7 +201,7 @@ class History:
             self._session.sql(staged_view(VIEW, segment, self._session.uploaded))
             fresh_images = images(VIEW, segment, self.table.applied)
             query = history_sql.versions(fresh_images, names, segment.key, self._left(names))
-            return self._by_spark(query, keys, segment.rows + self._row_count, commit)
+            return self._by_spark(query, keys, segment.rows + row_count(self.table), commit)
         wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, ROW, *names]
         staged = pq.read_table(segment.file, columns=wanted)
         fresh: Any = pc.greater(staged[ORDER_KEY], pa.scalar(self.table.applied, pa.int64()))
@@ -223,13 +223,13 @@ class History:
         return self._close(commit_time_us, f"{IS_CURRENT} AND {FROM_KEY} < {order_key}", commit)
 
     def _close(self, time_us: int, predicate: str, commit: Commit) -> bool:
-        micros = "to_timestamp_micros" if self._is_small(self._row_count) else "timestamp_micros"
+        micros = "to_timestamp_micros" if self._is_small(row_count(self.table)) else "timestamp_micros"
         closing = {VALID_TO: f"{micros}({time_us})", TO_KEY: str(commit.order_key), IS_CURRENT: "false"}
         return self._update(closing, predicate, commit)
 
     def _update(self, values: Mapping[str, str], predicate: str, commit: Commit) -> bool:
         """Sets columns in the rows that meet the predicate. `values`: column → new value, with names quoted for deltalake."""
-        if not self._is_small(self._row_count):
+        if not self._is_small(row_count(self.table)):
             pairs = ", ".join(f"{_quoted(name)} = {value}" for name, value in values.items()).replace('"', "`")
             statement = f"UPDATE {sql_text.delta_path(self.table.path)} SET {pairs} WHERE {predicate}"
             return self._run(statement, commit)
@@ -257,13 +257,13 @@ class History:
             self.table.mark(segment.order_key, user_metadata)
             return False
         keys, commit = _spelled(columns.names, segment.key), self._commit(segment.order_key, user_metadata)
-        if not self._is_small(self._row_count):
+        if not self._is_small(row_count(self.table)):
             values = {
                 columns.names[name]: value for name, value in fill_values(segment).items() if name in columns.names
             }
             ours, at_us = sql_text.delta_path(self.table.path), segment.commit_time_us
             query = history_sql.reopened(ours, list(self._given), values, segment.order_key, at_us)
-            return self._by_spark(query, keys, self._row_count, commit)
+            return self._by_spark(query, keys, row_count(self.table), commit)
         types = {column.name: column.type for column in segment.columns}
         fills = {columns.names[name]: (value, types[name]) for name, value in segment.fills if name in columns.names}
         schema = self._schema()
@@ -361,14 +361,6 @@ class History:
     def _schema(self) -> pa.Schema:
         return pa.schema(self.table.log.schema().to_arrow())
 
-    @property
-    def _row_count(self) -> int:
-        if self.table.log is None:
-            return 0
-        files: Any = pa.table(self.table.log.get_add_actions(flatten=True))
-        size = int(pc.sum(files["size_bytes"]).as_py() or 0)
-        return ROWS_MAX + 1 if size > BYTES_MAX else int(pc.sum(files["num_records"]).as_py() or 0)
-
     def _is_small(self, rows: int, size_bytes: int = 0) -> bool:
         """Returns whether this process may read the rows. Spark reads and merges the others."""
         return self.session is None or (rows <= ROWS_MAX and size_bytes <= BYTES_MAX and not self.by_spark)
@@ -379,7 +371,7 @@ class History:
 
     def _merge(self, source: pa.Table, keys: Sequence[str], commit: Commit) -> bool:
         """Merges the rows with deltalake or Spark. `keys`: columns of the history."""
-        table, rows = commit.table, source.num_rows + self._row_count
+        table, rows = commit.table, source.num_rows + row_count(self.table)
         if not self._is_small(rows):
             self.folder.mkdir(exist_ok=True)
             path = self.folder / f"{hashlib.sha256(table.path.encode()).hexdigest()[:16]}.parquet"
@@ -439,6 +431,20 @@ class History:
         if self.session is None:
             raise ValueError("there is no Spark session")
         return self.session
+
+
+def row_count(table: SideTable) -> int:
+    """Returns the number of a history's rows; more than ROWS_MAX if its files are large."""
+    if table.log is None:
+        return 0
+    files: Any = pa.table(table.log.get_add_actions(flatten=True))
+    size = int(pc.sum(files["size_bytes"]).as_py() or 0)
+    return ROWS_MAX + 1 if size > BYTES_MAX else int(pc.sum(files["num_records"]).as_py() or 0)
+
+
+def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
+    """Returns whether only Spark may read the rows of a history and of its changes. `rows`, `size_bytes`: those of the changes."""
+    return rows + row_count(table) > ROWS_MAX or size_bytes > BYTES_MAX
 
 
 def kept_key(table: SideTable) -> tuple[str, ...]:

@@ -121,6 +121,18 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
         raise TableError(name, f"its change log or history could not be written: {line}; Sluice tries again") from error
 
 
+def is_large(share: Share) -> bool:
+    """Returns whether Spark must read rows of the table's history, or of its changes. The log of the history is read."""
+    staged, target = share.staged, share.target
+    if not target.history or not staged.segments:
+        return False
+    try:
+        table = share.table(target.history, history.KIND)
+    except TableError:  # The write raises it again, as the error of this table.
+        return False
+    return history.is_large(table, staged.rows, staged.bytes)
+
+
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
     """Calls `write_side_tables` for a table without a current-state table, and returns a report. Raises the same errors."""
     began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]

@@ -12,14 +12,18 @@ import deltalake
 import pyarrow.parquet as pq
 import pytest
 
+from sluice.spark_jobs.batch.context import BatchContext
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.errors import SparkUnavailableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
-from sluice.spark_jobs.session import LakeSession, open_sessions
+from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from sluice.spark_jobs.side_tables import history
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
-from tests.spark.side_tables.fix_beside import Beside, before, changes, delete, insert, update
+from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.snapshot.test_publish_snapshot import Holding
 from tests.spark.staged import UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 
 pytestmark = pytest.mark.spark
@@ -78,3 +82,22 @@ def test_a_large_history_is_as_a_small_one_history(
         found = beside.rows(path, columns, order)
         assert found == beside.rows(beside.target.history, columns, order)
     assert [row[0] for row in found if row[4] == 80] == [2, 3, 5]
+
+
+def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_history(
+    beside: Beside, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch has no other table, so without a large history it needs no Spark."""
+    holds = Holding(beside.folder / "held")
+    holds.begin(NAME)
+    directories = [beside.stage(changes([insert(1, 16), insert(2, 16)])), beside.stage(changes([update(1, 32)]))]
+    context, target = BatchContext(buffers=holds), dataclasses.replace(beside.target, merge="auto")
+    no_spark = SparkSettings(remote="sc://127.0.0.1:1")
+    merge_batch(directories[0], {NAME: target}, no_spark, context)
+    with monkeypatch.context() as limited:
+        limited.setattr(history, "ROWS_MAX", 1)
+        with pytest.raises(SparkUnavailableError):
+            merge_batch(directories[1], {NAME: target}, no_spark, context)
+        limited.setattr(deltalake.DeltaTable, "merge", refuse)
+        merge_batch(directories[1], {NAME: target}, lake.spark, context)
+    assert beside.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]
