@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import subprocess
+import threading
 import zlib
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from sluice.cdc_engine.config.remote import record as record_file
 from sluice.cdc_engine.config.remote.record import RemoteRecord, problems
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
-from sluice.cdc_engine.keeping.remote_conf import git
+from sluice.cdc_engine.keeping.remote_conf import archive, git
 from sluice.cdc_engine.keeping.remote_conf.git import settings_of
 from sluice.cdc_engine.keeping.remote_conf.pull import pull, pull_at_start
 from sluice.console.toolchain.ports import LOOPBACK
@@ -147,6 +149,28 @@ def test_a_process_starts_with_the_last_good_revision_if_a_pull_fails(
     repository.commit(shop=OTHER)
     monkeypatch.setattr(record_file, "replace_file", fail)
     assert ConfWatch(conf, "test").in_use.config.destinations["shop"].source.port == 3306
+
+
+def test_a_server_that_sends_byte_by_byte_is_not_read_without_end(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "CONTENT_SECONDS_MAX", 0.5)
+    ended = threading.Event()
+
+    def drip() -> None:
+        connection, _ = slow.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while not ended.wait(0.05):
+                connection.sendall(b"a")
+
+    with socket.create_server((LOOPBACK, 0)) as slow:
+        thread = threading.Thread(target=drip)
+        thread.start()
+        describe(conf, kind="archive", url=f"http://{LOOPBACK}:{slow.getsockname()[1]}/conf.tar")
+        try:
+            assert "did not send all of its content in 0.5 s" in problems(pulled(conf))[0]
+        finally:
+            ended.set()
+            thread.join(60)
 
 
 def test_git_follows_no_redirect_with_a_login(conf: Path, source: HttpSource) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.client
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -13,6 +14,7 @@ from sluice.cdc_engine.config.remote.settings import RemoteConfig, url_problem
 from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fetched, RemoteAwayError
 
 ANSWER_SECONDS_MAX = 20.0
+CONTENT_SECONDS_MAX = 120.0
 UNCHANGED = 304
 REVISION_DIGITS = 16
 
@@ -27,7 +29,7 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         request.add_header("If-None-Match", etag)
     try:
         with urllib.request.build_opener(_Redirects()).open(request, timeout=ANSWER_SECONDS_MAX) as answer:
-            content, tag = answer.read(ARCHIVE_BYTES_MAX + 1), answer.headers.get("ETag") or ""
+            content, tag = _content(remote, answer), answer.headers.get("ETag") or ""
             length = answer.headers.get("Content-Length") or ""
     except urllib.error.HTTPError as error:
         if error.code == UNCHANGED:
@@ -44,6 +46,18 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
     if length.isdecimal() and len(content) != int(length):  # The connection ended, or the file is being written.
         raise RemoteAwayError(f"{remote.shown} cannot be read: it ended after {len(content)} of {length} bytes")
     return Fetched(hashlib.sha256(content).hexdigest()[:REVISION_DIGITS], content, tag)
+
+
+def _content(remote: RemoteConfig, answer: Any) -> bytes:
+    """Returns an answer's content, or a byte more than is accepted. The time-out of a connection applies to each read, and a server may
+    send byte by byte: no process of this host could pull meanwhile.
+    """
+    until, found = time.monotonic() + CONTENT_SECONDS_MAX, bytearray()
+    while len(found) <= ARCHIVE_BYTES_MAX and (part := answer.read1(ARCHIVE_BYTES_MAX + 1 - len(found))):
+        found += part
+        if time.monotonic() > until:
+            raise RemoteAwayError(f"{remote.shown} did not send all of its content in {CONTENT_SECONDS_MAX:g} s")
+    return bytes(found)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
