@@ -189,6 +189,46 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
             into(-5, 45)
 
 
+@pytest.mark.seeds
+@pytest.mark.servers
+@pytest.mark.spark
+def test_a_swap_takes_a_table_whose_conversion_was_killed_before_its_record_for_itself_backfill(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(tmp_path, mysql80, spark_server)
+    ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+    with running(pipeline.captured) as engine:
+        pipeline.insert(0, 0)
+        pipeline.merge(engine)
+        first = deltalake.DeltaTable(pipeline.path)
+        pipeline.change(f"ALTER TABLE {pipeline.name} MODIFY n BIGINT")
+        pipeline.insert(1, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(destination_files.LakeTables, "keep", lambda *_: None)
+            pipeline.merge(engine)
+        converted = deltalake.DeltaTable(pipeline.path)
+        assert converted.metadata().id != first.metadata().id, "one commit replaced the table by its copy"
+        now = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+        request = BackfillRequest(
+            destination="shop",
+            from_us=(pipeline.base + 900) * SECOND_US,
+            to_us=None,
+            tables=(pipeline.name,),
+            into="past.now",
+        )
+        run_backfill(by_hand(ports, pipeline.config), request)
+        converted.delete("n = 0")
+        run_swap(
+            *(ports, pipeline.config, SwapRequest(destination="shop", table=pipeline.name, rebuilt="past.now")),
+            lambda _: None,
+        )
+        assert pipeline.rows() == {0: "", 1: ""}
+        pipeline.change(f"DELETE FROM {pipeline.name} WHERE n = 1")
+        pipeline.merge(engine)
+        assert pipeline.rows() == {0: ""}
+
+
 def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) -> None:
     """Another hand loses rows of the live table; what was rebuilt brings them back, and the stream goes on in it."""
     ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
