@@ -140,6 +140,15 @@ def last_offset(each: WindowBlock, events: int) -> int:
     return block.statement.offset if block.statement is not None else block.changes[0].order_key
 
 
+def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool:
+    """Returns whether the transaction after `ended` ends in these blocks before so many row events since the window began."""
+    at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
+    if at == len(blocks):
+        return False
+    each, transaction = blocks[at], ended.transactions - blocks[at].start.transactions
+    return transaction >= 0 and each.start.events + int(each.block.transaction_events[transaction]) < events
+
+
 def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
     """Identifies the transaction that follows `ended` by its first content in the block; None if nothing follows."""
     block = each.block

@@ -17,7 +17,7 @@ import numpy as np
 from sluice.cdc_engine.binlog.block import end_position, keep_events
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import ConsumerStoppedError
-from sluice.cdc_engine.gtid import same_executed
+from sluice.cdc_engine.gtid import is_mariadb, same_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.window.positions import (
     Key,
@@ -26,6 +26,7 @@ from sluice.cdc_engine.store.window.positions import (
     WindowPosition,
     WindowReading,
     cut,
+    ends_before,
     entries_between,
     following,
     kept,
@@ -243,26 +244,28 @@ class Window:
         return (spot, again) if first.events <= spot.events else None
 
     def _refuse_other_count(self, position: WindowPosition, spot: Spot) -> None:
-        """Refuses a position whose last row event is another one here: what follows it would be too late, or too early."""
-        found = self._last_before(spot, Spot(spot.transactions, spot.events - position.events))
-        if position.last and found is not None and found != position.last:
+        """Refuses a position that counts more row events than its transaction has, or whose last row event is another one here: what
+        follows it would be too late, or too early.
+        """
+        ended = Spot(spot.transactions, spot.events - position.events)
+        missing = ends_before(self._blocks, ended, spot.events)
+        # MariaDB 11 writes no end positions within a transaction: offsets depend on whether SQL texts of statements are sent.
+        compared = position.last and not is_mariadb(position.position.gtid_set)
+        found = self._last_before(spot) if compared and not missing else None
+        if missing or (found is not None and found != position.last):
             raise ConsumerStoppedError(
                 f"the stored position is after {position.events} row events of the transaction that follows {position.position}, of which "
-                f"the last is at offset {position.last}; in the binlog this row event is {f'at {found}' if found else 'missing'}. Either "
+                f"the last is at offset {position.last}; in the binlog this row event is {'missing' if missing else f'at {found}'}. Either "
                 "it is not this consumer's position, or another version of Sluice wrote it. Set another transactional_id for its broker "
                 "in conf/; the consumer then continues at its cursor, and repeats this transaction's messages"
             )
 
-    def _last_before(self, spot: Spot, ended: Spot) -> int | None:
-        """Returns the offset of the last row event before a spot in the transaction after `ended`; 0 if the transaction has fewer, None
-        if the row event has not arrived yet.
-        """
+    def _last_before(self, spot: Spot) -> int | None:
+        """Returns the offset of the last row event before a spot; None if it has not arrived yet."""
         at = bisect.bisect_left(self._blocks, spot.events, key=lambda each: each.end.events)
-        if self._blocks and spot.events <= self._blocks[0].start.events:
+        if spot.events <= (self._blocks[0].start.events if self._blocks else self._tail.events):
             return self._gone_last
-        if at < len(self._blocks):
-            return last_offset(self._blocks[at], spot.events)
-        return 0 if self._tail.transactions > ended.transactions else self._gone_last if spot == self._tail else None
+        return last_offset(self._blocks[at], spot.events) if at < len(self._blocks) else None
 
     def _begun_after(self, ended: Spot) -> Key | None:
         """Returns a name for the transaction after a transaction end; None if nothing of it has arrived."""
@@ -295,7 +298,7 @@ class Window:
         ended = Spot(spot.transactions, spot.events - found.events)
         if not found.events:
             return found
-        last = self._last_before(spot, ended) or 0
+        last = self._last_before(spot) or 0
         return dataclasses.replace(found, begun=self._begun_after(ended), last=last)
 
     def _evict(self) -> None:
