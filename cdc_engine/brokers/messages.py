@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.avro.rows import AvroTable
 from sluice.cdc_engine.binlog.entries.elements import ROWS
 from sluice.cdc_engine.binlog.entries.flat import FlatTable, flat_statement
 from sluice.cdc_engine.binlog.entries.messages import VERSIONS_MAX, DescribedStatement, EntryMaker, EntryPart
@@ -18,6 +17,7 @@ from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, ShownRow
 from sluice.cdc_engine.binlog.entries.texts import Display
 from sluice.cdc_engine.binlog.entries.units import units_of
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.binlog.rows_by_schema.avro_rows import AvroTable
 from sluice.cdc_engine.brokers.origins import EventOrigins, last_origin, origin_of
 from sluice.cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
 from sluice.cdc_engine.brokers.publisher import Message

@@ -8,7 +8,8 @@ import itertools
 import json
 from typing import Any, Protocol
 
-from sluice.cdc_engine.binlog.avro.schema import TIME, AvroKind, AvroType, TableSchemas, table_schemas
+from sluice.cdc_engine.binlog.rows_by_schema.avro_schema import TIME, AvroType, table_schemas
+from sluice.cdc_engine.binlog.rows_by_schema.columns import ColumnKind, TableSchemas
 from sluice.cdc_engine.brokers.registry.client import SchemaRegistry
 from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.contracts import Column
@@ -122,7 +123,7 @@ def record(*types: Any) -> str:
 
 def schemas_of(kind: Any) -> TableSchemas:
     """Returns the schemas of a table without a key and with the column c0."""
-    return table_schemas("shop", "contract", [Column(name="c0", type_code=0)], [AvroType(AvroKind.STRING, kind)], ())
+    return table_schemas("shop", "contract", [Column(name="c0", type_code=0)], [AvroType(ColumnKind.STRING, kind)], ())
 
 
 def refusal(registry: SchemaRegistry, subject: str, schema: str) -> str:

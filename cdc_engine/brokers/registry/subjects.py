@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from sluice.cdc_engine.binlog.avro.rows import SchemaIds
-from sluice.cdc_engine.binlog.avro.schema import TableSchemas
+from sluice.cdc_engine.binlog.rows_by_schema.columns import SchemaIds, TableSchemas
 from sluice.cdc_engine.brokers.registry.changed_columns import changed_columns
 from sluice.cdc_engine.brokers.registry.client import SchemaRegistry
 from sluice.cdc_engine.errors import PublishError

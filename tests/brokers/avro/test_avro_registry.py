@@ -6,8 +6,9 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from sluice.cdc_engine.binlog.avro.schema import AvroKind, AvroType, avro_type, table_schemas
 from sluice.cdc_engine.binlog.entries.texts import Display, column_texts
+from sluice.cdc_engine.binlog.rows_by_schema.avro_schema import AvroType, avro_type, table_schemas
+from sluice.cdc_engine.binlog.rows_by_schema.columns import ColumnKind
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.brokers.kinds import Kafka
 from sluice.cdc_engine.brokers.messages import MessageMaker
@@ -126,7 +127,7 @@ def test_avro_schema_change_is_compatible_and_has_a_new_number() -> None:
 def test_avro_key_of_another_type_is_refused() -> None:
     column = Column(name="id", type_code=TypeCode.LONG)
     old, new = (
-        table_schemas("shop", "orders", [column], [AvroType(AvroKind.LONG, kind)], ["id"])
+        table_schemas("shop", "orders", [column], [AvroType(ColumnKind.LONG, kind)], ["id"])
         for kind in ("int", {"type": "int", "logicalType": "date"})
     )
     subjects = Subjects(MemoryRegistry())

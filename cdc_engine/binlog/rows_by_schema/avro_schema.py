@@ -1,0 +1,120 @@
+"""Makes the Avro schemas of a table: a record with its columns, the envelope of a change, and the record of its key. Pure.
+
+Every column is a union of null and its type, and null is the default. So a schema change that adds or drops columns is compatible
+with the versions before it, in the sense of BACKWARD.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sluice.cdc_engine.binlog.entries.texts import ColumnTexts
+from sluice.cdc_engine.binlog.rows_by_schema.columns import (
+    NAMESPACE,
+    ColumnKind,
+    TableSchemas,
+    column_type,
+    is_key,
+    namespace_of,
+    schema_name,
+)
+from sluice.cdc_engine.contracts import Column
+
+NAMES = {"type": "array", "items": "string"}
+SOURCE = {
+    "type": "record",
+    "name": "Source",
+    "namespace": NAMESPACE,
+    "fields": [
+        {"name": "file", "type": "string"},
+        {"name": "pos", "type": "long"},
+        {"name": "gtid", "type": ["null", "string"], "default": None},
+        {"name": "ts_ms", "type": "long"},
+        {"name": "server_id", "type": "long"},
+        {"name": "db", "type": "string"},
+        {"name": "table", "type": "string"},
+    ],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AvroType:
+    """The type of a column. `scale`: of a decimal."""
+
+    kind: ColumnKind
+    schema: Any
+    scale: int = 0
+
+
+UNSIGNED_PRECISION = 20
+# Avro's own times are within a day. The attribute distinguishes a TIME from a BIGINT, when schemas are compared.
+TIME = {"type": "long", "column_type": "time"}
+NAMES_OF_KINDS: dict[ColumnKind, Any] = {
+    ColumnKind.INT: "int",
+    ColumnKind.LONG: "long",
+    ColumnKind.DATE: {"type": "int", "logicalType": "date"},
+    ColumnKind.DATETIME: {"type": "long", "logicalType": "local-timestamp-micros"},
+    ColumnKind.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
+    ColumnKind.TIME: TIME,
+    ColumnKind.FLOAT: "float",
+    ColumnKind.DOUBLE: "double",
+    ColumnKind.STRING: "string",
+    ColumnKind.BYTES: "bytes",
+}
+
+
+def avro_type(column: Column, texts: ColumnTexts) -> AvroType:
+    """Returns the type of a column. `texts`: how it is shown, which is what the kernel encodes."""
+    found = column_type(column, texts)
+    if found.kind == ColumnKind.DECIMAL:
+        return AvroType(found.kind, _decimal(found.precision, found.scale), found.scale)
+    if found.kind == ColumnKind.UNSIGNED:
+        return AvroType(found.kind, _decimal(UNSIGNED_PRECISION, 0))
+    return AvroType(found.kind, NAMES_OF_KINDS[found.kind])
+
+
+def table_schemas(
+    database: str, table: str, columns: Sequence[Column], types: Sequence[AvroType], key: Sequence[str]
+) -> TableSchemas:
+    """Returns the schemas of a table. `key`: the names of its key columns."""
+    namespace = namespace_of(database, table)
+    fields = [_field(column, each) for column, each in zip(columns, types, strict=True)]
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": namespace,
+        "fields": [
+            {
+                "name": "before",
+                "type": ["null", {"type": "record", "name": "Value", "fields": fields}],
+                "default": None,
+            },
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {"name": "source", "type": SOURCE},
+            {"name": "op", "type": "string"},
+            {"name": "ts_ms", "type": "long"},
+            {"name": "omitted", "type": NAMES, "default": []},
+            {"name": "omitted_before", "type": NAMES, "default": []},
+        ],
+    }
+    own = list(itertools.compress(fields, is_key(columns, key)))
+    key_record = {"type": "record", "name": "Key", "namespace": namespace, "fields": own}
+    return TableSchemas(f"{namespace}.Envelope", _text(envelope), f"{namespace}.Key", _text(key_record) if own else "")
+
+
+def _field(column: Column, kind: AvroType) -> dict[str, Any]:
+    name = schema_name(column.name)
+    found = {"name": name, "type": ["null", kind.schema], "default": None}
+    return found if name == column.name else {**found, "column": column.name}
+
+
+def _decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+def _text(schema: Any) -> str:
+    return json.dumps(schema, separators=(",", ":"))
