@@ -42,7 +42,7 @@ class ApicurioServer:
         settings = (f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self.port}")
         self._process = ChildProcess([str(java), *LIMITS, *settings, "-jar", str(jar)], self.log, folder=self.folder)
         end = time.monotonic() + START_SECONDS_MAX
-        while not self._is_ready():
+        while not self.set_compatibility("BACKWARD"):
             if not self._process.running or time.monotonic() > end:
                 raise ServerError(f"Apicurio did not start; its log {self.log} ends: {last_lines(self.log)}")
             time.sleep(0.1)
@@ -53,11 +53,11 @@ class ApicurioServer:
         if self._process:
             self._process.kill()
 
-    def _is_ready(self) -> bool:
-        """Sets the compatibility of all subjects. Returns whether the server answered."""
+    def set_compatibility(self, level: str, subject: str = "") -> bool:
+        """Sets the compatibility of a subject, or of all. Returns whether the server answered."""
         request = urllib.request.Request(  # noqa: S310  on the loopback address
-            f"{self.url}/config",
-            json.dumps({"compatibility": "BACKWARD"}).encode(),
+            f"{self.url}/config/{subject}".rstrip("/"),
+            json.dumps({"compatibility": level}).encode(),
             {"Content-Type": "application/json"},
             method="PUT",
         )

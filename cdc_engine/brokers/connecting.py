@@ -1,11 +1,11 @@
-"""Provides what several brokers need to connect: the TLS context of their clients, and the schema registry for Avro."""
+"""Provides what several brokers need to connect: the TLS context of their clients, and the schema registry for rows with a schema."""
 
 from __future__ import annotations
 
 import functools
 import ssl
 
-from sluice.cdc_engine.brokers.registry.client import HttpRegistry
+from sluice.cdc_engine.brokers.registry.client import AVRO_TYPE, HttpRegistry
 from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.source.settings import TlsFilesConfig
@@ -26,6 +26,7 @@ def tls_context(config: TlsFilesConfig, setting: str = "brokers.tls") -> ssl.SSL
     return context
 
 
-def registry_of(config: RegistryConfig) -> HttpRegistry:
-    """Returns the registry that conf/ describes. It connects at the first schema."""
-    return HttpRegistry(config, functools.partial(tls_context, config.tls or TlsFilesConfig(), "registry.tls"))
+def registry_of(config: RegistryConfig, schema_type: str = AVRO_TYPE) -> HttpRegistry:
+    """Returns the registry that conf/ describes, for schemas of one type. It connects at the first schema."""
+    context = functools.partial(tls_context, config.tls or TlsFilesConfig(), "registry.tls")
+    return HttpRegistry(config, context, schema_type)

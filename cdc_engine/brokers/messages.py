@@ -17,7 +17,7 @@ from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, ShownRow
 from sluice.cdc_engine.binlog.entries.texts import Display
 from sluice.cdc_engine.binlog.entries.units import units_of
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
-from sluice.cdc_engine.binlog.rows_by_schema.avro_rows import AvroTable
+from sluice.cdc_engine.binlog.rows_by_schema.table import SchemaTable
 from sluice.cdc_engine.brokers.origins import EventOrigins, last_origin, origin_of
 from sluice.cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
 from sluice.cdc_engine.brokers.publisher import Message
@@ -34,8 +34,8 @@ TableT = TypeVar("TableT")
 
 
 class MessageMaker:
-    """Makes the messages for one broker. `form`: how rows are written; the subjects of schemas stand for Avro. `describe`: describes a
-    statement. `policies`, `kept`, `keys`: as for `EntryMaker`. `now_ms`: the field ts.
+    """Makes the messages for one broker. `form`: how rows are written; the subjects of schemas stand for a format with schemas.
+    `describe`: describes a statement. `policies`, `kept`, `keys`: as for `EntryMaker`. `now_ms`: the field ts.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class MessageMaker:
         self._routing, self._form, self._describe, self._now_ms = routing, form, describe, now_ms
         self._entries = EntryMaker(display, describe, policies, kept, keys)
         self._flat: dict[int, tuple[TableEntries, FlatTable]] = {}
-        self._avro: dict[int, tuple[TableEntries, AvroTable]] = {}
+        self._by_schema: dict[int, tuple[TableEntries, SchemaTable]] = {}
 
     def messages(self, parts: Sequence[EntryPart], batch_id: int) -> list[Message]:
         """Returns the messages of a batch. Raises SluiceError."""
         now_ms = self._now_ms()
         if isinstance(self._form, Subjects):
-            return [message for part in parts for message in self._avro_of(part, self._form, now_ms)]
+            return [message for part in parts for message in self._by_schema_of(part, self._form, now_ms)]
         if self._form == "flat":
             return [message for part in parts for message in self._flat_of(part, batch_id, now_ms)]
         if self._routing.is_plain:
@@ -95,16 +95,16 @@ class MessageMaker:
         body = flat_statement(statement, EventType(is_a.kind), is_a.schema, is_a.table, batch_id, now_ms, gtid_set)
         return [Message(route.topic, route.partition, body, origin_of(part.block, 0, statement.offset))]
 
-    # ── Avro ──
+    # ── rows with a schema ──
 
-    def _avro_of(self, part: EntryPart, subjects: Subjects, now_ms: int) -> list[Message]:
+    def _by_schema_of(self, part: EntryPart, subjects: Subjects, now_ms: int) -> list[Message]:
         """Returns the messages of rows. Statements have none: a schema change has another schema in the messages after it."""
         if part.statement is not None:
             return []
         found: list[Placed] = []
         origins = EventOrigins(part.block)
         for entries, route, indices, shown in self._tables(part):
-            table = _of_version(self._avro, entries, AvroTable)
+            table = _of_version(self._by_schema, entries, subjects.form.table)
             ids = subjects.ids(route.topic, table.schemas)
             made = table.messages(shown, units_of(shown, route.partition, route.hashing), part.block, ids, now_ms)
             data, ends, headers = made.data.tobytes(), made.ends.tolist(), origins.of(shown.facts)

@@ -95,12 +95,12 @@ class BrokerConfig(RenderingConfig):
     servers: str = Field("", description="Servers of the broker; its name in messages.")
     client_id: int = Field(1001, ge=1, le=32767, description="Number of the consumer. Its cursor is stored under it.")
     filter: str = Field("", description="Regular expressions of `database.table`. Empty: all captured tables.")
-    format: Literal["flat", "protobuf", "avro"] = Field(
+    format: Literal["flat", "protobuf", "avro", "protobuf_rows"] = Field(
         "flat",
         description="`flat`: JSON, one message per row event. `protobuf`: packets of Canal, one message per batch. `avro`: one message per "
-        "row, with a schema in `registry`.",
+        "row, with a schema in `registry`. `protobuf_rows`: the same as Protobuf.",
     )
-    registry: RegistryConfig | None = Field(None, description="Schema registry for `format: avro`.")
+    registry: RegistryConfig | None = Field(None, description="Schema registry for `format: avro` and `protobuf_rows`.")
     topic: str = Field(min_length=1, description="Topic of everything that `dynamic_topic` does not match.")
     dynamic_topic: str = Field("", description="`topic:pattern,pattern,…`: topic by table or database.")
     batch_bytes_max: int = Field(
@@ -109,16 +109,22 @@ class BrokerConfig(RenderingConfig):
 
     @model_validator(mode="after")
     def _fits_the_format(self) -> BrokerConfig:
-        if self.format == "avro":
+        if self.has_schemas:
             if self.registry is None:
-                raise ValueError("format avro needs `registry`, the schema registry that has its schemas")
+                raise ValueError(f"format {self.format} needs `registry`, the schema registry that has its schemas")
             if self.time_zone.upper() != "UTC" or self.decimals != "declared":
-                raise ValueError("format avro has typed values: remove time_zone and decimals")
+                raise ValueError(f"format {self.format} has typed values: remove time_zone and decimals")
         elif self.registry is not None:
             raise ValueError(
-                f"format {self.format} has no schemas in a registry (protobuf: packets of Canal): set `format: avro`, or remove registry"
+                f"format {self.format} has no schemas in a registry (protobuf: packets of Canal): set `format: avro` or `protobuf_rows`, "
+                "or remove registry"
             )
         return self
+
+    @property
+    def has_schemas(self) -> bool:
+        """Returns whether each row is a message with a schema in `registry`."""
+        return self.format in {"avro", "protobuf_rows"}
 
     @property
     def bytes_max(self) -> int:

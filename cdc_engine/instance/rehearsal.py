@@ -31,6 +31,7 @@ from sluice.cdc_engine.binlog.scan.scanner import Scanner, StreamForm
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.brokers.messages import FORMATS, MessageMaker
 from sluice.cdc_engine.brokers.registry.memory import MemoryRegistry
+from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, PROTOBUF
 from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.brokers.routing import Routing, Rules
 from sluice.cdc_engine.contracts import Column, TableVersion
@@ -132,7 +133,8 @@ def show_entries(window: Window, captured: TableFilter) -> int:
     selection = Selection(tables=tables, wants=wanted_statements(tables), entries=ShownEntries(rows_queries=True))
     entries, position, shown = EntryMaker(Display(), described), StreamPosition(WindowPosition(window.begin)), 0
     hashed = Routing(Rules(topic="all", partition_hash=r".*\..*:$pk$", partitions_num=3))
-    forms = (*FORMATS, Subjects(MemoryRegistry(), by_record=True))
+    with_schemas = (Subjects(MemoryRegistry(form.schema_type), form, by_record=True) for form in (AVRO, PROTOBUF))
+    forms = (*FORMATS, *with_schemas)
     makers = [MessageMaker(hashed, form, display=Display(), describe=described) for form in forms]
     while (
         reading := window.read(position.window_position, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)

@@ -60,10 +60,12 @@ class TableSchemas:
 
 @dataclasses.dataclass(frozen=True)
 class SchemaIds:
-    """The numbers that the registry gave to the schemas of a table. `key`: None for a table without a key."""
+    """The numbers that the registry gave to the schemas of a table, and the texts of these schemas. `key`: None without a key."""
 
     value: int
     key: int | None
+    value_text: str = ""
+    key_text: str = ""
 
 
 KINDS = {

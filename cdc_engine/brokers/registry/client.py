@@ -20,7 +20,7 @@ from sluice.cdc_engine.errors import PublishError
 ANSWER_SECONDS_MAX = 5.0  # for a whole request; at most as long again to connect
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-SCHEME = "AVRO"
+AVRO_TYPE = "AVRO"  # The type of schemas whose type a registry does not say.
 OK, NOT_FOUND = 200, 404
 
 
@@ -43,14 +43,17 @@ class SchemaRegistry(Protocol):
 
 class HttpRegistry:
     """A registry with Confluent's API. Implements `SchemaRegistry`. It reads password and certificates at each request. `context`: makes
-    the TLS context.
+    the TLS context. `schema_type`: that of all its schemas.
     """
 
-    def __init__(self, config: RegistryConfig, context: Callable[[], ssl.SSLContext]) -> None:
-        self._config, self._context, self.where = config, context, f"the schema registry at {config.url}"
+    def __init__(
+        self, config: RegistryConfig, context: Callable[[], ssl.SSLContext], schema_type: str = AVRO_TYPE
+    ) -> None:
+        self._config, self._context, self._type = config, context, schema_type
+        self.where = f"the schema registry at {config.url}"
 
     def known(self, subject: str, schema: str) -> int | None:
-        code, answer = self._asked("POST", _path(subject), _body(schema))
+        code, answer = self._asked("POST", _path(subject), self._body(schema))
         return None if code == NOT_FOUND else self._number(self._good(subject, code, answer))
 
     def latest(self, subject: str) -> str | None:
@@ -61,11 +64,19 @@ class HttpRegistry:
         schema = found.get("schema") if isinstance(found, dict) else None
         if not isinstance(schema, str):
             raise self._odd()
+        if (other := found.get("schemaType") or AVRO_TYPE) != self._type:
+            raise PublishError(
+                f"subject {subject} of {self.where} has schemas of type {other}, and the broker's are {self._type}: send the table to "
+                "another topic, or delete the subject if nothing has its messages"
+            )
         return schema
 
     def register(self, subject: str, schema: str) -> int:
-        code, answer = self._asked("POST", f"{_path(subject)}/versions", _body(schema))
+        code, answer = self._asked("POST", f"{_path(subject)}/versions", self._body(schema))
         return self._number(self._good(subject, code, answer))
+
+    def _body(self, schema: str) -> bytes:
+        return json.dumps({"schema": schema, "schemaType": self._type}).encode()
 
     def _number(self, answer: Any) -> int:
         number = answer.get("id") if isinstance(answer, dict) else None
@@ -143,17 +154,13 @@ class HttpRegistry:
 def incompatible(where: str, subject: str, shown: str) -> PublishError:
     return PublishError(
         f"{where} refuses the new schema of subject {subject}, because it is incompatible with an earlier version{shown}. Set the "
-        f"compatibility of the subject to NONE until it is registered, or send the table to another topic; if several tables share the "
-        "topic, set `subjects: topic_record`"
+        "compatibility of the subject to NONE until it is registered (in Apicurio also the global one), or send the table to another "
+        "topic; if several tables share the topic, set `subjects: topic_record`"
     )
 
 
 def _path(subject: str) -> str:
     return f"/subjects/{urllib.parse.quote(subject, safe='')}"
-
-
-def _body(schema: str) -> bytes:
-    return json.dumps({"schema": schema, "schemaType": SCHEME}).encode()
 
 
 @contextlib.contextmanager

@@ -4,13 +4,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from sluice.cdc_engine.binlog.rows_by_schema.avro_schema import TIME, AvroType, table_schemas
 from sluice.cdc_engine.binlog.rows_by_schema.columns import ColumnKind, TableSchemas
+from sluice.cdc_engine.binlog.rows_by_schema.protobuf_schema import ENVELOPE, SOURCE
+from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import ProtobufField, ProtobufMessage, ProtobufSchema
 from sluice.cdc_engine.brokers.registry.client import SchemaRegistry
+from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, PROTOBUF, SchemaForm
 from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.contracts import Column
 from sluice.cdc_engine.errors import PublishError
@@ -24,19 +31,82 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
     return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
 
 
-# Types of a column before and after a schema change. Avro's rules read each as the other.
-MISREAD: tuple[tuple[Any, Any], ...] = (
-    (decimal(10, 2), decimal(12, 4)),
-    (decimal(10, 2), "string"),
-    ("string", decimal(10, 2)),
-    ("int", DATE),
-    ("long", DATETIME),
-    (decimal(20, 0), decimal(20, 2)),
-    ("bytes", "string"),
-    ("int", "float"),
-    ("long", TIME),
-    (TIME, "long"),
-    ("int", TIME),
+def record(*types: Any) -> str:
+    fields = [{"name": f"c{index}", "type": ["null", each], "default": None} for index, each in enumerate(types)]
+    return json.dumps({"type": "record", "name": "Contract", "namespace": "sluice", "fields": fields})
+
+
+def schemas_of(kind: Any) -> TableSchemas:
+    """Returns the schemas in Avro of a table without a key and with the column c0."""
+    return table_schemas("shop", "contract", [Column(name="c0", type_code=0)], [AvroType(ColumnKind.STRING, kind)], ())
+
+
+def message(*types: str, dropped: int = -1) -> str:
+    """Returns a schema in Protobuf. `dropped`: the index of a column that the table no longer has."""
+    fields = [
+        ProtobufField(f"c{index}", each, index + 1, "optional", deprecated=index == dropped)
+        for index, each in enumerate(types)
+    ]
+    return ProtobufSchema("sluice.shop.contract", (ENVELOPE, ProtobufMessage("Value", tuple(fields)), SOURCE)).text
+
+
+def messages_of(kind: Any) -> TableSchemas:
+    """Returns the schemas in Protobuf of a table without a key and with the column c0."""
+    return TableSchemas("sluice.shop.contract.Envelope", message(kind), "", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """The schemas of one format. `first` is also registered under another subject. `others`: schemas that may follow it, in their order;
+    `refused`: one that may not. `misread`: types of a column before and after a schema change that must not follow each other.
+    """
+
+    form: SchemaForm
+    first: str
+    others: tuple[str, ...]
+    refused: str
+    schemas_of: Callable[[Any], TableSchemas]
+    misread: tuple[tuple[Any, Any], ...]
+
+
+# Avro's rules read each of the types as the other.
+AVRO_SAMPLES = Samples(
+    form=AVRO,
+    first=record("int"),
+    others=(record("int", "string"), record("int"), record("long")),
+    refused=record("string"),
+    schemas_of=schemas_of,
+    misread=(
+        (decimal(10, 2), decimal(12, 4)),
+        (decimal(10, 2), "string"),
+        ("string", decimal(10, 2)),
+        ("int", DATE),
+        ("long", DATETIME),
+        (decimal(20, 0), decimal(20, 2)),
+        ("bytes", "string"),
+        ("int", "float"),
+        ("long", TIME),
+        (TIME, "long"),
+        ("int", TIME),
+    ),
+)
+# Registries accept some of the types with the same number.
+PROTOBUF_SAMPLES = Samples(
+    form=PROTOBUF,
+    first=message("int64"),
+    others=(message("int64", "string"), message("int64", "string", dropped=1), message("int64", "string", "bytes")),
+    refused=message("string"),
+    schemas_of=messages_of,
+    misread=(
+        ("string", "bytes"),
+        ("bytes", "string"),
+        ("int64", "uint64"),
+        ("int64", "sint32"),
+        ("int64", "sint64"),
+        ("sfixed64", "fixed64"),
+        ("float", "double"),
+        ("int64", "string"),
+    ),
 )
 
 
@@ -54,76 +124,73 @@ class RegistryPlace(Protocol):
     def start(self) -> None:
         """Starts the killed registry again."""
 
+    def unchecked(self, subject: str) -> AbstractContextManager[None]:
+        """Sets the compatibility of a subject to NONE for a while."""
+
 
 class RegistryContract:
-    """The promises, each as a test. `place` is a fixture of the class that inherits them."""
+    """The promises, each as a test. `place` is a fixture of the class that inherits them. `samples`: the format of the registry."""
+
+    samples = AVRO_SAMPLES
 
     def test_registry_gives_a_schema_the_same_number_again(self, place: RegistryPlace) -> None:
         registry, subject, other = place.registry(), next(SUBJECTS), next(SUBJECTS)
-        first = registry.register(subject, record("int"))
-        assert registry.register(subject, record("int")) == first
-        assert place.registry().register(other, record("int")) == first
+        first = registry.register(subject, self.samples.first)
+        assert registry.register(subject, self.samples.first) == first
+        assert place.registry().register(other, self.samples.first) == first
 
     def test_registry_takes_added_dropped_and_wider_columns(self, place: RegistryPlace) -> None:
         registry, subject = place.registry(), next(SUBJECTS)
-        forms = [record("int"), record("int", "string"), record("int"), record("long")]
+        forms = [self.samples.first, *self.samples.others]
         numbers = [registry.register(subject, form) for form in forms]
-        assert numbers[0] == numbers[2]
-        assert len({*numbers}) == 3
+        assert [registry.known(subject, form) for form in forms] == numbers
+        assert len({*numbers}) == len({*forms})
 
     def test_registry_refuses_another_type_and_says_what_to_do(self, place: RegistryPlace) -> None:
         registry, subject = place.registry(), next(SUBJECTS)
-        first = registry.register(subject, record("int"))
-        said = refusal(registry, subject, record("string"))
+        first = registry.register(subject, self.samples.first)
+        said = refusal(registry, subject, self.samples.refused)
         assert place.where in said
         assert f"subject {subject}" in said
         assert "compatibility of the subject to NONE" in said
-        assert registry.register(subject, record("int")) == first
+        assert registry.register(subject, self.samples.first) == first
 
     def test_registry_knows_what_it_has_and_the_latest_version(self, place: RegistryPlace) -> None:
-        registry, subject, old, new = place.registry(), next(SUBJECTS), record("int"), record("int", "string")
+        registry, subject, old, new = place.registry(), next(SUBJECTS), self.samples.first, self.samples.others[0]
         assert registry.latest(subject) is None
         assert registry.known(subject, old) is None
         numbers = [registry.register(subject, form) for form in (old, new)]
         assert [registry.known(subject, form) for form in (old, new)] == numbers
-        assert registry.known(subject, record("string")) is None
-        assert json.loads(registry.latest(subject) or "") == json.loads(new)
+        assert registry.known(subject, self.samples.refused) is None
+        assert (registry.latest(subject) or "").split() == new.split()
 
     def test_types_that_a_registry_accepts_but_consumers_misread_are_refused_until_somebody_registers_them(
         self, place: RegistryPlace
     ) -> None:
-        for old, new in MISREAD:
+        form = self.samples.form
+        for old, new in self.samples.misread:
             registry, topic = place.registry(), next(SUBJECTS)
-            subjects, before, after = Subjects(registry), schemas_of(old), schemas_of(new)
+            subjects, before, after = Subjects(registry, form), *map(self.samples.schemas_of, (old, new))
             _ = subjects.ids(topic, before)
             said = refused(subjects, topic, after)
             assert place.where in said
             assert "c0 from " in said
-            assert registry.latest(f"{topic}-value") is not None
-            number = registry.register(f"{topic}-value", after.value)
+            subject = f"{topic}-value"
+            with place.unchecked(subject) if form is PROTOBUF else contextlib.nullcontext():
+                number = registry.register(subject, form.follow(registry.latest(subject), after.value).text)
             assert subjects.ids(topic, after).value == number
 
     def test_registry_that_is_away_says_so_and_is_used_again(self, place: RegistryPlace) -> None:
         registry, subject = place.registry(), next(SUBJECTS)
-        _ = registry.register(subject, record("int"))
+        _ = registry.register(subject, self.samples.first)
         place.kill()
         try:
-            said = refusal(registry, subject, record("int"))
+            said = refusal(registry, subject, self.samples.first)
         finally:
             place.start()
         assert place.where in said
         assert "nothing is sent until it answers" in said
-        assert registry.register(subject, record("int")) > 0
-
-
-def record(*types: Any) -> str:
-    fields = [{"name": f"c{index}", "type": ["null", each], "default": None} for index, each in enumerate(types)]
-    return json.dumps({"type": "record", "name": "Contract", "namespace": "sluice", "fields": fields})
-
-
-def schemas_of(kind: Any) -> TableSchemas:
-    """Returns the schemas of a table without a key and with the column c0."""
-    return table_schemas("shop", "contract", [Column(name="c0", type_code=0)], [AvroType(ColumnKind.STRING, kind)], ())
+        assert registry.register(subject, self.samples.first) > 0
 
 
 def refusal(registry: SchemaRegistry, subject: str, schema: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluice.cdc_engine.brokers.registry.client import incompatible
+from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import ProtobufSchema, parsed
+from sluice.cdc_engine.brokers.registry.client import AVRO_TYPE, incompatible
 from sluice.cdc_engine.errors import PublishError
 
 WHERE = "the schema registry in memory"
@@ -23,13 +24,16 @@ PROMOTIONS = {
 
 class MemoryRegistry:
     """Keeps schemas while the process runs. Implements `SchemaRegistry`. `away`: it answers nothing. `asked`: how often it was asked.
+    `unchecked`: subjects with compatibility NONE.
 
     A new version of a subject must be able to read data of the version before it, as BACKWARD demands, in so far as Sluice's schemas
-    differ: names of records, added fields and types of fields. Logical types do not count, as in registries.
+    differ: names of records, added fields and types of fields. Logical types of Avro do not count, as in registries. Fields of Protobuf
+    stay, as in Apicurio.
     """
 
-    def __init__(self) -> None:
-        self.where = WHERE
+    def __init__(self, schema_type: str = AVRO_TYPE) -> None:
+        self.where, self.unchecked = WHERE, set[str]()
+        self._reads = _reads_avro if schema_type == AVRO_TYPE else _reads_protobuf
         self.versions: dict[str, list[str]] = {}
         self.away, self.asked = False, 0
         self.ids: dict[str, int] = {}
@@ -44,7 +48,7 @@ class MemoryRegistry:
     def register(self, subject: str, schema: str) -> int:
         known = self._versions(subject)
         if schema not in known:
-            if known and not _reads(json.loads(schema), json.loads(known[-1])):
+            if known and subject not in self.unchecked and not self._reads(schema, known[-1]):
                 raise incompatible(WHERE, subject, "")
             self.versions.setdefault(subject, []).append(schema)
         return self.ids.setdefault(schema, len(self.ids) + 1)
@@ -54,6 +58,19 @@ class MemoryRegistry:
         if self.away:
             raise PublishError(f"{WHERE} does not answer: nothing is sent until it answers")
         return self.versions.get(subject, [])
+
+
+def _reads_avro(reader: str, writer: str) -> bool:
+    return _reads(json.loads(reader), json.loads(writer))
+
+
+def _reads_protobuf(reader: str, writer: str) -> bool:
+    """Returns whether a schema has the messages and fields of another one."""
+    return _fields(parsed(reader)) >= _fields(parsed(writer))
+
+
+def _fields(schema: ProtobufSchema) -> set[tuple[str, str, int, str]]:
+    return {(each.name, field.name, field.number, field.type) for each in schema.messages for field in each.fields}
 
 
 def _reads(reader: Any, writer: Any) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 
 from sluice.cdc_engine.binlog.rows_by_schema.columns import SchemaIds, TableSchemas
-from sluice.cdc_engine.brokers.registry.changed_columns import changed_columns
 from sluice.cdc_engine.brokers.registry.client import SchemaRegistry
+from sluice.cdc_engine.brokers.registry.field_numbers import Followed
+from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, SchemaForm
 from sluice.cdc_engine.errors import PublishError
 
 IDS_MAX = 10_000  # cached numbers
@@ -17,66 +19,81 @@ CHECK_SECONDS = 120.0  # After this time the registry is asked again for a numbe
 log = structlog.get_logger()
 
 
+class _Known(NamedTuple):
+    """The number of a schema, the text that has it in the registry, and when the registry said so."""
+
+    number: int
+    text: str
+    checked: float
+
+
 class Subjects:
     """The subjects of one broker. The registry is asked for each subject and schema, and again after `CHECK_SECONDS`.
 
-    `by_record`: a subject's name is that of the topic and the record, so that a topic may have the messages of several tables.
-    `registers`: new schemas are registered. `clock`: seconds that never go back.
+    `form`: how rows are written. `by_record`: a subject's name is that of the topic and the record, so that a topic may have the messages
+    of several tables. `registers`: new schemas are registered. `clock`: seconds that never go back.
     """
 
     def __init__(
         self,
         registry: SchemaRegistry,
+        form: SchemaForm = AVRO,
         *,
         by_record: bool = False,
         registers: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.form = form
         self._registry, self._by_record, self._registers, self._clock = registry, by_record, registers, clock
-        self._ids: dict[tuple[str, str], tuple[int, float]] = {}
+        self._ids: dict[tuple[str, str], _Known] = {}
         self._logged: set[tuple[str, str]] = set()
 
     def ids(self, topic: str, schemas: TableSchemas) -> SchemaIds:
         """Returns the numbers of a table's schemas for a topic. Raises PublishError."""
-        key = self._id(self._name(topic, "key", schemas.key_record), schemas.key) if schemas.key else None
-        return SchemaIds(self._id(self._name(topic, "value", schemas.record), schemas.value), key)
+        key = self._known(self._name(topic, "key", schemas.key_record), schemas.key) if schemas.key else None
+        value = self._known(self._name(topic, "value", schemas.record), schemas.value)
+        return SchemaIds(value.number, key.number if key else None, value.text, key.text if key else "")
 
     def _name(self, topic: str, side: str, record: str) -> str:
         return f"{topic}-{record}" if self._by_record else f"{topic}-{side}"
 
-    def _id(self, subject: str, schema: str) -> int:
-        now = self._clock()
-        number, checked = self._ids.get((subject, schema), (None, 0.0))
-        if number is not None and now - checked < CHECK_SECONDS:
-            return number
-        found = self._registry.known(subject, schema)
-        if number is not None and found != number:
-            raise self._replaced(subject, number, found)
+    def _known(self, subject: str, schema: str) -> _Known:
+        now, before = self._clock(), self._ids.get((subject, schema))
+        if before is not None and now - before.checked < CHECK_SECONDS:
+            return before
+        followed = self.form.follow(self._registry.latest(subject), schema) if before is None else Followed(before.text)
+        found = self._registry.known(subject, followed.text)
+        if before is not None and found != before.number:
+            raise self._replaced(subject, before.number, found)
         if found is None:
-            found = self._registered(subject, schema)
+            found = self._registered(subject, followed)
         if len(self._ids) >= IDS_MAX:
             self._ids.clear()
-        self._ids[subject, schema] = (found, now)
-        return found
+        known = self._ids[subject, schema] = _Known(found, followed.text, now)
+        return known
 
-    def _registered(self, subject: str, schema: str) -> int:
+    def _registered(self, subject: str, followed: Followed) -> int:
         """Registers a new schema, unless a consumer with it would misread earlier messages."""
-        if not self._registers:
-            self._log(subject, schema)
+        where = self._registry.where
+        if followed.other:
             raise PublishError(
-                f"{self._registry.where} does not have the schema of subject {subject}: register it, or set `auto_register: true`. "
+                f"the schema of subject {subject} of {where} is not that of the table: {followed.other}. Send the table to another topic; "
+                "if several tables share the topic, set `subjects: topic_record`"
+            )
+        if not self._registers:
+            self._log(subject, followed.text)
+            raise PublishError(
+                f"{where} does not have the schema of subject {subject}: register it, or set `auto_register: true`. "
                 "The engine's log has the schema (schema_to_register)"
             )
-        latest = self._registry.latest(subject)
-        changed = changed_columns(latest, schema) if latest is not None else []
-        if changed:
-            self._log(subject, schema)
+        if followed.changed:
+            self._log(subject, followed.text)
             raise PublishError(
-                f"subject {subject} of {self._registry.where} has other types in its latest version: {'; '.join(changed)}. Consumers with "
-                "the new schema would misread earlier messages. Send the table to another topic, or register the new schema under the "
+                f"subject {subject} of {where} has other types in its latest version: {'; '.join(followed.changed)}. Consumers with "
+                f"the new schema would {self.form.loss}. Send the table to another topic, or register the new schema under the "
                 "subject yourself. The engine's log has it (schema_to_register)"
             )
-        return self._registry.register(subject, schema)
+        return self._registry.register(subject, followed.text)
 
     def _log(self, subject: str, schema: str) -> None:
         """Logs a schema that somebody must register, once."""

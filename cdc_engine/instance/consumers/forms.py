@@ -49,7 +49,7 @@ class Forms:
 
 
 def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
-    labels = isinstance(config, BrokerConfig) and config.format == "avro"
+    labels = isinstance(config, BrokerConfig) and config.has_schemas
     return Display(time_zone=config.time_zone, decimals=config.decimals, gtids=config.gtids, labels=labels)
 
 

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from sluice.cdc_engine.brokers.connecting import registry_of
 from sluice.cdc_engine.brokers.messages import Format, MessageMaker
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
+from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, PROTOBUF, SchemaForm
 from sluice.cdc_engine.brokers.registry.subjects import Subjects
 from sluice.cdc_engine.brokers.routing import Routing, Rules
 from sluice.cdc_engine.brokers.sender import BrokerSender, ConsumerTaken
@@ -25,6 +26,12 @@ from sluice.cdc_engine.instance.consumers.statements import described
 
 ContentT = TypeVar("ContentT")
 Got_co = TypeVar("Got_co", covariant=True)
+FORMS: dict[str, Format | SchemaForm] = {
+    "flat": "flat",
+    "protobuf": "protobuf",
+    "avro": AVRO,
+    "protobuf_rows": PROTOBUF,
+}
 
 
 def rules_of(config: BrokerConfig) -> Rules:
@@ -106,15 +113,14 @@ class Sending(Generic[ContentT]):
 
 
 def form_of(config: BrokerConfig) -> Format | Subjects:
-    """Returns the form of a broker's messages: for Avro the subjects in its registry."""
-    if config.format != "avro":
-        return config.format
-    if config.registry is None:
-        raise ConfigurationError("brokers: format avro needs `registry`")
-    registry = config.registry
-    return Subjects(
-        registry_of(registry), by_record=registry.subjects == "topic_record", registers=registry.auto_register
-    )
+    """Returns the form of a broker's messages: for rows with a schema the subjects in its registry."""
+    form, registry = FORMS[config.format], config.registry
+    if not isinstance(form, SchemaForm):
+        return form
+    if registry is None:
+        raise ConfigurationError(f"brokers: format {config.format} needs `registry`")
+    by_record, registers = registry.subjects == "topic_record", registry.auto_register
+    return Subjects(registry_of(registry, form.schema_type), form, by_record=by_record, registers=registers)
 
 
 def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:

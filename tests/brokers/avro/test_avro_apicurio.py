@@ -24,7 +24,7 @@ from sluice.cdc_engine.brokers.connecting import registry_of
 from sluice.cdc_engine.brokers.contract_suite import never
 from sluice.cdc_engine.brokers.kinds import Kafka
 from sluice.cdc_engine.brokers.registry import client
-from sluice.cdc_engine.brokers.registry.client import SchemaRegistry
+from sluice.cdc_engine.brokers.registry.client import AVRO_TYPE, SchemaRegistry
 from sluice.cdc_engine.brokers.registry.contract_suite import (
     RegistryContract,
     RegistryPlace,
@@ -47,17 +47,25 @@ SUBJECT = "t-value"
 
 
 class ApicurioPlace:
-    def __init__(self, server: ApicurioServer) -> None:
-        self._server, self.where = server, f"the schema registry at {server.url}"
+    def __init__(self, server: ApicurioServer, schema_type: str = AVRO_TYPE) -> None:
+        self._server, self._type, self.where = server, schema_type, f"the schema registry at {server.url}"
 
     def registry(self) -> SchemaRegistry:
-        return registry_of(RegistryConfig(url=self._server.url))
+        return registry_of(RegistryConfig(url=self._server.url), self._type)
 
     def kill(self) -> None:
         self._server.kill()
 
     def start(self) -> None:
         self._server.start()
+
+    @contextlib.contextmanager
+    def unchecked(self, subject: str) -> Iterator[None]:
+        """The global compatibility applies to a subject with NONE."""
+        assert self._server.set_compatibility("NONE", subject)
+        assert self._server.set_compatibility("NONE")
+        yield
+        assert self._server.set_compatibility("BACKWARD")
 
 
 @pytest.mark.servers

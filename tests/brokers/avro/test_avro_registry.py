@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 import structlog
 from pydantic import ValidationError
@@ -31,8 +34,8 @@ PLACE = {"kind": "kafka", "servers": "k:1", "topic": "t", "format": "avro"}
 class MemoryPlace:
     where = "the schema registry in memory"
 
-    def __init__(self) -> None:
-        self._registry = MemoryRegistry()
+    def __init__(self, registry: MemoryRegistry | None = None) -> None:
+        self._registry = registry or MemoryRegistry()
 
     def registry(self) -> MemoryRegistry:
         return self._registry
@@ -42,6 +45,12 @@ class MemoryPlace:
 
     def start(self) -> None:
         self._registry.away = False
+
+    @contextlib.contextmanager
+    def unchecked(self, subject: str) -> Iterator[None]:
+        self._registry.unchecked.add(subject)
+        yield
+        self._registry.unchecked.clear()
 
 
 class TestMemoryRegistry(RegistryContract):

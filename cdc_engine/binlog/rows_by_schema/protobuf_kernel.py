@@ -1,0 +1,181 @@
+"""Kernels that encode rows as Protobuf, from the texts that consumers see. Called by `protobuf_rows`.
+
+The bytes are those of google's library: fields in the order of their numbers, and no field without need.
+"""
+# ruff: noqa: PLR0917, PLR1714, SIM109 - numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.entries.assemble import ABSENT
+from sluice.cdc_engine.binlog.entries.flat_json import put_piece
+from sluice.cdc_engine.binlog.entries.kernel_arguments import Pieces
+from sluice.cdc_engine.binlog.entries.protobuf import put_bytes
+from sluice.cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from sluice.cdc_engine.binlog.rows_by_schema.kernel import (
+    BYTES,
+    DATE,
+    DATETIME,
+    DECIMAL,
+    DOUBLE,
+    FILE,
+    FLOAT,
+    KEY_HEAD,
+    NO_MOMENT,
+    NOW,
+    OPS,
+    STRING,
+    TABLE,
+    TIME,
+    TIMESTAMP,
+    VALUE_HEAD,
+    RowColumns,
+    RowUnits,
+    SchemaValues,
+    image_of,
+    iso_size,
+    number_of,
+    put_bits,
+    put_iso,
+    put_long,
+    put_unsigned,
+)
+from sluice.cdc_engine.contracts import Bytes, Int64s
+
+LENGTH_BYTES = 5  # The most bytes of a message's length.
+# The keys of the fields of Envelope and Source: number << 3 | wire type.
+BEFORE, AFTER, SOURCE, OP, OMITTED, OMITTED_BEFORE = 0x0A, 0x12, 0x1A, 0x22, 0x32, 0x3A
+POS, TS_MS, SERVER_ID = 0x10, 0x20, 0x28
+
+
+class RowFields(NamedTuple):
+    """The fields of a message with columns: `order`: the columns by the numbers of their fields. `keys`: those of the fields, encoded, by
+    column.
+    """
+
+    order: Int64s
+    keys: Pieces
+
+
+@kernel
+def put_value(
+    out: Bytes, at: Integer, columns: RowColumns, column: Integer, image: Integer, keys: Pieces, values: SchemaValues
+) -> Integer:
+    """Writes the field of a column; nothing if it is NULL, or a date that the calendar does not have."""
+    starts, sizes, _, texts = values.shown
+    size, first = sizes[column, image], starts[column, image]
+    if size < 0:
+        return at
+    kind, end, begin = columns.kinds[column], first + size, at
+    at = put_piece(out, at, keys, column, True)
+    if kind == STRING or kind == DECIMAL:
+        return put_bytes(out, put_unsigned(out, at, size), texts, first, size)
+    if kind == BYTES:
+        return put_iso(out, put_unsigned(out, at, iso_size(texts, first, end)), texts, first, end)
+    if kind == FLOAT or kind == DOUBLE:
+        return put_bits(out, at, values.bits[columns.bits[column], image], 4 if kind == FLOAT else 8)
+    number = number_of(kind, texts, first, end)
+    if kind == DATE or kind == DATETIME or kind == TIMESTAMP:
+        if number == NO_MOMENT:
+            return begin
+        return put_long(out, at, number) if kind == DATE else put_bits(out, at, number, 8)
+    return put_long(out, at, number) if kind == TIME else put_unsigned(out, at, number)
+
+
+@kernel
+def put_row(
+    out: Bytes,
+    at: Integer,
+    columns: RowColumns,
+    fields: RowFields,
+    image: Integer,
+    other: Integer,
+    values: SchemaValues,
+) -> Integer:
+    for column in fields.order:
+        own = image_of(values.shown.sizes, column, image, other)
+        at = put_value(out, at, columns, column, own, fields.keys, values)
+    return at
+
+
+@nb.njit(inline="always")
+def put_length(out: Bytes, at: Integer, end: Integer) -> Integer:
+    """Writes the length of a message that begins LENGTH_BYTES after `at`, and moves it to its length. Returns its end."""
+    size = end - at - LENGTH_BYTES
+    return put_bytes(out, put_unsigned(out, at, size), out, at + LENGTH_BYTES, size)
+
+
+@nb.njit(inline="always")
+def put_number(out: Bytes, at: Integer, key: Integer, value: Integer) -> Integer:
+    """Writes a number field; nothing for 0."""
+    if value == 0:
+        return at
+    out[at] = key
+    return put_unsigned(out, at + 1, value)
+
+
+@kernel
+def put_source(out: Bytes, at: Integer, units: RowUnits, unit: Integer, frame: Pieces) -> Integer:
+    out[at] = SOURCE
+    end = put_piece(out, at + 1 + LENGTH_BYTES, frame, FILE, True)
+    end = put_number(out, end, POS, units.offsets[unit])
+    end = put_piece(out, end, units.gtids, units.marks[unit], True)
+    end = put_number(out, end, TS_MS, units.ms[unit])
+    end = put_number(out, end, SERVER_ID, units.servers[unit])
+    return put_length(out, at + 1, put_piece(out, end, frame, TABLE, True))
+
+
+@kernel
+def put_omitted(
+    out: Bytes, at: Integer, key: Integer, columns: RowColumns, image: Integer, other: Integer, sizes: Int64s
+) -> Integer:
+    """Writes the names of the columns that neither image has."""
+    for column in range(sizes.shape[0]):
+        if sizes[column, image_of(sizes, column, image, other)] == ABSENT:
+            out[at] = key
+            at = put_piece(out, at + 1, columns.names, column, True)
+    return at
+
+
+@kernel
+def put_messages(
+    out: Bytes,
+    units: RowUnits,
+    columns: RowColumns,
+    fields: tuple[RowFields, RowFields],
+    values: SchemaValues,
+    frame: Pieces,
+    ends: tuple[Int64s, Int64s],
+) -> None:
+    """Writes the key and the value of each message. `fields`: of the key and the value. Records in `ends` where the keys and values end."""
+    of_key, of_value = fields
+    at, sizes = np.int64(0), values.shown.sizes
+    has_key = frame.starts[KEY_HEAD + 1] > frame.starts[KEY_HEAD]
+    for unit in range(units.kinds.shape[0]):
+        kind, before = units.kinds[unit], units.images[unit]
+        after = before + (kind == KIND_UPDATE)
+        if has_key:
+            at = put_piece(out, at, frame, KEY_HEAD, True)
+            at = put_row(out, at, columns, of_key, after, before, values)
+        ends[0][unit] = at
+        at = put_piece(out, at, frame, VALUE_HEAD, True)
+        if kind != KIND_INSERT:
+            out[at] = BEFORE
+            end = put_row(out, at + 1 + LENGTH_BYTES, columns, of_value, before, before, values)
+            at = put_length(out, at + 1, end)
+        if kind != KIND_DELETE:
+            out[at] = AFTER
+            end = put_row(out, at + 1 + LENGTH_BYTES, columns, of_value, after, before, values)
+            at = put_length(out, at + 1, end)
+        at = put_source(out, at, units, unit, frame)
+        out[at], out[at + 1], out[at + 2] = OP, 1, OPS[kind - KIND_INSERT]
+        at = put_piece(out, at + 3, frame, NOW, True)
+        at = put_omitted(out, at, OMITTED, columns, after, before, sizes)
+        if kind != KIND_INSERT:
+            at = put_omitted(out, at, OMITTED_BEFORE, columns, before, before, sizes)
+        ends[1][unit] = at

@@ -1,0 +1,190 @@
+"""Reads and writes schemas of Protobuf as text. Pure; used by `protobuf_schema`, and by `brokers.registry` for what a registry has.
+
+It reads any file that protoc does, and keeps what decides how messages are read: package, messages, fields and reserved numbers. A
+registry may format the text in its own way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+TOKEN = re.compile(r"""\s+|//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|[^\w\s])""", re.DOTALL)
+LABELS = ("optional", "repeated", "required")
+BLOCKS, SKIPPED = ("enum", "oneof", "extend", "service"), ("option", "extensions", "import", "syntax", "edition", "map")
+NUMBER_MAX = (1 << 29) - 1
+# Numbers that Protobuf keeps for itself.
+OWN_NUMBERS = range(19_000, 20_000)
+ESCAPES = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
+QUOTED = re.compile(r'[\\"\x00-\x1f\x7f]')
+
+
+@dataclasses.dataclass(frozen=True)
+class ProtobufField:
+    """A field of a message. `deprecated`: of a column that the table no longer has."""
+
+    name: str
+    type: str
+    number: int
+    label: str = ""
+    json_name: str = ""
+    deprecated: bool = False
+
+    @property
+    def text(self) -> str:
+        options = [f"json_name = {_quoted(self.json_name)}"] if self.json_name else []
+        options += ["deprecated = true"] if self.deprecated else []
+        shown = f" [{', '.join(options)}]" if options else ""
+        return f"  {self.label}{' ' if self.label else ''}{self.type} {self.name} = {self.number}{shown};"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProtobufMessage:
+    """A message type. `reserved`: first and last of the numbers that no field may have."""
+
+    name: str
+    fields: tuple[ProtobufField, ...]
+    reserved: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def next_number(self) -> int:
+        """Returns the number after all that the message has or had."""
+        used = [field.number for field in self.fields] + [last for _, last in self.reserved]
+        return after(max(used, default=0))
+
+    @property
+    def text(self) -> str:
+        ranges = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in self.reserved)
+        lines = ["  option deprecated_legacy_json_field_conflicts = true;"] if _share_json_names(self.fields) else []
+        lines += [f"  reserved {ranges};"] if ranges else []
+        return "\n".join([f"message {self.name} {{", *lines, *(field.text for field in self.fields), "}"])
+
+
+@dataclasses.dataclass(frozen=True)
+class ProtobufSchema:
+    """A schema: its package, and its messages, also nested ones, in the order of the text."""
+
+    package: str
+    messages: tuple[ProtobufMessage, ...]
+
+    @property
+    def record(self) -> str:
+        """Returns the full name of the first message, which is that of the data."""
+        return f"{self.package}.{self.messages[0].name}"
+
+    @property
+    def text(self) -> str:
+        parts = ['syntax = "proto3";', f"package {self.package};", *(each.text for each in self.messages)]
+        return "\n\n".join(parts) + "\n"
+
+
+def after(number: int) -> int:
+    """Returns the next number that a field may have."""
+    return OWN_NUMBERS.stop if number + 1 in OWN_NUMBERS else number + 1
+
+
+def parsed(text: str) -> ProtobufSchema:
+    """Reads a schema. Raises ValueError."""
+    reader = _Reader(text)
+    try:
+        package = reader.file()
+    except IndexError:
+        raise ValueError("the schema ends too early") from None
+    if not reader.messages:
+        raise ValueError("the schema has no message")
+    return ProtobufSchema(package, tuple(reader.messages))
+
+
+class _Reader:
+    """Reads the tokens of a schema one after the other. Its methods raise IndexError at the end, and ValueError."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[str] = [found for found in TOKEN.findall(text) if found]
+        self._at = 0
+        self.messages: list[ProtobufMessage] = []
+
+    def file(self) -> str:
+        package = ""
+        while self._at < len(self._tokens):
+            word = self._next()
+            if word == "package":
+                package = self._next()
+                self._skip()
+            elif word == "message":
+                self._message()
+            elif word != ";":
+                self._skip()
+        return package
+
+    def _message(self) -> None:
+        place = len(self.messages)
+        name, fields, reserved = self._next(), [], list[tuple[int, int]]()
+        self._expect("{")
+        while (word := self._next()) != "}":
+            if word == "message":
+                self._message()
+            elif word == "reserved":
+                reserved += self._reserved()
+            elif word in BLOCKS or word in SKIPPED:
+                self._skip()
+            elif word != ";":
+                fields.append(self._field(word))
+        self.messages.insert(place, ProtobufMessage(name, tuple(fields), tuple(reserved)))
+
+    def _field(self, word: str) -> ProtobufField:
+        label = word if word in LABELS else ""
+        kind, name = self._next() if label else word, self._next()
+        self._expect("=")
+        number, json_name, deprecated = int(self._next(), 0), "", False
+        while (mark := self._next()) != ";":
+            if mark in {"[", ","} and self._tokens[self._at + 1] == "=":
+                option, _, value = self._next(), self._next(), self._next()
+                json_name = _unquoted(value) if option == "json_name" else json_name
+                deprecated = deprecated or (option, value) == ("deprecated", "true")
+        return ProtobufField(name, kind.rpartition(".")[2], number, label, json_name, deprecated)
+
+    def _reserved(self) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        while (word := self._next()) != ";":
+            if word == "to":
+                last = self._next()
+                found[-1] = (found[-1][0], NUMBER_MAX if last == "max" else int(last, 0))
+            elif word.isdigit():
+                found.append((int(word), int(word)))
+        return found
+
+    def _skip(self) -> None:
+        """Skips the rest of a statement, up to `;` or over its block."""
+        depth = 0
+        while (word := self._next()) != ";" or depth:
+            depth += (word == "{") - (word == "}")
+            if word == "}" and not depth:
+                return
+
+    def _next(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _expect(self, mark: str) -> None:
+        if (found := self._next()) != mark:
+            raise ValueError(f"the schema has {found!r} instead of {mark!r}")
+
+
+def _share_json_names(fields: Sequence[ProtobufField]) -> bool:
+    """Returns whether two names are the same in JSON, which protoc refuses without the option: user_id, userId."""
+    return len({_in_json(field.name) for field in fields}) < len(fields)
+
+
+def _in_json(name: str) -> str:
+    head, *others = name.split("_")
+    return head + "".join(each[:1].upper() + each[1:] for each in others)
+
+
+def _quoted(text: str) -> str:
+    escaped = QUOTED.sub(lambda found: "\\" + format(ord(found.group()), "03o"), text)
+    return f'"{escaped}"'
+
+
+def _unquoted(text: str) -> str:
+    return ESCAPES.sub(lambda found: chr(int(found[1], 8)) if found[1].isdigit() else found[1], text[1:-1])

@@ -1,0 +1,86 @@
+"""Gives the columns of a Protobuf schema the field numbers that its subject has for them. Pure; used by `schema_forms`.
+
+A number never changes its meaning:
+
+- A column of the same name and type keeps its number. A new column gets the next one.
+- The field of a column that the table no longer has stays, as `deprecated`. Apicurio refuses a schema without the field, also if its number
+  is reserved. A column that is added again with its type gets its number back, and so does a batch from before a change that is sent again.
+- A column with another type gets a new number, and the old one is reserved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+
+from sluice.cdc_engine.binlog.rows_by_schema.protobuf_schema import ROWS, rows_of
+from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
+    ProtobufField,
+    ProtobufMessage,
+    ProtobufSchema,
+    after,
+    parsed,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Followed:
+    """A schema after the latest one of its subject. `changed`: columns with other types. `other`: what the subject has if that is not an
+    earlier schema of the same table.
+    """
+
+    text: str
+    changed: tuple[str, ...] = ()
+    other: str = ""
+
+
+def with_numbers(latest: str | None, own: str) -> Followed:
+    """Returns the table's own schema with the field numbers of the latest one. It is the text of the latest one if that is the same."""
+    if latest is None:
+        return Followed(own)
+    new = parsed(own)
+    try:
+        old = parsed(latest)
+    except ValueError as error:
+        return Followed(own, other=f"the latest version cannot be read: {error}")
+    if old.record != new.record:
+        return Followed(own, other=f"the latest version is {old.record}")
+    if _others(old) != _others(new):
+        return Followed(own, other="the latest version has another envelope")
+    before = rows_of(old)
+    rows, changed = _continued(before, rows_of(new))
+    if _said(rows) == _said(before):
+        return Followed(latest)
+    messages = tuple(rows if each.name == rows.name else each for each in new.messages)
+    return Followed(ProtobufSchema(new.package, messages).text, changed)
+
+
+def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufMessage, tuple[str, ...]]:
+    """Returns a message with the columns of `own` and the numbers of `before`, and the columns with other types."""
+    known, number = {field.name: field for field in before.fields}, before.next_number
+    fields, reserved, changed = list[ProtobufField](), list(before.reserved), list[str]()
+    for field in own.fields:
+        earlier = known.pop(field.name, None)
+        if earlier is not None and earlier.type == field.type:
+            fields.append(dataclasses.replace(field, number=earlier.number))
+            continue
+        fields.append(dataclasses.replace(field, number=number))
+        number = after(number)
+        if earlier is not None:
+            reserved.append((earlier.number, earlier.number))
+            if not earlier.deprecated:
+                changed.append(f"{field.name} from {earlier.type} to {field.type}")
+    fields += [dataclasses.replace(field, deprecated=True) for field in known.values()]
+    ordered = sorted(fields, key=operator.attrgetter("number"))
+    return ProtobufMessage(own.name, tuple(ordered), tuple(sorted(reserved))), tuple(changed)
+
+
+def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str]]]:
+    """Returns the fields of the messages without columns."""
+    return {each.name: {field[:3] for field in _said(each)[0]} for each in schema.messages if each.name not in ROWS}
+
+
+def _said(message: ProtobufMessage) -> tuple[frozenset[tuple[str, int, str, bool]], frozenset[tuple[int, int]]]:
+    """Returns what decides how a message is read."""
+    fields = ((field.name, field.number, field.type, field.deprecated) for field in message.fields)
+    return frozenset(fields), frozenset(message.reserved)

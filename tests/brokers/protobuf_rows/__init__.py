@@ -1,0 +1,1 @@
+"""Tests of rows as Protobuf messages."""
