@@ -91,6 +91,8 @@ def parsed(text: str) -> ProtobufSchema:
         package = reader.file()
     except IndexError:
         raise ValueError("the schema ends too early") from None
+    except RecursionError:
+        raise ValueError("the schema has too many messages within each other") from None
     if not reader.messages:
         raise ValueError("the schema has no message")
     return ProtobufSchema(package, tuple(reader.messages))

@@ -41,13 +41,13 @@ def with_numbers(latest: str | None, own: str) -> Followed:
     new = parsed(own)
     try:
         old = parsed(latest)
+        before = rows_of(old)
     except ValueError as error:
         return Followed(own, other=f"the latest version cannot be read: {error}")
     if old.record != new.record:
         return Followed(own, other=f"the latest version is {old.record}")
     if _others(old) != _others(new):
         return Followed(own, other="the latest version has another envelope")
-    before = rows_of(old)
     rows, changed = _continued(before, rows_of(new))
     if _said(rows) == _said(before):
         return Followed(latest)

@@ -133,7 +133,9 @@ def test_protobuf_subject_of_another_table_is_refused() -> None:
         ('"string"', "cannot be read"),
         ("syntax = 'proto3'; message Envelope { int64 a", "cannot be read"),
         (schemas("id").value.replace("string op = 4", "string op = 9"), "another envelope"),
-        (schemas("id").value.replace("message Value", "message Values"), "another envelope"),
+        (schemas("id").value.replace("message Value", "message Values"), "no message Value"),
+        (schemas("id").value.replace("string db = 6", "string db = 8"), "another envelope"),
+        ("message Envelope {" * 5000, "cannot be read"),
     ],
 )
 def test_protobuf_subject_with_a_schema_of_somebody_else_is_refused(latest: str, why: str) -> None:
