@@ -78,7 +78,7 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
     """Returns the files of the server in whose binlog a cursor is. Reads the newest one to find the end of its last transaction.
 
     Raises PositionLostError if the archive has none, or other files than those that were read under these names. If it lacks the cursor's
-    file, creation times and GTIDs must show that its files are of the cursor's server.
+    file, or the cursor does not know when that was created, creation times and GTIDs must show that its files are of the cursor's server.
     """
     sizes = {file: size for file, size in archive.sizes().items() if base(file) == base(cursor.file)}
     if not sizes:
@@ -102,7 +102,8 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
         logs=logs,
         variables={"server_id": str(header.server_id)},
     )
-    if cursor.file in sizes:
+    is_comparable = cursor.file in sizes and bool(cursor.file_created)
+    if is_comparable:
         with archive.open(cursor.file) as stream:
             why = foreign(read_header(stream, cursor.file), cursor.file, cursor.file_created, facts)
         if why:
@@ -110,7 +111,7 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
     elif why := created_out_of_order(newest.file, header.created, cursor):
         raise _other_binlog(archive, why)
     end = _end_of(ArchiveAlone(archive, facts, lacks))
-    if cursor.file not in sizes and (why := executed_elsewhere(newest.file, header.created, end.executed, cursor)):
+    if not is_comparable and (why := executed_elsewhere(newest.file, header.created, end.executed, cursor)):
         raise _other_binlog(archive, why)
     return ArchiveAlone(
         archive, dataclasses.replace(facts, file=end.file, offset=end.offset, executed=end.executed), lacks
@@ -156,7 +157,7 @@ def executed_elsewhere(file: str, created: int, executed: str, cursor: Position)
         )
     if created and cursor.file_created:
         return ""
-    return f"without GTIDs and the creation time of {cursor.file}, only that file itself shows whether the archive is this server's"
+    return f"without GTIDs and the creation time of {cursor.file}, nothing shows whether the archive is this server's"
 
 
 def _other_binlog(archive: Archive, why: str) -> PositionLostError:

@@ -4,11 +4,13 @@ A stream and a backfill whose files the server has purged get them with the comm
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import shutil
 import struct
 import subprocess
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,8 +26,10 @@ from sluice.cdc_engine.instance.rows.plan import Plan, make_plan
 from sluice.cdc_engine.instance.rows.reading import IntervalReader, binlog_files
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.instance.rows.work import BackfillReading, folder_of
+from sluice.cdc_engine.parser.positions.archive_alone import archive_alone
 from sluice.cdc_engine.parser.positions.gtid_search import FoundTransactions
 from sluice.cdc_engine.parser.positions.time_search import earliest_on_offer, last_end_up_to
+from sluice.cdc_engine.source.archive import Archive
 from sluice.console.acts.position import move, request
 from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -175,6 +179,7 @@ def test_an_archive_alone_has_the_same_rows_and_names_what_it_lacks(
     assert captured.rows(str(archive), schemas=dump) == over_network
     assert captured.rows(str(archive), schemas=saved) == over_network
     _refused(captured, archive, names, over_network)
+    _proven_by_gtids(captured, archive)
     _grows(captured, archive / names[-1])
     _begins_another_file(captured, archive, of_gtids)
     captured.describe()
@@ -234,6 +239,17 @@ def _refused_without_the_cursor_s_file(captured: Recorded, archive: Path, names:
         captured.plan(archive=str(archive), past=True)
     before.write_bytes(older)
     newest.write_bytes(content)
+
+
+def _proven_by_gtids(captured: Recorded, archive: Path) -> None:
+    """A cursor that does not know when its file was created fits every archive of these names, unless GTIDs are compared."""
+    cursor = read_ledger(captured.directory).cursor
+    assert cursor is not None
+    own = dataclasses.replace(cursor, file_created=0)
+    assert archive_alone(Archive(str(archive)), own).facts.file == cursor.file
+    for gtid_set, why in ((f"{uuid.uuid4()}:1-5", "do not fit the lake's position"), ("", "nothing shows whether")):
+        with pytest.raises(PositionLostError, match=why):
+            archive_alone(Archive(str(archive)), dataclasses.replace(own, gtid_set=gtid_set))
 
 
 def _grows(captured: Recorded, newest: Path) -> None:
