@@ -16,7 +16,7 @@ import pytest
 from sluice.cdc_engine.binlog.row_rules.transform import TransformFailedError
 from sluice.cdc_engine.config.rows import TransformConfig
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.instance.tables import transform_functions
+from sluice.cdc_engine.instance.tables import transform_functions, transform_modules
 from sluice.cdc_engine.instance.tables.transform_functions import transform_of
 
 pytestmark = pytest.mark.seeds
@@ -41,7 +41,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file of the module `shop_notes`, which is not imported yet."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(transform_functions, "_FUNCTIONS", {})
-    monkeypatch.setattr(transform_functions, "_MODULES", {})
+    monkeypatch.setattr(transform_modules, "_MODULES", {})
     yield tmp_path / "shop_notes.py"
     sys.modules.pop("shop_notes", None)
 

@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,13 @@ from sluice.cdc_engine.binlog.rows.decoder import OPERATION
 from sluice.cdc_engine.config import DestinationConfig, TableConfig, load_config
 from sluice.cdc_engine.contracts import Batch, RowEventKind, TableChangeKind
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
-from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
 from sluice.cdc_engine.instance.rows.work import BackfillReading
 from sluice.cdc_engine.instance.tables import transform_functions
 from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
-from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions, SourceTables
+from sluice.cdc_engine.instance.tables.table_snapshots import SourceTables
 from sluice.cdc_engine.instance.tables.transforms_in_use import FILE, note_transforms, refuse_other_functions
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
-from sluice.cdc_engine.snapshot.record import wanted
-from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.staging import StagingRules, stage
 from sluice.cdc_engine.staging.staging import StagingResult
 from sluice.cdc_engine.states import TableState
@@ -44,6 +39,7 @@ from tests.binlog.rows.event_bytes import ID, NOTE, ORDERS
 from tests.fix_ledgers import MemoryLedger, at
 from tests.instance.fix_destination import Captured, running
 from tests.instance.test_row_rules_consumer import CASCADE, PARENT
+from tests.instance.transforms.fix_modules import UPPER, write
 from tests.staging.test_staging import batch, change, changes, rows_block, whole
 from tests.waiting import wait_for
 
@@ -52,11 +48,6 @@ pytestmark = pytest.mark.seeds
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "transform.md"
 SETTINGS = {"function": "shop_rows:orders", "reads": ["note"], "writes": ["note", "size"]}
-HEAD = "import threading\nimport pyarrow as pa\nimport pyarrow.compute as pc\n"
-UPPER = """
-def orders(rows):
-    return pa.record_batch({"note": pc.utf8_upper(rows["note"]), "size": pc.utf8_length(rows["note"])})
-"""
 RAISES_AT_POISON = """
 def orders(rows):
     if "poison" in rows["note"].to_pylist():
@@ -70,24 +61,6 @@ def orders(rows):
         done.wait()
     return pa.record_batch({"note": rows["note"], "size": pc.utf8_length(rows["note"])})
 """
-
-
-@pytest.fixture(autouse=True)
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder from which functions are imported. It begins with `shop_rows`."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr(transform_functions, "_FUNCTIONS", {})
-    monkeypatch.setattr(transform_functions, "_MODULES", {})
-    monkeypatch.delitem(sys.modules, "shop_rows", raising=False)
-    write(folder, UPPER)
-    yield folder
-    sys.modules.pop("shop_rows", None)
-
-
-def write(folder: Path, text: str) -> None:
-    (folder / "shop_rows.py").write_text(HEAD + text)
 
 
 def destination(more: dict[str, Any] | None = None, **settings: Any) -> DestinationConfig:
@@ -246,33 +219,6 @@ def test_rows_that_a_function_drops_are_no_way_for_foreign_keys(tmp_path: Path) 
         assert stops == ([("shop.lines", TableState.CASCADE_UNSEEN)] if drops else [])
 
 
-def test_an_edited_function_is_imported_again_and_its_table_is_read_again(tmp_path: Path, modules: Path) -> None:
-    meta = MemoryLedger()
-
-    def start(**settings: Any) -> list[TableState]:
-        take_up_new_tables(destination(**settings), tmp_path, [ORDERS], meta, at(5))
-        found = [stop.state for stop in meta.ledger.stopped_tables]
-        if found:
-            meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
-        return found
-
-    changed = [TableState.RULES_CHANGED]
-    assert (start(), start()) == ([], [])
-    before = staged(tmp_path / "1", destination(), POISONED)
-    write(modules, UPPER.replace("utf8_upper", "utf8_title"))
-    assert (start(), start()) == (changed, [])
-    assert (rows_of(before)[-1][2], rows_of(staged(tmp_path / "2", destination(), POISONED))[-1][2]) == (
-        "POISON",
-        "Poison",
-    )
-    assert start(version="1") == changed
-    write(modules, UPPER)
-    assert start(version="1") == [], "conf/ says that the results are the same"
-    assert [start(version="2"), start(version="2", reads=["note", "amount"])] == [changed, changed]
-    take_up_new_tables(destination({"shop.orders": {}}), tmp_path, [ORDERS], meta, at(5))
-    assert [stop.state for stop in meta.ledger.stopped_tables] == changed, "its rows in the lake are transformed ones"
-
-
 def test_a_corrected_function_is_applied_to_all_rows_of_the_table_that_it_stopped(
     tmp_path: Path, modules: Path
 ) -> None:
@@ -311,23 +257,6 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
     refuse_other_functions(policies_of(shop), folder)
     note_transforms(policies_of(destination({"shop.orders": {}})), folder)
     assert not (folder / FILE).exists()
-
-
-def test_a_module_that_is_broken_now_delays_no_snapshot_of_another_table(tmp_path: Path, modules: Path) -> None:
-    (tmp_path / "conf" / "destinations").mkdir(parents=True)
-    (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\nlake: {tmp_path}/lake\n")
-    text = f"source: {{user: u}}\ntables:\n  shop.orders: {{transform: {json.dumps(SETTINGS)}}}\n"
-    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
-    config = load_config(tmp_path / "conf")
-    folder = config.destination_dir("shop")
-    write_tables(folder / TABLES_FILE, [ORDERS, PARENT])
-    for table in (ORDERS, PARENT):
-        SnapshotRecords(folder).begin(wanted(table.name, at(5), 0.0))
-    write(modules, "def orders(rows:")
-    found = {record.name: (decision.step, decision.why) for record, decision in SnapshotDecisions(config, "shop").now()}
-    assert found["shop.parents"] == (SnapshotStep.WAIT, "the engine has not begun yet")
-    assert found["shop.orders"][0] is SnapshotStep.WAIT
-    assert "the module shop_rows cannot be imported: SyntaxError" in found["shop.orders"][1]
 
 
 @pytest.mark.parametrize(
@@ -465,32 +394,4 @@ def test_an_engine_transforms_rows_of_a_real_source_and_notices_an_edited_functi
     write(modules, RAISES_AT_POISON.replace("note", "filler"))
     with running(shop) as engine:
         wait_for("the table stops", lambda: bool(engine.status().stopped_tables))
-        assert [stop.state for stop in engine.status().stopped_tables] == ["RULES_CHANGED"]
-
-
-@pytest.mark.servers
-def test_a_re_snapshot_does_not_hide_that_the_function_was_edited(
-    mysql80: DatabaseServer, tmp_path: Path, modules: Path
-) -> None:
-    """The running engine buffers changes by the function that it has imported, whatever the file contains by then."""
-    shop = Captured(tmp_path, mysql80)
-    write(modules, UPPER.replace("note", "filler"))
-    settings = {**SETTINGS, "reads": ["filler"], "writes": ["filler", "size"]}
-    shop.describe(f"tables: {{{shop.database}.numbers: {{transform: {json.dumps(settings)}}}}}")
-    table = f"{shop.database}.numbers"
-
-    def re_snapshotted(engine: Engine) -> bool:
-        batch = engine.hand_out(0.5)
-        if batch is not None:
-            engine.ack(batch)
-        record = SnapshotRecords(shop.directory).get(table)
-        return record is not None and "DDL_UNSUPPORTED" in record.reason and not engine.status().stopped_tables
-
-    with running(shop) as engine:
-        shop.insert([1], filler_bytes=3)
-        assert shop.take(engine, 1) == [1]
-        write(modules, UPPER.replace("note", "filler").replace("upper", "lower"))
-        shop.run(f"ALTER TABLE {table} ADD COLUMN size INT")
-        wait_for("the table is re-snapshotted for the new column", lambda: re_snapshotted(engine))
-    with running(shop) as engine:
         assert [stop.state for stop in engine.status().stopped_tables] == ["RULES_CHANGED"]

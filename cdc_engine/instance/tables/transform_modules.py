@@ -1,0 +1,137 @@
+"""Imports the modules of transforms, again if they have changed. Called by `transform_functions`.
+
+All functions of a module are of one import of it. A module is imported again also if another module of its package or folder that it uses
+has changed: a new `version` in conf/ says that results have changed, and the engine restarts for it in its own process."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from sluice.cdc_engine.errors import ConfigurationError
+
+DIGEST_CHARS = 16
+
+_MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module as imported here, and the digest of its file then.
+# The folders of what is installed.
+_INSTALLED = {Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
+_BEGUN = time.time()  # A file that was not written since then is as it was when anything of this process imported it.
+
+
+def module_of(name: str) -> tuple[ModuleType, str]:
+    """Returns a module, and the digest of the file that it was imported from. It is imported again if its file, or that of a module that it
+    uses, has changed.
+    """
+    there = sys.modules.get(name)
+    if there is not None:
+        if _is_current(there) and all(map(_is_current, _used_by(there))):
+            return there, _digest(file_of(there))
+        _forget(there, *_used_by(there))
+    known = dict(sys.modules)
+    module, before = _imported(name)
+    if stale := [each for each in _used_by(module) if known.get(each.__name__) is each and not _is_current(each)]:
+        _forget(module, *stale)
+        module, before = _imported(name)
+    _MODULES.update({each.__name__: (each, _digest(file_of(each))) for each in _used_by(module)})
+    _MODULES[name] = module, before
+    return module, before
+
+
+def _imported(name: str) -> tuple[ModuleType, str]:
+    try:
+        spec = importlib.util.find_spec(name)
+        before = _digest(str(spec.origin)) if spec is not None and spec.has_location else ""
+        module = importlib.import_module(name)
+    except BaseException as error:  # The module is not Sluice's and may raise any error.
+        raise ConfigurationError(
+            f"the module {name} cannot be imported: {type(error).__name__}: {error}; install it in the environment of Sluice "
+            f"({sys.prefix}), or name its folder in PYTHONPATH"
+        ) from None
+    if _digest(file_of(module)) != before:
+        raise ConfigurationError(f"the file of the module {name} changed while it was imported: start again")
+    return module, before
+
+
+def _forget(*modules: ModuleType) -> None:
+    """Lets the next import read the files of these modules."""
+    for each in modules:
+        sys.modules.pop(each.__name__, None)
+        _MODULES.pop(each.__name__, None)
+        # The compiled file of an older source counts as current if both were written in one second and have one size.
+        with contextlib.suppress(OSError):
+            Path(importlib.util.cache_from_source(file_of(each))).unlink()
+
+
+def _used_by(module: ModuleType) -> list[ModuleType]:
+    """Returns the modules of a module's package or folder that it imports, also through others. What is installed beside it, and Sluice, do
+    not belong to it.
+    """
+    root = _root(module)
+    found, left = dict[str, ModuleType](), [module]
+    while root is not None and left:
+        for each in _imports_of(left.pop()):
+            if each is not module and each.__name__ not in found and _belongs(each, root):
+                found[each.__name__] = each
+                left.append(each)
+    return list(found.values())
+
+
+def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
+    """Yields the modules that the text of a module names in its import statements, as far as they are imported."""
+    package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
+    try:
+        nodes = list(ast.walk(ast.parse(Path(file_of(module)).read_bytes())))
+    except (OSError, SyntaxError, ValueError):  # It is no text, or is being edited.
+        return
+    for node in nodes:
+        names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                names = [base, *(f"{base}.{name}" for name in names)]
+        yield from filter(None, map(sys.modules.get, names))
+
+
+def _root(module: ModuleType) -> Path | None:
+    """Returns the folder of a module's package, or of a module without one; None for one that is installed without a package."""
+    top, dot, _ = module.__name__.partition(".")
+    if dot or hasattr(module, "__path__"):
+        return next(map(Path, getattr(sys.modules.get(top), "__path__", ())), None)
+    folder = Path(file_of(module)).parent
+    return folder if file_of(module) and folder not in _INSTALLED else None
+
+
+def _belongs(module: ModuleType, root: Path) -> bool:
+    file = Path(file_of(module))
+    installed = any(file.is_relative_to(each) and not root.is_relative_to(each) for each in _INSTALLED)
+    return file.is_relative_to(root) and not installed and module.__name__.partition(".")[0] != "sluice"
+
+
+def _is_current(module: ModuleType) -> bool:
+    """Returns whether an imported module's file is as it was when the module was imported."""
+    imported, before = _MODULES.get(module.__name__, (None, ""))
+    if imported is module:
+        return before == _digest(file_of(module))
+    try:  # Something else imported it, perhaps before an edit.
+        return not file_of(module) or Path(file_of(module)).stat().st_ctime < _BEGUN
+    except OSError:
+        return False
+
+
+def file_of(module: ModuleType) -> str:
+    return str(getattr(module, "__file__", None) or "")
+
+
+def _digest(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:DIGEST_CHARS] if file else ""
+    except OSError:
+        return ""
