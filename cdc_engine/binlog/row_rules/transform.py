@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Values
 from sluice.cdc_engine.binlog.type_codes import TypeCode
@@ -139,7 +140,9 @@ class BoundTransform:
         """Sets column and type of what the function returns. The source's NOT NULL, default and labels do not hold for it."""
         arrow = self._types[name]
         spark = _SPARK_TYPES.get(arrow) or (
-            f"decimal({arrow.precision},{arrow.scale})" if pa.types.is_decimal128(arrow) else ""
+            f"decimal({arrow.precision},{arrow.scale})"
+            if pa.types.is_decimal128(arrow) and 0 <= arrow.scale <= arrow.precision
+            else ""
         )
         if not spark:
             raise self._failed(f"it returned {name} as {arrow}, and the lake's columns can be {TYPES}: cast it")
@@ -178,6 +181,12 @@ class BoundTransform:
                 )
         if self._transform.drops:
             self._check_kept(result.column(KEEP))
+        try:
+            result.validate(full=True)
+        except pa.ArrowInvalid:  # Its text has values of rows.
+            raise self._failed(
+                "it returned values that their types do not have: text that is not UTF-8, or a decimal with too many digits"
+            ) from None
         return result
 
     def _check_kept(self, kept: AnyArray) -> None:
@@ -197,7 +206,7 @@ class BoundTransform:
             return
         self._checked, last = True, given.num_rows - 1
         alone = self._called(given.slice(last, 1)).select(result.schema.names)
-        if repr(alone.to_pylist()) != repr(result.slice(last, 1).to_pylist()):
+        if not all(map(_is_same, alone.columns, result.slice(last, 1).columns)):
             raise self._failed(
                 "it returned another result for a row alone than for the same row among others: its result may depend on nothing but the "
                 "row (not on other rows, the time, chance, or earlier calls)"
@@ -213,6 +222,13 @@ class BoundTransform:
             "`version`, resume the table then"
         )
         return TableStoppedError(self._version.database, self._version.table, TableState.TRANSFORM_FAILED, what)
+
+
+def _is_same(one: AnyArray, other: AnyArray) -> bool:
+    """Returns whether two arrays of one value are equal. NaN equals NaN."""
+    if one.equals(other):
+        return True
+    return pa.types.is_floating(one.type) and pc.is_nan(one).to_pylist() == pc.is_nan(other).to_pylist() == [True]
 
 
 def _never(_: Values) -> AnyArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,31 @@ def of_chance(rows: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
+def sized(rows: pa.RecordBatch, kind: pa.DataType) -> pa.RecordBatch:
+    return pa.record_batch({"note": rows["note"], "size": pa.array([None] * rows.num_rows, kind)})
+
+
+def not_text(rows: pa.RecordBatch) -> pa.RecordBatch:
+    size = pa.array([b"\xff"] * rows.num_rows, pa.binary()).view(pa.string())
+    return pa.record_batch({"note": rows["note"], "size": size})
+
+
+def too_long(rows: pa.RecordBatch) -> pa.RecordBatch:
+    size = pa.array([Decimal(123456789)] * rows.num_rows, pa.decimal128(9, 0)).view(pa.decimal128(5, 0))
+    return pa.record_batch({"note": rows["note"], "size": size})
+
+
+def test_a_date_that_python_does_not_have_is_compared_too() -> None:
+    def far(rows: pa.RecordBatch) -> pa.RecordBatch:
+        size = pa.array([10_000_000] * rows.num_rows, pa.int32()).view(pa.date32())
+        return pa.record_batch({"note": rows["note"], "size": size})
+
+    decoder = RowDecoder(ORDERS, policy=ValuePolicy(rules=RowRules(transform=transform(far))))
+    inserted = block([(ORDERS, INSERT, event(INSERT, [(1, 5, "a"), (2, 6, "b")]))])
+    (found,) = decoder.chunks(inserted, np.arange(1))
+    assert found.column("size").view(pa.int32()).to_pylist() == [10_000_000] * 2
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
@@ -263,6 +289,12 @@ def of_chance(rows: pa.RecordBatch) -> pa.RecordBatch:
         (lambda rows: pa.record_batch({"note": rows["note"], "size": pa.nulls(rows.num_rows)}), "size as null"),
         (lambda rows: doubled(rows.slice(0, 1)), "it returned 1 rows for 2"),
         (late, "it returned size as int32, and as int64 for no rows"),
+        (not_text, "text that is not UTF-8"),
+        (too_long, "a decimal with too many digits"),
+        (
+            lambda rows: sized(rows, pa.decimal128(5, 10)),
+            "it returned size as decimal128(5, 10), and the lake's columns can be",
+        ),
         (of_all, "another result for a row alone"),
         (of_chance, "another result for a row alone"),
     ],
