@@ -28,7 +28,7 @@ from sluice.spark_jobs.cascades.play import (
     coarse_values,
     without_advice,
 )
-from sluice.spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
+from sluice.spark_jobs.cascades.rows import StagedImages, events_of, lake_rows, refuse_too_many
 from sluice.spark_jobs.errors import StagedBatchError, TableError
 from sluice.spark_jobs.session import LakeSession, is_away, table_error
 from sluice.spark_jobs.staged_batch import StagedBatch
@@ -206,20 +206,18 @@ class _Derivation:
 
     def _load_rows(self, cascade: Cascade, columns: tuple[str, ...], values: set[Values]) -> None:
         """Loads the lake's rows with these values, or records why they cannot be read."""
-        rows = self._rows[cascade.child_name]
+        name, rows = cascade.child_name, self._rows[cascade.child_name]
         try:
-            with _about(cascade.child_name):
-                found = lake_rows(
-                    self._session, self._lake[cascade.child_name], dataclasses.replace(cascade, columns=columns), values
-                )
+            with _about(name):
+                by = dataclasses.replace(cascade, columns=columns)
+                for row in lake_rows(self._session, self._lake[name], by, values):
+                    known = tuple(row.values[each] for each in cascade.key)
+                    rows.setdefault(known if cascade.key else tuple(sorted(row.values.items())), row)
+                refuse_too_many(name, len(rows))
         except _RaisedError as error:
             if not isinstance(error.cause, TableError):
                 raise
-            self._unreadable[cascade.child_name] = error.cause
-            return
-        for row in found:
-            key = tuple(row.values[name] for name in cascade.key) if cascade.key else tuple(sorted(row.values.items()))
-            rows.setdefault(key, row)
+            self._unreadable[name] = error.cause
 
     def _changes(self) -> list[Image | Event]:
         """Returns images and events in stream order. Images that the lake already has are left out, because its rows contain them."""

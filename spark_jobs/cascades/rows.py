@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from sluice.batch_manifest.values import Cascade, CascadeEvents, ChangesSegment, SchemaSegment, StagedTable
 from sluice.spark_jobs import sql_text
-from sluice.spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse
+from sluice.spark_jobs.cascades.play import ADVICE, CascadeRow, ChangeOrder, Event, Image, Values, coarse
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.fold import DELETE, LOG_NAMES, UPDATE_BEFORE
 from sluice.spark_jobs.session import LakeSession
@@ -26,6 +26,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 ROW_INDEX = "_sluice_place"
 WANTED_VIEW = "sluice_wanted"
 INDEX_BYTES = 8
+ROWS_MAX = 500_000  # How many rows of one table of the lake a batch loads. Each takes some 2.5 kB of the run's memory.
 
 
 def events_of(events: CascadeEvents) -> Iterator[Event]:
@@ -172,7 +173,7 @@ def lake_rows(
 ) -> list[CascadeRow]:
     """Returns the rows of the lake whose foreign key columns may be equal to one of the (coarse) values.
 
-    Raises TableError if the lake lacks a column.
+    Raises TableError if the lake lacks a column, or if there are more than ROWS_MAX.
     """
     if not table.snapshot.exists or not values:
         return []
@@ -191,7 +192,9 @@ def lake_rows(
             table.name,
             "a foreign key changes rows of it, and this merge has no Spark session to read them from the lake: report this defect",
         )
-    found: Any = session.spark.sql(_select(session, table, cascade, types, values)).toArrow()
+    chosen = _select(session, table, cascade, types, values)
+    found: Any = session.spark.sql(f"SELECT * FROM ({chosen}) LIMIT {ROWS_MAX + 1}").toArrow()
+    refuse_too_many(table.name, found.num_rows)
     source = [name for name in found.schema.names if not name.startswith("_sluice_")]
     rows = []
     for record in found.to_pylist():
@@ -200,6 +203,14 @@ def lake_rows(
             (record, CascadeRow(known, record[ORDER_KEY] if record[ORDER_KEY] is not None else -1, of_lake=True))
         )
     return [row for _, row in rows] if cascade.key else _left(rows)
+
+
+def refuse_too_many(table: str, rows: int) -> None:
+    """Raises TableError if a batch would load more rows of a table than ROWS_MAX."""
+    if rows > ROWS_MAX:
+        raise TableError(
+            table, f"foreign keys may have changed more than {ROWS_MAX:,} of its rows in the lake in one batch{ADVICE}"
+        )
 
 
 def _select(

@@ -26,6 +26,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.cascades import files as cascade_files
+from sluice.spark_jobs.cascades import rows as cascade_rows
 from sluice.spark_jobs.cascades.derive import carried_out
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.merging.merge import merge_table
@@ -299,6 +300,46 @@ def test_cascades_of_keys_of_every_type_find_their_rows_in_the_lake_fidelity(
     expected = Counter((row["id"] - 10, *(plain(row[f"k_{name}"]) for name in names)) for row in told)
     assert found == expected, "what row events of the child say afterwards"
     assert sum(value is None for row in found for value in row) == 2 * len(names)
+
+
+@pytest.mark.servers
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "rows", ["(10, 1, NULL), (11, 1, NULL), (12, 1, NULL)", "(10, 1, NULL), (11, 2, 10), (12, 2, 11)"]
+)
+def test_a_cascade_over_too_many_rows_stops_its_table_and_the_tables_below(
+    rows: str,
+    mysql80: DatabaseServer,
+    spark_server: SparkConnectServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows are loaded at once, or each after the one before it. Other tables of the batch are merged."""
+    key = "FOREIGN KEY ({}) REFERENCES {} (id) ON DELETE CASCADE"
+    keys = f"{key.format('up', 'p')}, {key.format('boss', 'c')}"
+    tables = (
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        f"CREATE TABLE c (id int PRIMARY KEY, up int, boss int, {keys})",
+        f"CREATE TABLE e (id int PRIMARY KEY, up int, {key.format('up', 'c')})",
+    )
+    run(mysql80, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
+    run(mysql80, *tables, database=DATABASE)
+    lake = Lake(Pipeline.of(mysql80, DATABASE, tmp_path), SparkSettings(remote=spark_server.url), tmp_path / "lake")
+    inserted = ("p VALUES (1), (2)", f"c VALUES {rows}", "e VALUES (100, 10), (101, 12)")
+    run(mysql80, *(f"INSERT INTO {each}" for each in inserted), database=DATABASE)
+    lake.merge(lake.stage())
+    run(mysql80, "DELETE FROM p WHERE id = 1", database=DATABASE)
+    staged = lake.stage()
+    with monkeypatch.context() as limited:
+        limited.setattr(cascade_rows, "ROWS_MAX", 2)
+        with pytest.raises(MergeError) as refused:
+            lake.merge(staged)
+    assert {error.table for error in refused.value.errors} == {f"{DATABASE}.c", f"{DATABASE}.e"}
+    assert {error.state for error in refused.value.errors} == {"CASCADE_UNSEEN"}
+    (reason,) = (error.reason for error in refused.value.errors if error.table == f"{DATABASE}.c")
+    assert "more than 2 of its rows" in reason
+    assert "re-snapshot the table with `sluice snapshot start`" in reason
+    assert lake_rows(lake.folder / "p", "p") == selected(mysql80, "p")
 
 
 class CutOffError(Exception):
