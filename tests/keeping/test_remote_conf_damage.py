@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.config.conf_files import read_conf_files
 from sluice.cdc_engine.config.remote import record as record_file
 from sluice.cdc_engine.config.remote.record import RemoteRecord, problems
 from sluice.cdc_engine.errors import ConfigurationError
@@ -149,6 +150,15 @@ def test_a_process_starts_with_the_last_good_revision_if_a_pull_fails(
     repository.commit(shop=OTHER)
     monkeypatch.setattr(record_file, "replace_file", fail)
     assert ConfWatch(conf, "test").in_use.config.destinations["shop"].source.port == 3306
+
+
+def test_attributes_of_the_repository_leave_no_destination_out(conf: Path, repository: Repository) -> None:
+    """git leaves files with this attribute out of archives. Without its file, the engine of a destination would stop."""
+    (repository.folder / ".gitattributes").write_text("crm.yaml export-ignore\n*.yaml export-subst\n")
+    repository.commit(crm=f"{GOOD}# $Format:%H$\n", shop=OTHER)
+    pulled(conf)
+    assert names(conf) == ["crm", "shop"]
+    assert read_conf_files(conf).destinations["crm"].endswith("# $Format:%H$\n")
 
 
 def test_a_server_that_sends_byte_by_byte_is_not_read_without_end(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fet
 GIT_SECONDS_MAX = 60.0
 TOLD_MAX = 300
 ORIGIN = "sluice-conf"
+WHOLE = "* -export-ignore -export-subst\n"  # An archive has every file, as it was committed.
 URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s']+", re.IGNORECASE)
 
 
@@ -30,6 +31,9 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
+        attributes = Path(folder) / "info" / "attributes"  # These precede those of the repository.
+        attributes.parent.mkdir(exist_ok=True)
+        attributes.write_text(WHOLE)
         name, revision = _newest(remote, command)
         if revision in known:
             return Fetched(revision, b"")
