@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from sluice.object_stores.azure import azure_location, is_azure
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.options import YES, known, without_secrets
 
@@ -19,12 +20,16 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
     """Returns pyarrow's file system, and the path in it. `options`: `storage_options` with their values.
 
-    Without credentials in `options`, S3 uses those of the environment or the role of the machine; other stores always do. Raises
+    Without credentials in `options`, S3 and Azure use those of the environment or of the machine; other stores always do. Raises
     StoreError.
     """
     with as_store_error(url, options):
         if url.startswith(S3):
             return _s3(known(options)), url.partition("://")[2].rstrip("/")
+        if is_azure(url):
+            location = azure_location(url, options)
+            arguments: dict[str, Any] = dict(location.arguments)
+            return pafs.AzureFileSystem(location.account, **arguments), location.path
         store, path = pafs.FileSystem.from_uri(url)
         return store, path.rstrip("/")
 

@@ -9,6 +9,7 @@ import threading
 import urllib.parse
 from collections.abc import Mapping
 
+from sluice.object_stores.azure import SECRETS, azure_name
 from sluice.object_stores.errors import StoreError
 from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
@@ -78,7 +79,7 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
     for name, value in configured.items():
         try:
             found[name] = filled_text(value, f"storage_options.{name}")
-            if is_reference(value) and _name(name) not in PLAIN:
+            if is_reference(value) and not _is_plain(name):
                 _resolved.remember(found[name])
         except SecretUnavailable as error:
             missing.append(str(error))
@@ -92,12 +93,18 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
     unknown option counts as a secret. `storage_options`: with their values, or as in conf/. It reads no secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
-    given = {value for name, value in storage_options.items() if _name(name) not in PLAIN and not is_reference(value)}
+    given = {value for name, value in storage_options.items() if not _is_plain(name) and not is_reference(value)}
     for value in sorted(given | _resolved.all(), key=len, reverse=True):
         for form in (value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
             if len(value) >= SECRET_CHARS_MIN:
                 text = text.replace(form, "***")
     return text
+
+
+def _is_plain(option: str) -> bool:
+    """Returns whether an option of a store is known and no secret."""
+    azure = azure_name(option)
+    return _name(option) in PLAIN or bool(azure and azure not in SECRETS)
 
 
 def _name(option: str) -> str:

@@ -17,6 +17,7 @@ from sluice.console.quality import QUICK_VARIABLE
 # mark → the functions that start what it denotes
 STARTS = {
     "servers": (
+        "benchmarks.servers.azurite.server.AzuriteServer.start",
         "sluice.console.toolchain.database.server.DatabaseServer.start",
         "benchmarks.servers.kafka.KafkaServer.start",
         "benchmarks.servers.postgres.PostgresServer.start",
@@ -31,7 +32,7 @@ STARTS = {
 
 # fixture → the mark that a test with it needs
 FIXTURES = {
-    **dict.fromkeys(("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store"), "servers"),
+    **dict.fromkeys(("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store", "azurite"), "servers"),
     **dict.fromkeys(("postgres16", "zookeeper39"), "servers"),
     "spark_server": "spark",
 }

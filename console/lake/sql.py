@@ -1,7 +1,7 @@
 """Implements `sluice sql`: answers one SQL query about the lake with DuckDB, which reads the Delta tables itself; Spark need not run.
 
 Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Shards that
-form one table are a view `folder.table`, named after its path in the lake. The lake is local or in S3 (`sql_store`)."""
+form one table are a view `folder.table`, named after its path in the lake. The lake is local, in S3 or in Azure (`sql_store`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from rich.table import Table
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from sluice.console.lake.sql_store import is_readable, load_extension, open_store
+from sluice.console.lake.sql_store import is_readable, load_extension, open_stores
 from sluice.console.toolchain.errors import SetupError
 from sluice.object_stores.options import without_secrets
-from sluice.orchestration.base.lake_settings import on_s3, storage_options
+from sluice.orchestration.base.lake_settings import storage_options
 from sluice.orchestration.base.ports import MergeFailedError
 
 SHOWN_ROWS_MAX = 100
@@ -122,16 +122,16 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
     """Runs the query. Raises SetupError with DuckDB's message; if a name was not found, the message lists the tables."""
     if not is_readable(config.lake):
         raise SetupError(
-            f"The lake is at {config.lake}; `sluice sql` reads local lakes and lakes in S3; docs/readers.md lists programs that "
-            "read others."
+            f"The lake is at {config.lake}; `sluice sql` reads local lakes and lakes in S3 and Azure; docs/readers.md lists programs "
+            "that read others."
         )
     tables = lake_tables(config)
     if not tables:
         raise SetupError(f"There is no table in {config.lake} yet; `sluice status` shows whether changes flow.")
     connection, options = _connect(), dict[str, str]()
-    if on_s3(config):
+    if in_stores := [table.path for table in tables if "://" in table.path]:
         options = _storage_options(config)
-        open_store(connection, options)
+        open_stores(connection, in_stores, options)
     left_out: list[str] = []
     try:
         schemas = sorted({table.database.lower(): quoted(table.database) for table in tables}.values())

@@ -1,4 +1,5 @@
-"""Gives a DuckDB connection access to a lake in S3: loads the packaged readers of stores, and creates a secret from `storage_options`.
+"""Gives a DuckDB connection access to a lake in S3 or Azure: loads the packaged readers of stores, and creates a secret from
+`storage_options`.
 
 The secret lives in memory, as long as the connection."""
 
@@ -6,38 +7,62 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import duckdb
 
 from sluice.console.toolchain.errors import SetupError
 from sluice.extras import Extra, require
+from sluice.object_stores.azure import AzureLocation, azure_location, is_azure
+from sluice.object_stores.errors import StoreError
 from sluice.object_stores.options import YES, known
 
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # as deltalake reads them
-READERS = ("httpfs", "aws")  # The second one finds the credentials of the machine's role.
+S3_READERS = ("httpfs", "aws")  # The second one finds the credentials of the machine's role.
+AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
 HTTP, HTTPS = "http://", "https://"
 
 
 def is_readable(path: str) -> bool:
-    """Returns whether `sluice sql` can read a path: a local one, or one in S3."""
-    return "://" not in path or path.startswith(URL_SCHEMES)
+    """Returns whether `sluice sql` can read a path: a local one, or one in S3 or Azure."""
+    return "://" not in path or path.startswith(URL_SCHEMES) or is_azure(path)
 
 
-def open_store(connection: duckdb.DuckDBPyConnection, storage_options: Mapping[str, str]) -> None:
-    """Loads the readers of S3 and creates the secret. `storage_options`: with their values. Raises SetupError if a package is missing."""
-    require(Extra.S3, SetupError)
-    for reader in READERS:
+def open_stores(
+    connection: duckdb.DuckDBPyConnection, paths: Iterable[str], storage_options: Mapping[str, str]
+) -> None:
+    """Loads the readers of the stores that have these tables, and creates their secrets. `storage_options`: with their values.
+
+    Raises SetupError if a package is missing, or DuckDB finds no credentials.
+    """
+    stores = {is_azure(path): path for path in paths}
+    if path := stores.get(True):
+        require(Extra.AZURE, SetupError)
+        _open_store(connection, "Azure", AZURE_READERS, lambda: azure_secret(path, storage_options))
+    if False in stores:
+        require(Extra.S3, SetupError)
+        _open_store(connection, "S3", S3_READERS, lambda: s3_secret(storage_options))
+
+
+def _open_store(
+    connection: duckdb.DuckDBPyConnection,
+    store: str,
+    readers: Iterable[str],
+    secret: Callable[[], Mapping[str, str]],
+) -> None:
+    for reader in readers:
         load_extension(connection, reader)
-    settings = ", ".join(f"{name} {value}" for name, value in secret_settings(storage_options).items())
     try:
-        connection.execute(f"CREATE SECRET lake ({settings})")
+        settings = ", ".join(f"{name} {value}" for name, value in secret().items())
+        connection.execute(f"CREATE SECRET lake_{store} ({settings})")
+    except StoreError as error:
+        raise SetupError(str(error)) from None
     except duckdb.Error as error:  # Its text may have the statement, and so the credentials.
         raise SetupError(
-            f"DuckDB found no usable credentials for S3 ({type(error).__name__}): set them in `storage_options`, or in the environment "
-            "as for AWS's own programs."
+            f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in `storage_options`, or in the "
+            f"environment as for {store}'s own programs."
         ) from None
 
 
@@ -48,9 +73,38 @@ def load_extension(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     connection.execute(f"LOAD {_text(str(extension))}")
 
 
-def secret_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of DuckDB's secret, as SQL. Without credentials in the options, DuckDB takes those that the environment, the
-    files of AWS or the machine's role give.
+def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of DuckDB's secret for Azure, as SQL. Without credentials in the options, DuckDB takes those that the
+    environment, Azure's command line or the machine's identity give. Raises StoreError.
+    """
+    location = azure_location(lake, storage_options)
+    given = location.arguments
+    if "client_secret" in given:
+        words = {"PROVIDER": "service_principal", "ACCOUNT_NAME": _text(location.account)}
+        names = ("tenant_id", "client_id", "client_secret")
+        return {"TYPE": "azure", **words, **{name.upper(): _text(given.get(name, "")) for name in names}}
+    if given.keys() & {"account_key", "sas_token"}:
+        return {"TYPE": "azure", "CONNECTION_STRING": _text(_connection_string(location))}
+    return {"TYPE": "azure", "PROVIDER": "credential_chain", "ACCOUNT_NAME": _text(location.account)}
+
+
+def _connection_string(location: AzureLocation) -> str:
+    """Returns Azure's connection string for a location with a key or a SAS token."""
+    given, account = location.arguments, location.account
+    scheme = given.get("blob_storage_scheme", "https")
+    parts = {"DefaultEndpointsProtocol": scheme, "AccountName": account}
+    if "account_key" in given:
+        parts["AccountKey"] = given["account_key"]
+    else:
+        parts["SharedAccessSignature"] = given["sas_token"].removeprefix("?")
+    if authority := given.get("blob_storage_authority"):
+        parts["BlobEndpoint"] = f"{scheme}://{authority}/{account}"
+    return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+def s3_secret(storage_options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of DuckDB's secret for S3, as SQL. Without credentials in the options, DuckDB takes those that the environment,
+    the files of AWS or the machine's role give.
     """
     said = known(storage_options)
     settings = {"TYPE": "s3"}

@@ -20,6 +20,7 @@ class Extra(Enum):
     POSTGRES = ("postgres", "Postgres", ("psycopg", "dagster_postgres"))
     AWS = ("aws", "auth aws-iam", ("boto3",))
     S3 = ("s3", "sluice sql of a lake in S3", ("duckdb_extension_httpfs", "duckdb_extension_aws"))
+    AZURE = ("azure", "sluice sql of a lake in Azure", ("duckdb_extension_azure",))
     SASL = ("sasl", "meta.sasl", ("puresasl",))
 
     def __init__(self, extra: str, what: str, modules: tuple[str, ...]) -> None:

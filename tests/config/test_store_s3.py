@@ -13,7 +13,7 @@ from sluice.console.stack.stack import Stack
 from sluice.orchestration.base.lake_settings import on_s3, spark_settings, store_environment, store_settings
 from tests.config.test_deployment_ha import CONFS, write
 
-S3, GCS, AZURE, CLUSTER = CONFS[-4:]
+S3, AZURE, GCS, CLUSTER = CONFS[-4:]
 
 
 @pytest.mark.spark

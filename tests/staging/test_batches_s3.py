@@ -1,6 +1,6 @@
 """Staged batches in an object store: complete or absent, removed by the ledger's state, and downloaded by runs.
 
-On an S3 server, and on pyarrow's own store in a folder, which stands for one where a test is about crashes.
+On an S3 server, on Azurite, and on pyarrow's own store in a folder, which stands for one where a test is about crashes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.servers.azurite.server import ACCOUNT, AzuriteServer
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from sluice.cdc_engine.errors import LedgerLostError, StagingError
@@ -71,6 +72,13 @@ def s3_prefix(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(url, s3_store.options, {**s3_store.options, **NAMED})
 
 
+@pytest.fixture
+def azure_prefix(azurite: AzuriteServer, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("LAKE_KEY", azurite.options["azure_storage_account_key"])
+    url = f"abfss://{azurite.container}@{ACCOUNT}.dfs.core.windows.net/{uuid.uuid4().hex[:12]}"
+    return Store(url, azurite.options, {**azurite.options, "azure_storage_account_key": "$LAKE_KEY"})
+
+
 def staged_at(directory: Path, delivery: int = 7) -> tuple[Path, OutstandingBatch]:
     """A batch of three rows in the folder, and the ledger's record of it."""
     part = orders(1, 2, 3)
@@ -120,6 +128,12 @@ def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
 @pytest.mark.servers
 def test_s3_a_batch_is_whole_until_it_is_acked_and_others_are_left_alone(s3_prefix: Store, tmp_path: Path) -> None:
     require_life_of_a_batch(s3_prefix, tmp_path)
+
+
+@pytest.mark.servers
+@pytest.mark.store
+def test_azure_a_batch_is_whole_until_it_is_acked(azure_prefix: Store, tmp_path: Path) -> None:
+    require_life_of_a_batch(azure_prefix, tmp_path)
 
 
 def test_s3_a_batch_lives_the_same_in_a_store_that_is_a_folder(folder_store: Store, tmp_path: Path) -> None:

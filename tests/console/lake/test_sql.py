@@ -20,7 +20,7 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from sluice.console.lake import sql as lake_sql
-from sluice.console.lake.sql_store import REGIONS, open_store, secret_settings
+from sluice.console.lake.sql_store import REGIONS, open_stores, s3_secret
 from sluice.console.main import app
 from sluice.console.toolchain.errors import SetupError
 
@@ -250,15 +250,15 @@ def test_storage_options_become_a_secret_of_duckdb(
 ) -> None:
     for name in REGIONS:
         monkeypatch.delenv(name, raising=False)
-    assert ", ".join(f"{name} {value}" for name, value in secret_settings(options).items()) == settings
+    assert ", ".join(f"{name} {value}" for name, value in s3_secret(options).items()) == settings
     if "region" not in options:
         monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-2")
-        assert secret_settings(options)["REGION"] == "'eu-2'"
+        assert s3_secret(options)["REGION"] == "'eu-2'"
 
 
 def test_an_error_about_credentials_has_none_of_them() -> None:
     options = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "clear\0text"}
     with contextlib.closing(duckdb.connect()) as connection, pytest.raises(SetupError) as raised:
-        open_store(connection, options)
+        open_stores(connection, ["s3://lake/t"], options)
     assert "storage_options" in str(raised.value)
     assert "clear" not in str(raised.value)

@@ -1,0 +1,1 @@
+"""Runs Azurite, an Azure Blob Storage for tests from npm. Used by the tests."""

@@ -1,0 +1,104 @@
+"""Runs a real Azurite, private to the process that starts it. It keeps everything in memory.
+
+package-lock.json pins it: `npm install --package-lock-only --omit-lockfile-registry-resolved` writes that file."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from sluice.console.toolchain.cache import Cache, locked, open_cache
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
+from sluice.object_stores.files import file_system
+
+PROXY = Path(__file__).with_name("start_from.py")
+PACKAGES = ("package.json", "package-lock.json")
+ACCOUNT = "devstoreaccount1"
+# Azurite's documented key, the same for everybody.
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+START_SECONDS_MAX = 60.0
+
+
+class AzuriteServer:
+    """One server on 127.0.0.1 with one account and one container."""
+
+    container = "lake"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port, self._own_port = folder.absolute(), free_port(), free_port()
+        self._processes: list[ChildProcess] = []
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options for deltalake."""
+        return {
+            "azure_storage_account_name": ACCOUNT,
+            "azure_storage_account_key": KEY,
+            "azure_storage_endpoint": f"http://{LOOPBACK}:{self.port}/{ACCOUNT}",
+            "azure_allow_http": "true",
+        }
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "azurite.log"
+
+    def start(self) -> Self:
+        """Starts, and returns when the container exists."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        node, home = _installed(open_cache())
+        program = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+        # Clients are newer than the API of Azurite's version, and ask for nothing new.
+        words = ("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry")
+        address = ("--blobHost", LOOPBACK, "--blobPort", str(self._own_port))
+        proxy = [sys.executable, str(PROXY), str(self.port), str(self._own_port)]
+        for port, command in ((self._own_port, [node, str(program), *words, *address]), (self.port, proxy)):
+            self._processes.append(ChildProcess(command, self.log, folder=self.folder))
+            if not wait_until_listening(port, self._processes, START_SECONDS_MAX):
+                raise ServerError(f"Azurite did not start; its log {self.log} ends: {last_lines(self.log)}")
+        store, _ = file_system(f"az://{self.container}", self.options)
+        store.create_dir(self.container)
+        return self
+
+    def kill(self) -> None:
+        """Ends the server with SIGKILL, as a crash would."""
+        for process in self._processes:
+            process.kill()
+
+
+def missing() -> str:
+    """Returns the program that is not on PATH and without which Azurite cannot run; empty if there is none."""
+    return next((name for name in ("node", "npm") if not shutil.which(name)), "")
+
+
+def _installed(cache: Cache) -> tuple[str, Path]:
+    """Returns node's program and the folder of Azurite's packages. Installs them there once, completely or not at all."""
+    if name := missing():
+        raise ServerError(f"there is no {name}")
+    source = Path(__file__).parent
+    digest = hashlib.sha256(b"".join((source / name).read_bytes() for name in PACKAGES)).hexdigest()[:12]
+    home = cache.servers / f"azurite-{digest}"
+    with locked(cache):
+        if not home.exists():
+            cache.servers.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="azurite-", dir=cache.servers) as made:
+                for name in PACKAGES:
+                    shutil.copy(source / name, made)
+                _install(Path(made))
+                shutil.move(made, home)
+                Path(made).mkdir()  # which is removed now
+    return str(shutil.which("node")), home
+
+
+def _install(folder: Path) -> None:
+    words = ("ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund")
+    done = subprocess.run(
+        ["npm", *words], cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ServerError(f"npm could not install Azurite: {done.stderr.strip()}")

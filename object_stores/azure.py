@@ -1,0 +1,77 @@
+"""Reads URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. Used by `files` and `options`.
+
+deltalake accepts several names for one option, and prefixes most of them with `azure_storage_` or `azure_`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import urllib.parse
+from collections.abc import Mapping
+
+from sluice.object_stores.errors import StoreError
+
+URL = re.compile(r"(?:abfss?|az(?:ure)?|adl)://(?P<container>[^/@]+)(?:@(?P<account>[^./]+)\.[^/]*)?/?(?P<path>.*)")
+PREFIX = re.compile(r"^azure_(?:storage_)?")
+# deltalake's name, in lower case and without its prefix → our name.
+NAMES = {
+    "account_name": "account_name",
+    **dict.fromkeys(("account_key", "access_key", "master_key"), "account_key"),
+    **dict.fromkeys(("sas_key", "sas_token"), "sas_token"),
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    **dict.fromkeys(("tenant_id", "authority_id"), "tenant_id"),
+    "endpoint": "endpoint",
+    "allow_http": "allow_http",
+    "use_emulator": "use_emulator",
+}
+SECRETS = frozenset({"account_key", "sas_token", "client_secret"})
+PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")  # pyarrow has the same names
+
+
+@dataclasses.dataclass(frozen=True)
+class AzureLocation:
+    """A folder in a container. `arguments`: of pyarrow's AzureFileSystem, with credentials."""
+
+    account: str
+    path: str
+    arguments: Mapping[str, str] = dataclasses.field(repr=False)
+
+
+def azure_name(option: str) -> str:
+    """Returns our name for deltalake's option of Azure; empty for another option."""
+    return NAMES.get(PREFIX.sub("", option.lower()), "")
+
+
+def is_azure(url: str) -> bool:
+    """Returns whether a URL is of a container of Azure."""
+    return URL.fullmatch(url) is not None
+
+
+def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocation:
+    """Returns where a URL is. `storage_options`: with their values. Raises StoreError if the account is unknown.
+
+    Without credentials in the options, pyarrow uses those of the environment or the machine's identity.
+    """
+    match = URL.fullmatch(url)
+    if match is None:
+        raise StoreError(f"{url} is not such a URL as abfss://container@account.dfs.core.windows.net/path")
+    known = {name: value for option, value in storage_options.items() if (name := azure_name(option))}
+    account = match["account"] or known.get("account_name")
+    if not account:
+        raise StoreError(f"{url} does not name an account: set azure_storage_account_name in `storage_options`")
+    given = {name: known[name] for name in PASSED if name in known}
+    path = f"{match['container']}/{match['path']}".rstrip("/")
+    return AzureLocation(account, path, {**given, **_endpoint(known.get("endpoint", ""))})
+
+
+def _endpoint(endpoint: str) -> dict[str, str]:
+    """Returns pyarrow's arguments for an endpoint such as http://host:port/account, which is not Azure's own."""
+    if not endpoint:
+        return {}
+    address = urllib.parse.urlsplit(endpoint)
+    return {
+        f"{service}_storage_{part}": value
+        for service in ("blob", "dfs")
+        for part, value in (("authority", address.netloc), ("scheme", address.scheme))
+    }
