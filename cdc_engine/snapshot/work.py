@@ -17,8 +17,10 @@ from typing import Protocol
 
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import (
+    AccessDeniedError,
     CascadeUnseenError,
     ConfigurationError,
+    SecretUnavailableError,
     SluiceError,
     SourceConnectionError,
     TableChangedError,
@@ -101,6 +103,10 @@ class SnapshotDependencies:
     readers: int = 2
     pause: Callable[[float], object] = time.sleep
     conf_changed: Callable[[], str] = str  # always empty
+
+
+# A password is being rotated, or the store of a secret does not answer: the next run may succeed.
+PASSING = (AccessDeniedError, SecretUnavailableError)
 
 
 def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
@@ -387,7 +393,7 @@ def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> No
     """Records an error for `status`. Sluice tries again, or an operator must fix it. An unexpected error makes the snapshot fail after
     RAISED_TRIES_MAX attempts.
     """
-    for_good = isinstance(error, TableStoppedError | ConfigurationError)
+    for_good = isinstance(error, TableStoppedError | ConfigurationError) and not isinstance(error, PASSING)
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
         changed = now.noted(str(error))

@@ -361,21 +361,23 @@ def test_a_table_that_changed_on_the_server_is_left_to_the_stream_by_its_snapsho
     assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
 
 
-def test_one_table_that_cannot_be_read_does_not_hold_up_the_snapshots_of_others(world: World) -> None:
+@pytest.mark.parametrize("error", [SourceConnectionError, *work.PASSING])
+def test_one_table_that_cannot_be_read_now_waits_and_does_not_hold_up_others(world: World, error: Any) -> None:
     world.records.begin(wanted("shop.broken", world.position(0), 0.0))
     real = world.dependencies()
 
     def reader(table: TableVersion, where: str) -> Any:
         if table.table == "broken":
-            raise SourceConnectionError("the source does not answer")
+            raise error("the source does not answer")
         return real.reader(table, where)
 
     dependencies = dataclasses.replace(
         real, reader=reader, table=lambda name: dataclasses.replace(TABLE, table=name.partition(".")[2])
     )
-    with pytest.raises(SourceConnectionError):
+    with pytest.raises(error):
         run_all(dependencies, 0.0)
     assert state(world).state == SnapshotState.PUBLISHED
+    assert [each.name for each in world.records.all() if each.has_work] == ["shop.broken"]
 
 
 @pytest.mark.found

@@ -104,7 +104,7 @@ def _mask(name: str, column: str, mask: MaskConfig) -> ColumnMask:
         try:
             salt = secret_at(mask.salt_location, f"tables.{name}.masks.{column}: salt")
         except SecretUnavailableError as error:
-            raise ConfigurationError(f"{error}; {NO_SALT}") from None
+            raise SecretUnavailableError(f"{error}; {NO_SALT}") from None
         if not salt:
             raise ConfigurationError(
                 f"tables.{name}.masks.{column}: the salt at {mask.salt_location.reference} is empty; {NO_SALT}"
