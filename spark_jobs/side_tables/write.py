@@ -122,15 +122,30 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether Spark must read rows of the table's history, or of its changes. The log of the history is read."""
+    """Returns whether Spark must read rows of the table's history, of its changes, or of a current-state table that the history lacks. The
+    logs of the tables are read.
+    """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:
         return False
     try:
         table = share.table(target.history, history.KIND)
+        lacked = _lacked_rows(table, share) if share.has_rows else 0
     except TableError:  # The write raises it again, as the error of this table.
         return False
-    return history.is_large(table, staged.rows, staged.bytes)
+    return history.is_large(table, staged.rows + lacked, staged.bytes)
+
+
+def _lacked_rows(table: SideTable, share: Share) -> int:
+    """Returns the number of rows with which the history is compared before the batch."""
+    current_state = _current_state(share)
+    lacks = table.applied < current_state.refresh().applied_order_key or is_due(table)
+    return current_state.row_count if lacks else 0
+
+
+def _current_state(share: Share) -> DeltaTable:
+    options = share.context.storage_options
+    return DeltaTable(share.staged.name, share.target.path, share.batch.app_id(share.staged), options)
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
@@ -169,7 +184,7 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
     given = history.History(
         table=table, folder=batch.directory / FOLDER, session=session, by_spark=target.merge == "spark"
     )
-    current_state = DeltaTable(staged.name, target.path, batch.app_id(staged), share.context.storage_options)
+    current_state = _current_state(share)
     if share.has_rows:
         _begin(given, current_state, share)
     for segment in staged.segments:
@@ -221,10 +236,7 @@ def _tell_gap(table: SideTable, share: Share) -> None:
     """
     if table.version <= 0:  # The log is new.
         return
-    current_state = DeltaTable(
-        share.staged.name, share.target.path, share.batch.app_id(share.staged), share.context.storage_options
-    )
-    segments = share.staged.segments
+    current_state, segments = _current_state(share), share.staged.segments
     first, before = _before(current_state, segments)
     seen = max(table.applied, table.aside(change_log.READ).applied)  # A publication appends a row of its own.
     if before.exists and (seen < 0 or seen < before.applied_order_key):

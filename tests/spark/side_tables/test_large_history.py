@@ -101,3 +101,22 @@ def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_histor
         limited.setattr(deltalake.DeltaTable, "merge", refuse)
         merge_batch(directories[1], {NAME: target}, lake.spark, context)
     assert beside.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]
+
+
+def test_spark_reads_a_large_current_state_table_that_a_new_history_lacks_history(
+    beside: Beside, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history was switched on while the rows of the table are read again."""
+    beside.merge(beside.stage(changes([insert(1, 16), insert(2, 16)])))
+    holds = Holding(beside.folder / "held")
+    holds.begin(NAME)
+    directory, target = beside.stage(changes([update(1, 32)])), dataclasses.replace(beside.target, merge="auto")
+    context = BatchContext(buffers=holds)
+    with monkeypatch.context() as limited:
+        limited.setattr(history, "ROWS_MAX", 2)
+        with pytest.raises(SparkUnavailableError):
+            merge_batch(directory, {NAME: target}, SparkSettings(remote="sc://127.0.0.1:1"), context)
+        limited.setattr(history, "ROWS_MAX", 1)
+        limited.setattr(history, "QueryBuilder", refuse)
+        merge_batch(directory, {NAME: target}, lake.spark, context)
+    assert beside.history() == [(1, "n16", 16, 32, False), (1, "n32", 32, None, True), (2, "n16", 16, None, True)]
