@@ -1,4 +1,4 @@
-"""Provides what several brokers need to connect: the TLS context of their clients, and the schema registry for rows with a schema."""
+"""Makes the TLS context and the client of the schema registry from conf/, for all kinds of brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.cdc_engine.source.settings import TlsFilesConfig
 
 
 def tls_context(config: TlsFilesConfig, setting: str = "brokers.tls") -> ssl.SSLContext:
-    """Returns a context that verifies certificate and host name. `setting`: its key in conf/.
+    """Returns a TLS context that verifies certificate and host name. `setting`: the key of `config` in conf/, for errors.
     Raises ConfigurationError if a file cannot be used.
     """
     try:
@@ -27,6 +27,6 @@ def tls_context(config: TlsFilesConfig, setting: str = "brokers.tls") -> ssl.SSL
 
 
 def registry_of(config: RegistryConfig, schema_type: str = AVRO_TYPE) -> HttpRegistry:
-    """Returns the registry that conf/ describes, for schemas of one type. It connects at the first schema."""
+    """Returns a client of the registry in conf/, for schemas of one type. It connects when the first schema is looked up."""
     context = functools.partial(tls_context, config.tls or TlsFilesConfig(), "registry.tls")
     return HttpRegistry(config, context, schema_type)

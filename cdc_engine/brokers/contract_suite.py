@@ -1,4 +1,4 @@
-"""Tests what every broker must promise the sender. The tests of a plug-in inherit `PublisherContract` and have a fixture `place`
+"""Tests that every `Publisher` must pass. The test class of a broker plug-in inherits `PublisherContract` and defines a fixture `place`
 (docs/guides/write-a-broker-plug-in.md).
 """
 
@@ -17,14 +17,14 @@ from sluice.cdc_engine.errors import PublishError
 
 LARGE_BYTES = 3 << 20
 RETURN_SECONDS_MAX = 90.0  # How long a broker may take to accept messages after its start.
-LOOKS = 8  # How often a publisher asks whether to give up before a test says yes.
+LOOKS = 8  # After so many calls of `given_up`, a test returns True.
 
 
 class Place(Protocol):
-    """A broker for one test. It accepts less than LARGE_BYTES in a message, and no topic that was not created.
+    """A broker for one test. It refuses a message of LARGE_BYTES, and a topic that was not created.
 
-    `partitions`: of a topic that `topic` creates; 1 for a broker without partitions. `where`: what an error names, such as "Kafka at
-    127.0.0.1:9092". `secret`: the login's, which no error may have; empty without a login.
+    `partitions`: how many a topic of `topic` has; 1 for a broker without partitions. `where`: how an error names the broker, such as
+    "Kafka at 127.0.0.1:9092". `secret`: the password or token, which no error may contain; empty without a login.
     """
 
     partitions: int
@@ -35,7 +35,7 @@ class Place(Protocol):
         """Creates a new topic and returns its name."""
 
     def publisher(self) -> Publisher:
-        """Connects as conf/ would. It gives up a message after a few seconds."""
+        """Returns a new publisher for the broker. It must give up a message after a few seconds."""
 
     def read(self, topic: str, partition: int, count: int) -> list[bytes]:
         """Returns all messages of a partition once there are `count` of them."""
@@ -55,7 +55,7 @@ def never() -> bool:
 
 
 class PublisherContract:
-    """The promises, each as a test. `place` is a fixture of the class that inherits them."""
+    """Has one test for each promise of `Publisher`. The class that inherits it defines the fixture `place`."""
 
     def test_broker_keeps_each_partition_in_order_and_every_byte(self, place: Place) -> None:
         topic, publisher = place.topic(), place.publisher()
@@ -110,7 +110,7 @@ class PublisherContract:
 
 
 class CommittingContract(PublisherContract):
-    """The promises of a `CommittingPublisher`, in addition to those of any publisher."""
+    """Adds the tests for the promises of `CommittingPublisher`."""
 
     def test_broker_keeps_the_position_of_the_last_batch_that_it_has(self, place: Place) -> None:
         topic, first = place.topic(), _committing(place)
@@ -150,7 +150,7 @@ def _committing(place: Place) -> CommittingPublisher:
 
 
 def _said(call: Callable[[], None], publisher: Publisher) -> str:
-    """Returns the error of a call, and closes the publisher. Raises AssertionError if there is none."""
+    """Returns the text of the PublishError that a call raises, and closes the publisher. Raises AssertionError if it raises none."""
     try:
         call()
     except PublishError as error:
@@ -172,7 +172,7 @@ def refusal(
 
 
 def _send_until_accepted(place: Place, messages: Sequence[Message]) -> None:
-    """Sends messages as the sender does: again, with a new connection, until the broker accepts all of them."""
+    """Sends messages as the sender does: after an error it sends all of them again, with a new connection."""
     end, pause = time.monotonic() + RETURN_SECONDS_MAX, threading.Event().wait
     while True:
         publisher = place.publisher()

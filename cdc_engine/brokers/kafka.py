@@ -37,7 +37,8 @@ from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
-CALL_SECONDS, CALL_SECONDS_MAX = 0.5, 30.0  # Of one call for a transaction, and of all its repetitions.
+# A call of a transaction blocks for at most CALL_SECONDS; it is repeated for CALL_SECONDS_MAX.
+CALL_SECONDS, CALL_SECONDS_MAX = 0.5, 30.0
 ABORT_SECONDS_MAX = 5.0
 DEFAULTS = {
     "linger.ms": "1",
@@ -45,7 +46,7 @@ DEFAULTS = {
     "topic.metadata.propagation.max.ms": "5000",  # A missing topic may still appear within this time.
     "log.connection.close": "false",
 }
-# Kafka's default of a minute ends the transaction of a large batch.
+# Kafka's default is a minute, which is too short for the transaction of a large batch.
 TIMEOUT, TIMEOUT_MS = "transaction.timeout.ms", "300000"
 FIXED = {"acks": "all", "enable.idempotence": "true"}
 NO_PARTITION = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names
@@ -73,7 +74,7 @@ def headers_of(message: Message) -> list[tuple[str, str | bytes | None]]:
     return [(name, value.encode()) for name, value in named if value]
 
 
-# A broker that has just started reads its groups first.
+# Errors of a broker that has just started and still loads its consumer groups.
 NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -158,15 +159,15 @@ class KafkaPublisher:
         )
 
     def is_fenced(self, error: Any) -> bool:
-        """Returns whether another producer with the same `transactional.id` has begun after this one, or Kafka has ended its transaction
-        after the timeout, which it reports in the same way.
+        """Returns whether Kafka has fenced this producer: another one with the same `transactional.id` has started, or the transaction
+        took longer than its timeout. Kafka reports both with the same errors.
         """
         return error.code() in FENCED
 
     def fenced(self) -> PublishError:
         return PublishError(
-            f"Kafka at {self._servers} has fenced: another producer with transactional_id {self._name} has begun, or a batch took longer "
-            f"than {TIMEOUT} ({self._timeout_ms} ms). If no other host runs this destination, give each broker in conf/ a "
+            f"Kafka at {self._servers} has fenced this producer: another one with transactional_id {self._name} has started, or a batch "
+            f"took longer than {TIMEOUT} ({self._timeout_ms} ms). If no other host runs this destination, give each broker in conf/ a "
             f"transactional_id of its own, or raise {TIMEOUT} in `options`"
         )
 
@@ -186,9 +187,9 @@ class TransactionalPublisher:
     """A connection to Kafka with a `transactional.id`. Implements `CommittingPublisher`. Each batch is one transaction, so readers see all
     of it or nothing.
 
-    The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message: its
-    metadata is the position of the batch's end, its number counts transactions. The first call of a new producer ends what an older one
-    with the same name left open, and refuses everything that the older one sends later. So what it reads then is final.
+    The transaction also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last message. The
+    offset is the number of transactions so far, and its metadata is the position of the batch's end. When a new producer starts, Kafka
+    aborts the open transaction of an older one with the same name, and fences the older one. So the position that is read then is final.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -198,7 +199,7 @@ class TransactionalPublisher:
         self._timeout_ms = settings[TIMEOUT]
         self._servers, self._name = settings["bootstrap.servers"], settings["transactional.id"]
         self._offsets = CommittedOffsets(settings, self._name)
-        self._last: CommittedOffset | None = None  # None until the producer has begun.
+        self._last: CommittedOffset | None = None  # None until the producer has started.
 
     def committed(self, given_up: Callable[[], bool]) -> str:
         return self._begun(given_up).position
@@ -217,7 +218,7 @@ class TransactionalPublisher:
         self._publisher.close()
 
     def _begun(self, given_up: Callable[[], bool]) -> CommittedOffset:
-        """Begins the producer, and returns what was committed last."""
+        """Starts the producer at the first call, and returns the offset that was committed last."""
         if self._last is None:
             self._until_done(self._producer.init_transactions, given_up)
             self._last = self._offsets.last(given_up)
@@ -245,7 +246,7 @@ class TransactionalPublisher:
         self._until_done(self._producer.commit_transaction, given_up)
 
     def _until_done(self, call: Callable[[float], None], given_up: Callable[[], bool]) -> None:
-        """Calls again what has not ended yet, as librdkafka wants it. Raises PublishError."""
+        """Repeats a call until it succeeds: librdkafka continues an operation that timed out at the next call. Raises PublishError."""
         end = time.monotonic() + CALL_SECONDS_MAX
         while True:
             try:
@@ -259,7 +260,7 @@ class TransactionalPublisher:
                 return
 
     def _abort(self) -> None:
-        """Ends the transaction without its messages. If that fails, the next producer does it."""
+        """Aborts the transaction. If that fails, Kafka aborts it when the next producer starts."""
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(ABORT_SECONDS_MAX)
 
@@ -279,34 +280,34 @@ class TransactionalPublisher:
             )
         if error.code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
             return PublishError(
-                f"{where} does not take the position of a batch, which has the source's GTID set, because it is larger than "
+                f"{where} refuses the position of a batch, because the position with its GTID set is larger than "
                 "offset.metadata.max.bytes: raise that setting of its brokers, or remove transactional_id"
             )
         return PublishError(
             f"{where} did not commit a transaction of {self._name} ({error.str()}): check that its brokers run, can be reached and "
-            "permit transactions with this transactional_id; it is tried again"
+            "permit transactions with this transactional_id; Sluice tries again"
         )
 
 
 def group_of(name: str) -> str:
-    """Returns the consumer group with the positions of a transactional_id."""
+    """Returns the name of the consumer group that stores the positions of a transactional_id."""
     return f"sluice-{name}"
 
 
 @dataclasses.dataclass(frozen=True)
 class CommittedOffset:
-    """The position of the last committed batch; empty before the first one. `number`: how many transactions have committed one."""
+    """The position of the last committed batch; empty before the first one. `number`: how many transactions committed a position."""
 
     number: int = 0
     position: str = ""
 
 
 class CommittedOffsets:
-    """Reads the positions that transactions of a name have committed. `group`: what a transaction needs to commit one."""
+    """Reads the positions that the transactions of a `transactional.id` committed. `group`: the group's metadata, for the next commit."""
 
     def __init__(self, settings: Mapping[str, str], name: str) -> None:
         self._where, self._group_id = f"Kafka at {settings['bootstrap.servers']}", group_of(name)
-        # The log level hides warnings about options that are only a producer's.
+        # The log level hides the warnings of a consumer about options of a producer.
         self._settings = {**settings, "group.id": self._group_id, "log_level": "3"}
         del self._settings["transactional.id"]
         consumer = Consumer(self._settings)
@@ -314,7 +315,7 @@ class CommittedOffsets:
         consumer.close()
 
     def last(self, given_up: Callable[[], bool]) -> CommittedOffset:
-        """Returns the newest position of all partitions. Raises PublishError."""
+        """Returns the newest committed offset among all partitions. Raises PublishError."""
         admin, end = AdminClient({**self._settings}), time.monotonic() + CALL_SECONDS_MAX
         while True:
             try:
@@ -324,8 +325,8 @@ class CommittedOffsets:
                     admin.poll(LOOK_SECONDS)
                     continue
                 raise PublishError(
-                    f"{self._where} does not tell what the group {self._group_id} has committed ({error.args[0].str()}): check that its "
-                    "brokers run, and permit READ of this group; transactional_id needs it"
+                    f"{self._where} does not return the committed offsets of the group {self._group_id} ({error.args[0].str()}): "
+                    "check that its brokers run, and permit READ of this group; transactional_id needs it"
                 ) from None
 
     def _answer(self, admin: AdminClient, given_up: Callable[[], bool]) -> CommittedOffset:

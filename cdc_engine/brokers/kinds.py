@@ -1,5 +1,5 @@
-"""The kinds of brokers that Sluice has itself: settings with a publisher. pyproject.toml registers them in the group `sluice.brokers`. The
-libraries are imported only when the engine connects.
+"""Defines the kinds of brokers of Sluice itself: Kafka, RabbitMQ and RocketMQ, each as settings with a publisher. pyproject.toml registers
+them in the entry-point group `sluice.brokers`. The client libraries are imported only when the engine connects.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ TableT = TypeVar("TableT")
 
 
 class MessageMaker:
-    """Makes the messages for one broker. `form`: how rows are written; the subjects of schemas stand for a format with schemas.
+    """Makes the messages for one broker. `form`: the format of rows; for a format with schemas, the `Subjects` that register them.
     `describe`: describes a statement. `policies`, `kept`, `keys`: as for `EntryMaker`. `now_ms`: the field ts.
     """
 
@@ -98,7 +98,7 @@ class MessageMaker:
     # ── rows with a schema ──
 
     def _by_schema_of(self, part: EntryPart, subjects: Subjects, now_ms: int) -> list[Message]:
-        """Returns the messages of rows. Statements have none: a schema change has another schema in the messages after it."""
+        """Returns the messages of rows. Statements have no messages: consumers see a schema change by the schema of the next rows."""
         if part.statement is not None:
             return []
         found: list[Placed] = []
@@ -162,7 +162,7 @@ class MessageMaker:
             own = indices[tables == number]
             table = self._entries.table(part.block.tables[number])
             names = [column.name for column in table.columns]
-            # This is conf/'s key, as in the messages' keys, so that one key is in one partition.
+            # `table.key` is the key of conf/, which messages have too: so all messages of a key are in one partition.
             keys = {name.lower() for name in table.key}
             is_key = [name.lower() in keys for name in names]
             route = self._routing.rows(table.version.database, table.version.table, names, is_key)
@@ -173,7 +173,7 @@ class MessageMaker:
 def _of_version(
     known: dict[int, tuple[TableEntries, TableT]], table: TableEntries, make: Callable[[TableEntries], TableT]
 ) -> TableT:
-    """Returns what writes the rows of a table version. It is made once."""
+    """Returns the object that encodes rows of a table version. It is made at the first use and then kept."""
     found = known.get(id(table))
     if found is None or found[0] is not table:
         if len(known) >= VERSIONS_MAX:

@@ -15,7 +15,7 @@ GTID_HEADER, POSITION_HEADER = "sluice-gtid", "sluice-position"
 
 @dataclasses.dataclass(frozen=True)
 class MessageOrigin:
-    """Where a message comes from. `gtid`: that of its transaction, empty without one; file and offset: those of its event in the binlog."""
+    """The origin of a message: the GTID of its transaction, empty if it has none, and the binlog file and offset of its event."""
 
     gtid: str = ""
     position: str = ""
@@ -26,9 +26,9 @@ NO_ORIGIN = MessageOrigin()
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message. `partition`: the number of the topic's partition, from 0 on; a broker without partitions ignores it. `origin`: used in the
-    message's headers, if the broker has headers; for several events it is that of the last one. `key`: the row's key, for brokers whose
-    messages have keys; empty: none.
+    """A message for a broker. `partition`: the number of the topic's partition, from 0 on; a broker without partitions ignores it.
+    `origin`: for the message's headers, if the broker has headers; a message of several events has the origin of the last one. `key`: the
+    row's key, for brokers whose messages have keys; empty if there is none.
     """
 
     topic: str
@@ -54,26 +54,26 @@ class Publisher(Protocol):
 
 @runtime_checkable
 class CommittingPublisher(Publisher, Protocol):
-    """A publisher whose broker commits the position of a batch's end together with its messages: both or neither. The sender then sends
-    each message once, also after a crash before the ack. With any other publisher it sends at least once.
+    """A publisher whose broker commits the messages of a batch and the position of its end in one transaction. With it, the broker gets
+    each message once, also if Sluice crashes before the ack. With any other publisher it gets each message at least once.
     """
 
     def committed(self, given_up: Callable[[], bool]) -> str:
-        """Returns the position that was committed last; empty if there is none. Raises PublishError. An earlier publisher of the same name
-        can commit nothing more after this call.
+        """Returns the position that was committed last; empty if there is none. Raises PublishError. After this call, an earlier
+        publisher of the same name cannot commit any more.
         """
 
     def commit(self, messages: Sequence[Message], position: str, given_up: Callable[[], bool]) -> None:
-        """Sends as `send` does, and commits `position` with the messages. If it raises PublishError, a new publisher's `committed` says
-        whether the messages have arrived.
+        """Sends messages as `send` does, and commits them together with `position`. After a PublishError it is unknown whether they were
+        committed: `committed` of a new publisher returns `position` if they were.
         """
 
 
 class MemoryBroker:
-    """Keeps messages by topic and partition while the process runs. `topics`: topic → its number of partitions; None: any topic is created
-    when it is used.
+    """A broker in memory, for tests: keeps messages by topic and partition. `topics`: topic → its number of partitions; None: any topic is
+    created when it is used.
 
-    `refuses`: called with a message; if it returns a sentence, the message is refused with it. `stalls`: it confirms nothing.
+    `refuses`: called with each message; if it returns a text, the message is refused for that reason. `stalls`: it confirms nothing.
     """
 
     def __init__(self, topics: dict[str, int] | None = None, message_bytes_max: int = 1 << 20) -> None:

@@ -1,8 +1,8 @@
-"""Sends to Apache Pulsar, as a plug-in: settings and `Publisher`, with Pulsar's own client. The only file that knows Pulsar.
+"""Sends to Apache Pulsar with Pulsar's own client: the settings of the plug-in and its `Publisher`. The only file that knows Pulsar.
 
-A partition is the partition of that number of a partitioned topic; each has a producer of its own, which keeps its order. The client
-itself sends again after a lost connection, for `timeout_seconds`; after that a message has failed. A client with a failed batch is closed
-with everything that it still holds, so that none of it arrives after the batch is sent again.
+Each partition of a partitioned topic has a producer of its own, which keeps the order of its messages. After a lost connection the client
+itself sends again for `timeout_seconds`; after that the message has failed. If a batch fails, the client is closed and drops its unsent
+messages, so that none of them arrives after the batch is sent again.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PulsarPublisher:
         client, self._client = self._client, None
         self._producers, self._partitions = {}, {}
         if client is not None:
-            client.shutdown()  # It drops what is not sent; `close` would wait for the broker.
+            client.shutdown()  # `shutdown` drops unsent messages; `close` would wait until the broker confirms them.
 
     def _producer(self, message: Message) -> Any:
         where = (message.topic, message.partition)
@@ -156,7 +156,7 @@ class PulsarPublisher:
 
     @contextlib.contextmanager
     def _named(self, message: Message) -> Iterator[None]:
-        """Raises errors of the client as PublishError."""
+        """Converts errors of the client to PublishError. `message`: the one that was being sent."""
         import pulsar  # noqa: PLC0415
 
         try:
@@ -188,7 +188,7 @@ class _Confirmations:
         self.failed: list[tuple[Message, str]] = []
 
     def expect(self, message: Message) -> Callable[[Any, Any], None]:
-        """Counts a message, and returns what is called with the broker's answer."""
+        """Counts a message, and returns the callback for the broker's answer."""
         with self._changed:
             self.left += 1
         return functools.partial(self._confirm, message)
@@ -201,7 +201,7 @@ class _Confirmations:
             self._changed.notify()
 
     def wait(self, left_max: int, given_up: Callable[[], bool]) -> None:
-        """Waits until at most so many messages are not confirmed, or one has failed, or the batch is given up."""
+        """Waits until at most `left_max` messages are unconfirmed, a message has failed, or the batch is given up."""
         while self.left > left_max and not self.failed and not given_up():
             with self._changed:
                 self._changed.wait(LOOK_SECONDS)
@@ -214,7 +214,7 @@ def _properties(message: Message) -> dict[str, str]:
 
 
 def _key(message: Message) -> str | None:
-    """Returns a message's key in base64: Pulsar's keys are texts, and this client cannot set the flag with which Java's decodes them."""
+    """Returns a message's key in base64, because Pulsar's keys are text. This client cannot set the flag that Java's client decodes by."""
     return base64.b64encode(message.key).decode() if message.key else None
 
 

@@ -4,12 +4,12 @@
     get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
                          └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
 
-A `CommittingPublisher` stores the position of each batch's end. If it has a later one than the consumer, because a crash or an error came
-between the broker's commit and the ack, the consumer continues there.
+The sender acks a batch only after the broker has confirmed it, and the ledger moves the cursor only after the ack. So a batch that is
+interrupted in between is sent again, and no batch is skipped. A refused message is sent until it is accepted, because skipping it would
+lose it. `status` shows why the consumer waits.
 
-The ack follows the broker's confirmation, and the cursor in the ledger follows the ack: a batch that is interrupted in between is sent
-again, and nothing is ever left out. A refused message is sent until it is accepted, because skipping it would lose it. `status` shows why
-the consumer waits."""
+With a `CommittingPublisher`, the broker stores the position of each batch's end. After a crash or an error between the broker's commit and
+the ack, this position is later than the consumer's cursor. The consumer then continues at it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RoundResult(enum.Enum):
 
     SENT = "sent"
     NOTHING = "nothing"  #: There was nothing to send.
-    MOVED = "moved"  #: The broker already had what was to be sent; the consumer continues after it.
+    MOVED = "moved"  #: The broker had committed a later position; the consumer continues there.
     AGAIN = "again"  #: Nothing was acked.
 
 
@@ -83,7 +83,8 @@ class BrokerSender(Generic[ContentT]):
         self._bytes_max, self._wait_seconds, self._pause_seconds = bytes_max, wait_seconds, pause_seconds
         self._publisher: Publisher | None = None
         self._last: ConsumerTaken[ContentT] | None = None
-        self._compared: ConsumerTaken[ContentT] | None = None  # The service that continues after what is committed.
+        # The service whose cursor was compared with the committed position.
+        self._compared: ConsumerTaken[ContentT] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{name}", daemon=True)
 
@@ -138,7 +139,7 @@ class BrokerSender(Generic[ContentT]):
         return RoundResult.SENT if sent else RoundResult.MOVED
 
     def _sent(self, service: ConsumerTaken[ContentT], batch_id: int, messages: Sequence[Message]) -> bool:
-        """Sends a batch. Returns False if the broker has committed what follows the consumer's cursor: the consumer was moved instead."""
+        """Sends a batch. Returns False if the broker had committed a later position than the cursor: then only the consumer was moved."""
         if not messages:
             return True
         if self._publisher is None:

@@ -1,3 +1,3 @@
-"""Turns row events into messages with a schema: the schema of a table version, and its rows with an envelope, as Avro or Protobuf. Pure;
-used by `brokers`.
+"""Encodes row events as Avro or Protobuf messages with Debezium's envelope, and makes the schemas of a table version. Pure; used by
+`brokers`.
 """

@@ -1,5 +1,5 @@
-"""Kernels that encode rows as Avro, from the texts that consumers see. Called by `avro_rows`."""
-# ruff: noqa: PLR0917, PLR1714, SIM109 - numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
+"""Compiled kernels that encode rows as Avro. They read each value from its text, as Canal clients get it. Called by `avro_rows`."""
+# ruff: noqa: PLR0917, PLR1714, SIM109 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DOT = 46
 def put_decimal(
     out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer, scale: Integer, limbs: Int64s
 ) -> Integer:
-    """Writes a decimal: its unscaled value in two's complement, the highest byte first."""
+    """Writes a decimal as Avro bytes: its unscaled value in two's complement, the highest byte first. Returns the end."""
     for index in range(LIMBS):
         limbs[index] = 0
     negative = texts[first] == MINUS
@@ -108,7 +108,7 @@ def put_value(
     image: Integer,
     values: SchemaValues,
 ) -> Integer:
-    """Writes a value as a union of null and its type. A date that the calendar does not have is null."""
+    """Writes the value of a column in one image as a union of null and its type. An invalid date such as 0000-00-00 becomes null."""
     starts, sizes, _, texts = values.shown
     size, first = sizes[column, image], starts[column, image]
     kind, end = columns.kinds[column], first + size
@@ -149,7 +149,7 @@ def put_row(
 
 @kernel
 def put_omitted(out: Bytes, at: Integer, columns: RowColumns, image: Integer, other: Integer, sizes: Int64s) -> Integer:
-    """Writes an array with the names of the columns that neither image has."""
+    """Writes an array of the names of the columns that the image omits and that `other` omits too. Returns the end."""
     omitted = np.int64(0)
     for column in range(sizes.shape[0]):
         omitted += sizes[column, image_of(sizes, column, image, other)] == ABSENT
@@ -172,7 +172,7 @@ def put_messages(
     key_ends: Int64s,
     ends: Int64s,
 ) -> None:
-    """Writes the key and the value of each message. Records in `key_ends` and `ends` where they end."""
+    """Writes the key and the value of each message into `out`, and their ends into `key_ends` and `ends`."""
     at = np.int64(0)
     has_key = frame.starts[KEY_HEAD + 1] > frame.starts[KEY_HEAD]
     for unit in range(units.kinds.shape[0]):

@@ -1,4 +1,4 @@
-"""Encodes the rows of one table version as Avro. Called by the broker senders."""
+"""Encodes the rows of one table version as Avro messages. Used by `brokers.messages` through `brokers.registry.schema_forms`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.cdc_engine.contracts import Bytes
 
 
 class AvroTable(SchemaTable):
-    """Encodes rows as Avro."""
+    """Encodes the rows of one table version as Avro messages."""
 
     def __init__(self, table: TableEntries) -> None:
         version = table.version

@@ -43,7 +43,7 @@ SOURCE = {
 
 @dataclasses.dataclass(frozen=True)
 class AvroType:
-    """The type of a column. `scale`: of a decimal."""
+    """The Avro type of a column. `schema`: the type as JSON. `scale`: of a decimal."""
 
     kind: ColumnKind
     schema: Any
@@ -51,7 +51,7 @@ class AvroType:
 
 
 UNSIGNED_PRECISION = 20
-# Avro's own times are within a day. The attribute distinguishes a TIME from a BIGINT, when schemas are compared.
+# Avro's type time-micros ends after a day, and a TIME may be longer. `column_type` distinguishes a TIME from a BIGINT in comparisons.
 TIME = {"type": "long", "column_type": "time"}
 NAMES_OF_KINDS: dict[ColumnKind, Any] = {
     ColumnKind.INT: "int",
@@ -68,7 +68,7 @@ NAMES_OF_KINDS: dict[ColumnKind, Any] = {
 
 
 def avro_type(column: Column, texts: ColumnTexts) -> AvroType:
-    """Returns the type of a column. `texts`: how it is shown, which is what the kernel encodes."""
+    """Returns the Avro type of a column. `texts`: how its values are written as text, from which the kernels encode them."""
     found = column_type(column, texts)
     if found.kind == ColumnKind.DECIMAL:
         return AvroType(found.kind, _decimal(found.precision, found.scale), found.scale)
@@ -80,7 +80,7 @@ def avro_type(column: Column, texts: ColumnTexts) -> AvroType:
 def table_schemas(
     database: str, table: str, columns: Sequence[Column], types: Sequence[AvroType], key: Sequence[str]
 ) -> TableSchemas:
-    """Returns the schemas of a table. `key`: the names of its key columns."""
+    """Returns the Avro schemas of a table. `key`: the names of its key columns."""
     namespace = namespace_of(database, table)
     fields = [_field(column, each) for column, each in zip(columns, types, strict=True)]
     envelope = {

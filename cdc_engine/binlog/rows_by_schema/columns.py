@@ -1,6 +1,5 @@
-"""Defines the columns of messages with a schema: what kind of value each has, its name in a schema, and the schemas of a table. Pure.
-
-The formats share it: each assigns one of its own types to a kind.
+"""Decides for Avro and Protobuf alike how the columns of a table are encoded: the kind of each column's values, and its name in a schema.
+Pure. Each format maps a kind to one of its own types.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
 NAMESPACE = "sluice"
-LONG_BITS = 64  # A number with more digits than a signed one of so many bits is UNSIGNED.
-# Characters that no name in a schema has, a digit at the beginning, and what looks like an escape.
+LONG_BITS = 64  # An unsigned integer of this size does not fit into a signed one: its kind is UNSIGNED.
+# What is escaped in a name: characters that schemas do not permit, a digit at the beginning, and text that looks like an escape.
 ESCAPED = re.compile(r"[^A-Za-z0-9_]|^[0-9]|_(?=u[0-9a-f]{4})")
 
 
 class ColumnKind(enum.IntEnum):
-    """How the kernels encode a column's text. `kernel` has the same numbers."""
+    """The kind of a column's values, which decides how the kernels encode them. `kernel` defines the same numbers."""
 
     INT = 0
     LONG = 1
@@ -50,7 +49,9 @@ class SchemaType:
 
 @dataclasses.dataclass(frozen=True)
 class TableSchemas:
-    """The schemas of a table version, as texts. `record`: the full name of the envelope. `key` is empty for a table without a key."""
+    """The schemas of a table version. `value`, `key`: the texts of the schemas. `record`, `key_record`: the full names of the envelope and
+    of the key's record. `key` is empty for a table without a key.
+    """
 
     record: str
     value: str
@@ -60,7 +61,7 @@ class TableSchemas:
 
 @dataclasses.dataclass(frozen=True)
 class SchemaIds:
-    """The numbers that the registry gave to the schemas of a table, and the texts of these schemas. `key`: None without a key."""
+    """The ids of a table's schemas in the registry, and the texts that the schemas have there. `key`: None for a table without a key."""
 
     value: int
     key: int | None
@@ -83,10 +84,10 @@ KINDS = {
 
 
 def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
-    """Returns the type of a column. `texts`: how it is shown, which is what the kernels encode."""
+    """Returns the kind of a column. `texts`: how its values are written as text, from which the kernels encode them."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
-    if texts.sql_type == SqlType.VARCHAR and not is_year:  # also a digest of any other type
+    if texts.sql_type == SqlType.VARCHAR and not is_year:  # also a `hash` mask of a column of another type
         return SchemaType(ColumnKind.STRING)
     if code in BYTES:
         return _integer(BYTES[code] * 8, unsigned=column.unsigned)
@@ -100,7 +101,7 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
 
 
 def schema_name(name: str) -> str:
-    """Returns a name that schemas accept: each other character as `_u` and the four hexadecimal digits of its UTF-16 units."""
+    """Escapes a name for a schema: each character that schemas do not permit becomes `_u` and four hexadecimal digits per UTF-16 unit."""
     return ESCAPED.sub(lambda found: "".join(map(_escape, _units(found.group()))), name) or "_"
 
 
@@ -109,7 +110,7 @@ def namespace_of(database: str, table: str) -> str:
 
 
 def is_key(columns: Sequence[Column], key: Sequence[str]) -> list[bool]:
-    """Returns which columns are among those of the key."""
+    """Returns for each column whether it belongs to the key."""
     keys = {name.lower() for name in key}
     return [column.name.lower() in keys for column in columns]
 

@@ -1,8 +1,7 @@
-"""Kernels that the formats share: they read numbers and times from the texts that consumers see. Called by `avro_kernel`, `table`.
-
-`room_of` returns an upper bound of the bytes of all messages.
+"""Compiled kernels that Avro and Protobuf share: they parse numbers, dates and times from text, and write integers and bytes. Called by
+`avro_kernel`, `protobuf_kernel` and `table`.
 """
-# ruff: noqa: PLR1714, SIM109 - a comparison is a branch, a set is none that numba knows
+# ruff: noqa: PLR1714, SIM109 - numba compiles comparisons, and cannot compile a test in a set
 
 from __future__ import annotations
 
@@ -18,22 +17,22 @@ from sluice.cdc_engine.binlog.entries.protobuf import put_bytes
 from sluice.cdc_engine.binlog.rows.locate import KIND_UPDATE
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-# The kinds of `columns.ColumnKind`.
+# The numbers of `columns.ColumnKind`.
 INT, LONG, UNSIGNED, DECIMAL, DATE, DATETIME, TIMESTAMP, TIME, FLOAT, DOUBLE, STRING, BYTES = range(12)
-# The pieces of a message: before key and value, and parts of its source.
+# The indices of the pieces that `SchemaTable.frame` returns: the headers of key and value, the binlog file, the table, and ts_ms.
 KEY_HEAD, VALUE_HEAD, FILE, TABLE, NOW = range(5)
-CELL_BYTES, DECIMAL_BYTES = 16, 48  # The most bytes that a value takes beside its text.
-MESSAGE_BYTES = 128  # The most bytes of a message beside its values and pieces.
+CELL_BYTES, DECIMAL_BYTES = 16, 48  # An encoded value has at most so many bytes more than its text.
+MESSAGE_BYTES = 128  # A message has at most so many bytes in addition to its values and pieces.
 DAY_MICROS, SECOND_MICROS = 86_400_000_000, 1_000_000
-NO_MOMENT = -(2**62)  # Of a day that the calendar does not have.
+NO_MOMENT = -(2**62)  # The result for an invalid date such as 2021-02-31.
 LIMBS = 8  # A decimal of 65 digits has 216 bits, 32 in each limb.
 MINUS = 45
 OPS = np.frombuffer(b"cud", np.uint8)
 
 
 class RowColumns(NamedTuple):
-    """The columns of a table: `kinds`, `scales` of decimals, `keys`: which are the key. `bits`: where the bits of a real are; -1: other.
-    `names`: encoded.
+    """The columns of a table, as arrays by column. `keys`: 1 for key columns. `bits`: the row of `SchemaValues.bits` with the values of a
+    FLOAT or DOUBLE column; -1 for other columns. `names`: encoded by the format.
     """
 
     kinds: Int8s
@@ -44,7 +43,9 @@ class RowColumns(NamedTuple):
 
 
 class SchemaValues(NamedTuple):
-    """The values to encode. `bits`: those of FLOAT and DOUBLE columns, by images; `limbs`: room for one decimal."""
+    """The values to encode. `shown`: their texts. `bits`: the bits of FLOAT and DOUBLE values, by column and image. `limbs`: working memory
+    for one decimal.
+    """
 
     shown: ShownValues
     bits: Int64s
@@ -52,7 +53,9 @@ class SchemaValues(NamedTuple):
 
 
 class RowUnits(NamedTuple):
-    """One value per message: kind, first image, and the source of its event. `gtids`: encoded; `marks`: the index in it."""
+    """What each message is made of: kind of change, first image, and the offset, time and server of its event. `gtids`: encoded GTIDs;
+    `marks`: the index of each message's GTID in it.
+    """
 
     kinds: Int8s
     images: Int64s
@@ -65,7 +68,7 @@ class RowUnits(NamedTuple):
 
 @nb.njit(inline="always")
 def put_unsigned(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes the 64 bits of a number as a varint, without a sign."""
+    """Writes a number as an unsigned varint. Returns the end."""
     while value & ~0x7F:
         out[at] = value & 0x7F | 0x80
         value = (value >> 7) & 0x1FFFFFFFFFFFFFF
@@ -76,7 +79,7 @@ def put_unsigned(out: Bytes, at: Integer, value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_long(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes a number in zigzag form."""
+    """Writes a signed number as a zigzag varint. Returns the end."""
     return put_unsigned(out, at, (value << 1) ^ (value >> 63))
 
 
@@ -89,7 +92,7 @@ def put_bits(out: Bytes, at: Integer, bits: Integer, size: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def digits_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Reads a number without a sign."""
+    """Parses the digits of a number without a sign."""
     found = np.int64(0)
     for index in range(first, end):
         found = found * 10 + (np.int64(texts[index]) - 48)
@@ -98,7 +101,7 @@ def digits_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def number_of(kind: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Returns the number of an integer or a time: days of a DATE, microseconds of others. NO_MOMENT: the calendar has no such day."""
+    """Parses an integer, a date (as days) or a time (as microseconds). Returns NO_MOMENT for an invalid date."""
     if kind == DATE or kind == DATETIME or kind == TIMESTAMP:
         days = days_of(texts, first)
         if kind == DATE or days == NO_MOMENT:
@@ -112,7 +115,7 @@ def number_of(kind: Integer, texts: Bytes, first: Integer, end: Integer) -> Inte
 
 @kernel
 def days_of(texts: Bytes, first: Integer) -> Integer:
-    """Returns the days from 1970-01-01 to a date; NO_MOMENT if the calendar has no such day from year 1 on."""
+    """Returns the days from 1970-01-01 to a date. Returns NO_MOMENT if the date is invalid or before year 1."""
     year, month, day = (
         digits_of(texts, first, first + 4),
         digits_of(texts, first + 5, first + 7),
@@ -150,7 +153,7 @@ def clock_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def iso_size(texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Returns how many bytes text is whose characters are numbers of bytes."""
+    """Returns the number of bytes that `put_iso` writes for a text."""
     size = end - first
     for index in range(first, end):
         size -= texts[index] >= 0xC0
@@ -159,7 +162,7 @@ def iso_size(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Writes the bytes whose numbers the characters of a text have."""
+    """Converts UTF-8 text to ISO 8859-1, in which each character is one byte of a binary value, and writes the bytes. Returns the end."""
     index = first
     while index < end:
         byte = np.int64(texts[index])
@@ -174,7 +177,7 @@ def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer)
 
 @nb.njit(inline="always")
 def image_of(sizes: Int64s, column: Integer, image: Integer, other: Integer) -> Integer:
-    """Returns the image with a column's value: `other` if the image omits the column, because an update did not change it."""
+    """Returns the image that has a column's value: `image`, or `other` if `image` omits the column, because an update did not change it."""
     return other if sizes[column, image] == ABSENT else image
 
 
@@ -202,7 +205,7 @@ def room_of(units: RowUnits, columns: RowColumns, values: ShownValues, frame: Pi
 
 @kernel
 def gather_shown(values: ShownValues, column: Integer, offsets: Int64s, out: Bytes) -> None:
-    """Writes the texts of one column one after the other."""
+    """Concatenates the texts of one column in `out`, and writes where each begins into `offsets`."""
     at = np.int64(0)
     for image in range(values.sizes.shape[1]):
         offsets[image] = at

@@ -1,8 +1,8 @@
-"""Kernels that encode rows as Protobuf, from the texts that consumers see. Called by `protobuf_rows`.
+"""Compiled kernels that encode rows as Protobuf. They read each value from its text, as Canal clients get it. Called by `protobuf_rows`.
 
-The bytes are those of google's library: fields in the order of their numbers, and no field without need.
+The bytes are the same as those of Google's library: fields are in the order of their numbers, and fields with default values are left out.
 """
-# ruff: noqa: PLR0917, PLR1714, SIM109 - numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
+# ruff: noqa: PLR0917, PLR1714, SIM109 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from sluice.cdc_engine.binlog.rows_by_schema.kernel import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-LENGTH_BYTES = 5  # The most bytes of a message's length.
+LENGTH_BYTES = 5  # The bytes that are reserved for the length of a nested message.
 # The keys of the fields of Envelope and Source: number << 3 | wire type.
 BEFORE, AFTER, SOURCE, OP, OMITTED, OMITTED_BEFORE = 0x0A, 0x12, 0x1A, 0x22, 0x32, 0x3A
 POS, TS_MS, SERVER_ID = 0x10, 0x20, 0x28
 
 
 class RowFields(NamedTuple):
-    """The fields of a message with columns: `order`: the columns by the numbers of their fields. `keys`: those of the fields, encoded, by
-    column.
+    """The fields of the columns. `order`: the columns in the order of their field numbers. `keys`: the encoded key of each column's field
+    (number and wire type).
     """
 
     order: Int64s
@@ -66,7 +66,7 @@ class RowFields(NamedTuple):
 def put_value(
     out: Bytes, at: Integer, columns: RowColumns, column: Integer, image: Integer, keys: Pieces, values: SchemaValues
 ) -> Integer:
-    """Writes the field of a column; nothing if it is NULL, or a date that the calendar does not have."""
+    """Writes the field of a column. Writes nothing for NULL or an invalid date such as 0000-00-00."""
     starts, sizes, _, texts = values.shown
     size, first = sizes[column, image], starts[column, image]
     if size < 0:
@@ -105,14 +105,16 @@ def put_row(
 
 @nb.njit(inline="always")
 def put_length(out: Bytes, at: Integer, end: Integer) -> Integer:
-    """Writes the length of a message that begins LENGTH_BYTES after `at`, and moves it to its length. Returns its end."""
+    """Writes the length of a nested message at `at`, and moves the message, which begins LENGTH_BYTES later, to directly after the length.
+    Returns its end.
+    """
     size = end - at - LENGTH_BYTES
     return put_bytes(out, put_unsigned(out, at, size), out, at + LENGTH_BYTES, size)
 
 
 @nb.njit(inline="always")
 def put_number(out: Bytes, at: Integer, key: Integer, value: Integer) -> Integer:
-    """Writes a number field; nothing for 0."""
+    """Writes an integer field. Writes nothing for 0, the default."""
     if value == 0:
         return at
     out[at] = key
@@ -134,7 +136,7 @@ def put_source(out: Bytes, at: Integer, units: RowUnits, unit: Integer, frame: P
 def put_omitted(
     out: Bytes, at: Integer, key: Integer, columns: RowColumns, image: Integer, other: Integer, sizes: Int64s
 ) -> Integer:
-    """Writes the names of the columns that neither image has."""
+    """Writes the names of the columns that the image omits and that `other` omits too. Returns the end."""
     for column in range(sizes.shape[0]):
         if sizes[column, image_of(sizes, column, image, other)] == ABSENT:
             out[at] = key
@@ -152,7 +154,9 @@ def put_messages(
     frame: Pieces,
     ends: tuple[Int64s, Int64s],
 ) -> None:
-    """Writes the key and the value of each message. `fields`: of the key and the value. Records in `ends` where the keys and values end."""
+    """Writes the key and the value of each message into `out`. `fields`: of the key and of the value. `ends`: gets the ends of the keys and
+    of the values.
+    """
     of_key, of_value = fields
     at, sizes = np.int64(0), values.shown.sizes
     has_key = frame.starts[KEY_HEAD + 1] > frame.starts[KEY_HEAD]

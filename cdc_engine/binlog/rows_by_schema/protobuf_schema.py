@@ -1,9 +1,9 @@
 """Makes the Protobuf schemas of a table: a message with its columns, the envelope of a change, and the message of its key. Pure; used by
 `protobuf_rows`.
 
-Every column is `optional`, and its field is absent if it is NULL. The numbers of the fields are those of a table whose schema no
-registry has yet: `brokers.registry.field_numbers` continues those of the subject. Types that are read in different ways have different
-names, although Protobuf has no logical types: only a DATE is `sint32`.
+Every column is an `optional` field, which is absent if the value is NULL. The field numbers here are those of a new subject;
+`brokers.registry.field_numbers` replaces them with the numbers of an existing one. Protobuf has no logical types, so each kind of value
+that consumers must distinguish has a Protobuf type of its own: only a DATE is `sint32`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SOURCE = ProtobufMessage(
 def protobuf_schemas(
     database: str, table: str, columns: Sequence[Column], kinds: Sequence[ColumnKind], key: Sequence[str]
 ) -> TableSchemas:
-    """Returns the schemas of a table. `key`: the names of its key columns."""
+    """Returns the Protobuf schemas of a table. `key`: the names of its key columns."""
     package = namespace_of(database, table)
     fields = [_field(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     value = ProtobufSchema(package, (ENVELOPE, ProtobufMessage("Value", _numbered(fields)), SOURCE))
@@ -70,7 +70,7 @@ def protobuf_schemas(
 
 
 def rows_of(schema: ProtobufSchema) -> ProtobufMessage:
-    """Returns the message with the columns. Raises ValueError if there is none."""
+    """Returns the message of a schema that has the columns: Value or Key. Raises ValueError if there is none."""
     found = next((each for each in schema.messages if each.name in ROWS), None)
     if found is None:
         raise ValueError("the schema has no message Value or Key")

@@ -1,7 +1,7 @@
-"""Reads and writes schemas of Protobuf as text. Pure; used by `protobuf_schema`, and by `brokers.registry` for what a registry has.
+"""Parses and writes Protobuf schemas (.proto files). Pure; used by `protobuf_schema`, and by `brokers.registry` for registered schemas.
 
-It reads any file that protoc does, and keeps what decides how messages are read: package, messages, fields and reserved numbers. A
-registry may format the text in its own way.
+The parser accepts every file that protoc accepts, because a registry may format the text in its own way. It keeps what decides how
+messages are read: package, messages, fields and reserved numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TOKEN = re.compile(r"""\s+|//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\
 LABELS = ("optional", "repeated", "required")
 BLOCKS, SKIPPED = ("enum", "oneof", "extend", "service"), ("option", "extensions", "import", "syntax", "edition", "map")
 NUMBER_MAX = (1 << 29) - 1
-# Numbers that Protobuf keeps for itself.
+# Field numbers that Protobuf reserves for itself.
 OWN_NUMBERS = range(19_000, 20_000)
 ESCAPES = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
 QUOTED = re.compile(r'[\\"\x00-\x1f\x7f]')
@@ -22,7 +22,7 @@ QUOTED = re.compile(r'[\\"\x00-\x1f\x7f]')
 
 @dataclasses.dataclass(frozen=True)
 class ProtobufField:
-    """A field of a message. `deprecated`: of a column that the table no longer has."""
+    """A field of a message. `deprecated`: the table no longer has its column."""
 
     name: str
     type: str
@@ -41,7 +41,7 @@ class ProtobufField:
 
 @dataclasses.dataclass(frozen=True)
 class ProtobufMessage:
-    """A message type. `reserved`: first and last of the numbers that no field may have."""
+    """A message type. `reserved`: ranges of numbers (first, last) that no field may have."""
 
     name: str
     fields: tuple[ProtobufField, ...]
@@ -49,7 +49,7 @@ class ProtobufMessage:
 
     @property
     def next_number(self) -> int:
-        """Returns the number after all that the message has or had."""
+        """Returns the number for a new field: it is larger than all numbers that are used or reserved."""
         used = [field.number for field in self.fields] + [last for _, last in self.reserved]
         return after(max(used, default=0))
 
@@ -63,14 +63,14 @@ class ProtobufMessage:
 
 @dataclasses.dataclass(frozen=True)
 class ProtobufSchema:
-    """A schema: its package, and its messages, also nested ones, in the order of the text."""
+    """A Protobuf schema. `messages`: all message types, also nested ones, in the order of the text."""
 
     package: str
     messages: tuple[ProtobufMessage, ...]
 
     @property
     def record(self) -> str:
-        """Returns the full name of the first message, which is that of the data."""
+        """Returns the full name of the first message, which is the type of the encoded data."""
         return f"{self.package}.{self.messages[0].name}"
 
     @property
@@ -80,26 +80,26 @@ class ProtobufSchema:
 
 
 def after(number: int) -> int:
-    """Returns the next number that a field may have."""
+    """Returns the next field number that Protobuf permits."""
     return OWN_NUMBERS.stop if number + 1 in OWN_NUMBERS else number + 1
 
 
 def parsed(text: str) -> ProtobufSchema:
-    """Reads a schema. Raises ValueError."""
+    """Parses the text of a schema. Raises ValueError."""
     reader = _Reader(text)
     try:
         package = reader.file()
     except IndexError:
         raise ValueError("the schema ends too early") from None
     except RecursionError:
-        raise ValueError("the schema has too many messages within each other") from None
+        raise ValueError("the schema has too many nested messages") from None
     if not reader.messages:
         raise ValueError("the schema has no message")
     return ProtobufSchema(package, tuple(reader.messages))
 
 
 class _Reader:
-    """Reads the tokens of a schema one after the other. Its methods raise IndexError at the end, and ValueError."""
+    """Parses the tokens of a schema one after the other. Its methods raise IndexError if the text ends too early, and ValueError."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = [found for found in TOKEN.findall(text) if found]
@@ -157,7 +157,7 @@ class _Reader:
         return found
 
     def _skip(self) -> None:
-        """Skips the rest of a statement, up to `;` or over its block."""
+        """Skips the rest of a statement: up to its `;`, or past the end of its block."""
         depth = 0
         while (word := self._next()) != ";" or depth:
             depth += (word == "{") - (word == "}")
@@ -174,7 +174,7 @@ class _Reader:
 
 
 def _share_json_names(fields: Sequence[ProtobufField]) -> bool:
-    """Returns whether two names are the same in JSON, which protoc refuses without the option: user_id, userId."""
+    """Returns whether two fields have one name in JSON, such as user_id and userId. protoc refuses them without the option."""
     return len({_in_json(field.name) for field in fields}) < len(fields)
 
 

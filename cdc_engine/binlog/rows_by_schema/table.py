@@ -1,4 +1,6 @@
-"""Turns row events of one table version into messages with a schema, one per row. A format is a subclass. Called by the broker senders."""
+"""Encodes row events of one table version as messages with a schema, one per changed row. Avro and Protobuf are subclasses. Called by
+`brokers.messages`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ REALS = {ColumnKind.FLOAT: (pa.float32(), np.uint32), ColumnKind.DOUBLE: (pa.flo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SchemaMessages:
-    """Messages in `data`: each has its key, up to `key_ends`, and its value, up to `ends`. `events`, `partitions`: those of each."""
+    """Encoded messages, one after the other in `data`. A message is its key, up to its entry in `key_ends`, and its value, up to its entry
+    in `ends`. `events`, `partitions`: the row event and the partition of each message.
+    """
 
     data: Bytes
     key_ends: Int64s
@@ -37,7 +41,7 @@ class SchemaMessages:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Written:
-    """What a format's kernel writes: `out`, and where each message's key and value end in it."""
+    """The arrays that a format's kernel fills: the messages in `out`, and where each message's key and value end."""
 
     out: Bytes
     key_ends: Int64s
@@ -45,8 +49,8 @@ class Written:
 
 
 class SchemaTable(abc.ABC):
-    """Encodes the rows of one table version. Raises ConsumerStoppedError if a column of its key is not visible. `kinds`, `scales`, `names`
-    (encoded): those of its columns.
+    """Encodes the rows of one table version. `kinds`, `scales`, `names`: of its columns, the names as the format encodes them. Raises
+    ConsumerStoppedError if the messages leave a column of the key out.
     """
 
     schemas: TableSchemas
@@ -65,7 +69,7 @@ class SchemaTable(abc.ABC):
         )
 
     def messages(self, shown: ShownRows, units: Units, block: Block, ids: SchemaIds, now_ms: int) -> SchemaMessages:
-        """Returns one message per unit. `now_ms`: the field ts_ms."""
+        """Returns one message per unit, which is an inserted, updated or deleted row. `now_ms`: the value of ts_ms."""
         events, facts = units.event, shown.facts
         gtids, marks = self._gtids(block, facts.transactions[events])
         offsets, ms, servers = (np.ascontiguousarray(each[events]) for each in (facts.offsets, facts.ms, facts.servers))
@@ -79,7 +83,7 @@ class SchemaTable(abc.ABC):
 
     @abc.abstractmethod
     def frame(self, ids: SchemaIds, file: str, now_ms: int) -> list[bytes]:
-        """Returns the pieces of a message, as the format encodes them."""
+        """Returns the encoded parts that all messages of a call share: headers of key and value, binlog file, table, and ts_ms."""
 
     @abc.abstractmethod
     def gtid(self, name: str) -> bytes:
@@ -92,13 +96,13 @@ class SchemaTable(abc.ABC):
         """Writes the messages with the format's kernel."""
 
     def _gtids(self, block: Block, transactions: Int64s) -> tuple[Pieces, Int64s]:
-        """Returns the encoded GTIDs of transactions, and the index of each transaction's GTID."""
+        """Returns the encoded GTIDs of transactions, and for each transaction the index of its GTID."""
         each, marks = np.unique(transactions, return_inverse=True)
         names = [name_of(block, transaction) for transaction in each.tolist()]
         return byte_pieces([self.gtid(name) for name in names]), marks.astype(np.int64)
 
     def _bits(self, shown: ShownRows) -> Int64s:
-        """Returns the bits of FLOAT and DOUBLE values: such columns by images."""
+        """Parses the values of FLOAT and DOUBLE columns and returns their bits, by column and image."""
         values, count = shown.values, shown.sizes.shape[1]
         found = np.zeros((len(self._reals), count), np.int64)
         for row, (column, kind) in enumerate(self._reals):
@@ -120,7 +124,7 @@ def byte_pieces(pieces: Sequence[bytes]) -> Pieces:
 
 
 def head_of(number: int) -> bytes:
-    """Returns Confluent's header of a message."""
+    """Returns the header of Confluent's wire format: a zero byte and the schema's id."""
     return MAGIC + number.to_bytes(4, "big")
 
 
@@ -128,6 +132,6 @@ def _refuse_hidden_keys(table: TableEntries) -> None:
     hidden = sorted({name.lower() for name in table.key} - {column.name.lower() for column in table.columns})
     if hidden:
         raise ConsumerStoppedError(
-            f"the key of {table.version.name} has columns that its messages do not have: {', '.join(hidden)}. Set `key` of the table "
-            "in conf/ to visible columns"
+            f"the key of {table.version.name} has columns that its messages leave out: {', '.join(hidden)}. Set `key` of the table in "
+            "conf/ to columns that are not left out"
         )

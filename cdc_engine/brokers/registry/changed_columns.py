@@ -1,7 +1,7 @@
-"""Says which columns of a table have another type in a new schema, so that a consumer would misread earlier messages. Pure; used by
-`subjects`.
+"""Finds the columns whose type changes between two Avro schemas of a table so that a consumer would misread earlier messages. Pure; used
+by `schema_forms`.
 
-A registry's check of BACKWARD ignores logical types, and reads bytes as a string and a string as bytes.
+A registry does not find all of them: its check of BACKWARD ignores logical types, and permits bytes to string and string to bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ WIDENED = {("int", "long"), ("float", "double")}
 
 
 def changed_columns(old: str, new: str) -> list[str]:
-    """Returns each changed column with both types. Columns that were added or dropped are not among them.
+    """Returns each changed column with both types. Added and dropped columns do not count.
 
-    Empty also if the schemas are not of the same record: a consumer cannot read one as the other.
+    Returns an empty list if the schemas have different record names: a consumer cannot read one as the other.
     """
     before, after = json.loads(old), json.loads(new)
     if not isinstance(before, dict) or _full_name(before) != _full_name(after):
@@ -29,7 +29,7 @@ def changed_columns(old: str, new: str) -> list[str]:
 
 
 def _columns(record: Any) -> dict[str, Any]:
-    """Returns the type of each column: of the rows in an envelope, or of a key."""
+    """Returns the type of each column. `record`: an envelope, whose rows have the columns, or the record of a key."""
     fields = {field["name"]: field for field in record.get("fields", ())}
     found = _nested(fields["before"]["type"]) if "before" in fields and "after" in fields else None
     rows = found.get("fields", ()) if found else fields.values()
@@ -42,7 +42,7 @@ def _nested(kind: Any) -> Any:
 
 
 def _type(kind: Any) -> Any:
-    """Returns what decides how a column's bytes are read: the type in its union, without attributes that say nothing of it."""
+    """Returns the parts of a column's type that decide how its bytes are read. `kind`: the type, or its union with null."""
     own = next((each for each in kind if each != "null"), "null") if isinstance(kind, list) else kind
     if not isinstance(own, dict):
         return (own,)

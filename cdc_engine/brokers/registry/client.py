@@ -17,16 +17,16 @@ from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import PublishError
 
-ANSWER_SECONDS_MAX = 5.0  # for a whole request; at most as long again to connect
+ANSWER_SECONDS_MAX = 5.0  # for a request after it has connected; connecting may take as long
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-AVRO_TYPE = "AVRO"  # The type of schemas whose type a registry does not say.
+AVRO_TYPE = "AVRO"  # A registry leaves the type out for Avro.
 OK, NOT_FOUND = 200, 404
 
 
 class SchemaRegistry(Protocol):
-    """A schema registry. Used by one thread. Its methods raise PublishError with what must be done if the registry is away or refuses;
-    the batch is then sent again.
+    """A schema registry. Used by one thread. If the registry does not answer or refuses, methods raise a PublishError that says what to
+    do, and the batch is sent again.
     """
 
     where: str
@@ -38,12 +38,12 @@ class SchemaRegistry(Protocol):
         """Returns the schema of a subject's latest version; None if it has none."""
 
     def register(self, subject: str, schema: str) -> int:
-        """Registers a schema under the subject if it is new there, and returns its number. The same schema has the same number."""
+        """Registers a schema under a subject and returns its number. A schema that the subject already has keeps its number."""
 
 
 class HttpRegistry:
-    """A registry with Confluent's API. Implements `SchemaRegistry`. It reads password and certificates at each request. `context`: makes
-    the TLS context. `schema_type`: that of all its schemas.
+    """A client of a registry with Confluent's API. Implements `SchemaRegistry`. It reads password and certificates for each request.
+    `context`: returns the TLS context. `schema_type`: the type of all schemas that are registered.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class HttpRegistry:
         )
 
     def _asked(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Returns status and body of an answer. Redirects and proxies are not followed."""
+        """Sends a request and returns the status and the body of the answer. Follows no redirect and uses no proxy."""
         headers, connection = self._headers(), self._connection()
         try:
             connection.connect()
@@ -121,7 +121,7 @@ class HttpRegistry:
         return headers
 
     def _good(self, subject: str, code: int, answer: bytes) -> Any:
-        """Returns what an answer says. Raises PublishError if it is a refusal."""
+        """Returns the parsed JSON of an answer. Raises PublishError if the registry refused the request."""
         if code != OK:
             raise self._refused(subject, code, _said(answer))
         try:
@@ -138,7 +138,7 @@ class HttpRegistry:
         shown = f" ({said})" if said else ""
         if code in (401, 403):
             return PublishError(
-                f"{self.where} does not permit it ({code}): correct user and password of `registry`, or its rights"
+                f"{self.where} refused the request ({code}): correct user and password of `registry`, or the user's rights"
             )
         if code == 409:
             return incompatible(self.where, subject, shown)
@@ -165,7 +165,9 @@ def _path(subject: str) -> str:
 
 @contextlib.contextmanager
 def _limited(connected: socket.socket) -> Iterator[None]:
-    """Ends a request that takes too long. A timeout of the socket applies to each read, and a server may answer byte by byte."""
+    """Ends a request after ANSWER_SECONDS_MAX. A socket's timeout is not enough: it applies to each read, and a server may send single
+    bytes.
+    """
 
     def cut() -> None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Tests what every schema registry must promise the sender. Its tests inherit `RegistryContract` and have a fixture `place`."""
+"""Tests that every schema registry must pass. The test class of a registry inherits `RegistryContract` and defines a fixture `place`."""
 
 # ruff: noqa: S101 - pytest runs this file
 
@@ -37,12 +37,12 @@ def record(*types: Any) -> str:
 
 
 def schemas_of(kind: Any) -> TableSchemas:
-    """Returns the schemas in Avro of a table without a key and with the column c0."""
+    """Returns the Avro schemas of a table with the column c0 and without a key."""
     return table_schemas("shop", "contract", [Column(name="c0", type_code=0)], [AvroType(ColumnKind.STRING, kind)], ())
 
 
 def message(*types: str, dropped: int = -1) -> str:
-    """Returns a schema in Protobuf. `dropped`: the index of a column that the table no longer has."""
+    """Returns a Protobuf schema with one column per type. `dropped`: the index of a column that the table no longer has."""
     fields = [
         ProtobufField(f"c{index}", each, index + 1, "optional", deprecated=index == dropped)
         for index, each in enumerate(types)
@@ -51,14 +51,14 @@ def message(*types: str, dropped: int = -1) -> str:
 
 
 def messages_of(kind: Any) -> TableSchemas:
-    """Returns the schemas in Protobuf of a table without a key and with the column c0."""
+    """Returns the Protobuf schemas of a table with the column c0 and without a key."""
     return TableSchemas("sluice.shop.contract.Envelope", message(kind), "", "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """The schemas of one format. `first` is also registered under another subject. `others`: schemas that may follow it, in their order;
-    `refused`: one that may not. `misread`: types of a column before and after a schema change that must not follow each other.
+    """Schemas of one format for the tests. `others`: schemas that a registry accepts after `first`, in this order. `refused`: a schema that
+    it refuses after `first`. `misread`: pairs of column types; a change from the first to the second must be refused.
     """
 
     form: SchemaForm
@@ -69,7 +69,7 @@ class Samples:
     misread: tuple[tuple[Any, Any], ...]
 
 
-# Avro's rules read each of the types as the other.
+# The check of a registry accepts each of these pairs of types.
 AVRO_SAMPLES = Samples(
     form=AVRO,
     first=record("int"),
@@ -90,7 +90,7 @@ AVRO_SAMPLES = Samples(
         ("int", TIME),
     ),
 )
-# Registries accept some of the types with the same number.
+# Registries accept some of these pairs of types for one field number.
 PROTOBUF_SAMPLES = Samples(
     form=PROTOBUF,
     first=message("int64"),
@@ -111,12 +111,12 @@ PROTOBUF_SAMPLES = Samples(
 
 
 class RegistryPlace(Protocol):
-    """A registry for one test, with compatibility BACKWARD. `where`: what an error names."""
+    """A registry for one test, with compatibility BACKWARD. `where`: how an error names the registry."""
 
     where: str
 
     def registry(self) -> SchemaRegistry:
-        """Connects as conf/ would."""
+        """Returns a new client of the registry."""
 
     def kill(self) -> None:
         """Ends the registry as a crash would."""
@@ -129,7 +129,7 @@ class RegistryPlace(Protocol):
 
 
 class RegistryContract:
-    """The promises, each as a test. `place` is a fixture of the class that inherits them. `samples`: the format of the registry."""
+    """Has one test for each promise. The class that inherits it defines the fixture `place`. `samples`: schemas of the tested format."""
 
     samples = AVRO_SAMPLES
 

@@ -1,10 +1,10 @@
-"""Gives the columns of a Protobuf schema the field numbers that its subject has for them. Pure; used by `schema_forms`.
+"""Gives the columns of a Protobuf schema their field numbers from the latest schema of the subject. Pure; used by `schema_forms`.
 
-A number never changes its meaning:
+A field number never changes its meaning:
 
 - A column of the same name and type keeps its number. A new column gets the next one.
-- The field of a column that the table no longer has stays, as `deprecated`. Apicurio refuses a schema without the field, also if its number
-  is reserved. A column that is added again with its type gets its number back, and so does a batch from before a change that is sent again.
+- The field of a dropped column stays, marked as `deprecated`, because Apicurio refuses a schema without it, even if its number is reserved.
+  A column that is added again with the same type gets its number back. So does an old batch that is sent again after the change.
 - A column with another type gets a new number, and the old one is reserved.
 """
 
@@ -25,8 +25,8 @@ from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import (
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """A schema after the latest one of its subject. `changed`: columns with other types. `other`: what the subject has if that is not an
-    earlier schema of the same table.
+    """The schema to register after the latest one of a subject. `changed`: columns with other types. `other`: why the latest one is not
+    an earlier schema of the same table; empty if it is.
     """
 
     text: str
@@ -35,7 +35,9 @@ class Followed:
 
 
 def with_numbers(latest: str | None, own: str) -> Followed:
-    """Returns the table's own schema with the field numbers of the latest one. It is the text of the latest one if that is the same."""
+    """Returns a table's schema with the field numbers of the subject's latest schema. If both have the same fields, the text is that of the
+    latest schema.
+    """
     if latest is None:
         return Followed(own)
     new = parsed(own)
@@ -56,7 +58,7 @@ def with_numbers(latest: str | None, own: str) -> Followed:
 
 
 def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufMessage, tuple[str, ...]]:
-    """Returns a message with the columns of `own` and the numbers of `before`, and the columns with other types."""
+    """Returns a message with the columns of `own` and the field numbers of `before`. The second value: columns with other types."""
     known, number = {field.name: field for field in before.fields}, before.next_number
     fields, reserved, changed = list[ProtobufField](), list(before.reserved), list[str]()
     for field in own.fields:
@@ -76,11 +78,11 @@ def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufM
 
 
 def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str]]]:
-    """Returns the fields of the messages without columns."""
+    """Returns the fields of the messages that have no columns of the table, such as Envelope."""
     return {each.name: {field[:3] for field in _said(each)[0]} for each in schema.messages if each.name not in ROWS}
 
 
 def _said(message: ProtobufMessage) -> tuple[frozenset[tuple[str, int, str, bool]], frozenset[tuple[int, int]]]:
-    """Returns what decides how a message is read."""
+    """Returns the fields and the reserved numbers of a message, in a form in which their order does not matter."""
     fields = ((field.name, field.number, field.type, field.deprecated) for field in message.fields)
     return frozenset(fields), frozenset(message.reserved)

@@ -1,4 +1,4 @@
-"""A schema registry in memory, for tests and for the set-up of kernels. It passes the contract suite as a real one does."""
+"""Implements a schema registry in memory, for tests and for the set-up of kernels. It passes the same contract suite as real ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ PROMOTIONS = {
 
 
 class MemoryRegistry:
-    """Keeps schemas while the process runs. Implements `SchemaRegistry`. `away`: it answers nothing. `asked`: how often it was asked.
-    `unchecked`: subjects with compatibility NONE.
+    """Keeps schemas while the process runs. Implements `SchemaRegistry`. `away`: does not answer while set. `asked`: the number of requests
+    so far. `unchecked`: subjects with compatibility NONE.
 
-    A new version of a subject must be able to read data of the version before it, as BACKWARD demands, in so far as Sluice's schemas
-    differ: names of records, added fields and types of fields. Logical types of Avro do not count, as in registries. Fields of Protobuf
-    stay, as in Apicurio.
+    It checks BACKWARD as far as Sluice's schemas can differ: names of records, added fields and types of fields. As in real registries,
+    logical types of Avro do not count. As in Apicurio, a new Protobuf schema must have all fields of the earlier one.
     """
 
     def __init__(self, schema_type: str = AVRO_TYPE) -> None:
@@ -65,7 +64,7 @@ def _reads_avro(reader: str, writer: str) -> bool:
 
 
 def _reads_protobuf(reader: str, writer: str) -> bool:
-    """Returns whether a schema has the messages and fields of another one."""
+    """Returns whether the schema `reader` has all messages and fields of `writer`."""
     return _fields(parsed(reader)) >= _fields(parsed(writer))
 
 
@@ -74,7 +73,7 @@ def _fields(schema: ProtobufSchema) -> set[tuple[str, str, int, str]]:
 
 
 def _reads(reader: Any, writer: Any) -> bool:
-    """Returns whether a schema can read data of another one."""
+    """Returns whether data of the schema `writer` can be read with the schema `reader`."""
     if isinstance(reader, list) and isinstance(writer, list):
         return all(any(_reads(each, other) for each in reader) for other in writer)
     kinds = tuple(each["type"] if isinstance(each, dict) else each for each in (writer, reader))

@@ -1,5 +1,5 @@
-"""Defines the formats that have schemas in a registry: how a schema follows the latest one of its subject, and what encodes the rows. Used
-by `subjects` and `brokers.messages`.
+"""Defines the two formats with schemas in a registry, Avro and Protobuf: the rules for a new version of a schema, and the encoder of rows.
+Used by `subjects` and `brokers.messages`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ AVRO_TYPE, PROTOBUF_TYPE = "AVRO", "PROTOBUF"
 
 @dataclasses.dataclass(frozen=True)
 class SchemaForm:
-    """A format. `schema_type`: its name in registries. `follow`: from the latest schema of a subject, if there is one, and a table's own
-    schema. `loss`: what a column with another type means for consumers.
+    """A format. `schema_type`: its name in registries. `follow`: returns the schema to register, given the latest schema of the subject, if
+    there is one, and the table's own schema. `table`: makes the encoder. `loss`: what consumers lose if a column gets another type.
     """
 
     schema_type: str
@@ -30,7 +30,7 @@ class SchemaForm:
 
 
 def follow_in_avro(latest: str | None, own: str) -> Followed:
-    """Returns the table's own schema, and the columns whose types differ from the latest one."""
+    """Returns the table's own schema unchanged, with the columns whose types differ from the subject's latest schema."""
     return Followed(own, tuple(changed_columns(latest, own)) if latest is not None else ())
 
 

@@ -1,4 +1,4 @@
-"""Names the subjects of a table's schemas, registers new ones, and remembers their numbers for a while. Used by `brokers.messages`."""
+"""Names the subjects of a table's schemas, registers new schemas, and caches their ids. Used by `brokers.messages`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 class _Known(NamedTuple):
-    """The number of a schema, the text that has it in the registry, and when the registry said so."""
+    """A cached answer of the registry: the id of a schema, the schema's text there, and the time of the answer."""
 
     number: int
     text: str
@@ -30,8 +30,8 @@ class _Known(NamedTuple):
 class Subjects:
     """The subjects of one broker. The registry is asked for each subject and schema, and again after `CHECK_SECONDS`.
 
-    `form`: how rows are written. `by_record`: a subject's name is that of the topic and the record, so that a topic may have the messages
-    of several tables. `registers`: new schemas are registered. `clock`: seconds that never go back.
+    `form`: the format of rows. `by_record`: subjects are named `<topic>-<record>`, so that several tables can share a topic; otherwise
+    `<topic>-value` and `<topic>-key`. `registers`: whether new schemas are registered. `clock`: seconds that never go back.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Subjects:
         self._logged: set[tuple[str, str]] = set()
 
     def ids(self, topic: str, schemas: TableSchemas) -> SchemaIds:
-        """Returns the numbers of a table's schemas for a topic. Raises PublishError."""
+        """Returns the ids of a table's schemas for a topic, and registers new ones. Raises PublishError."""
         key = self._known(self._name(topic, "key", schemas.key_record), schemas.key) if schemas.key else None
         value = self._known(self._name(topic, "value", schemas.record), schemas.value)
         return SchemaIds(value.number, key.number if key else None, value.text, key.text if key else "")
@@ -73,12 +73,12 @@ class Subjects:
         return known
 
     def _registered(self, subject: str, followed: Followed) -> int:
-        """Registers a new schema, unless a consumer with it would misread earlier messages."""
+        """Registers a new schema. Raises PublishError if `registers` is off, or if consumers would misread earlier messages."""
         where = self._registry.where
         if followed.other:
             raise PublishError(
-                f"the schema of subject {subject} of {where} is not that of the table: {followed.other}. Send the table to another topic; "
-                "if several tables share the topic, set `subjects: topic_record`"
+                f"the latest schema of subject {subject} of {where} is not a schema of this table: {followed.other}. Send the table to "
+                "another topic; if several tables share the topic, set `subjects: topic_record`"
             )
         if not self._registers:
             self._log(subject, followed.text)
@@ -89,14 +89,14 @@ class Subjects:
         if followed.changed:
             self._log(subject, followed.text)
             raise PublishError(
-                f"subject {subject} of {where} has other types in its latest version: {'; '.join(followed.changed)}. Consumers with "
-                f"the new schema would {self.form.loss}. Send the table to another topic, or register the new schema under the "
-                "subject yourself. The engine's log has it (schema_to_register)"
+                f"columns have other types in the latest version of subject {subject} of {where}: {'; '.join(followed.changed)}. "
+                f"Consumers with the new schema would {self.form.loss}. Send the table to another topic, or register the new schema "
+                "under the subject yourself. The engine's log has it (schema_to_register)"
             )
         return self._registry.register(subject, followed.text)
 
     def _log(self, subject: str, schema: str) -> None:
-        """Logs a schema that somebody must register, once."""
+        """Logs a schema that an operator must register; once for each subject and schema."""
         if (subject, schema) not in self._logged:
             self._logged.add((subject, schema))
             log.warning("schema_to_register", subject=subject, schema=schema)
@@ -104,6 +104,7 @@ class Subjects:
     def _replaced(self, subject: str, number: int, found: int | None) -> PublishError:
         now = f"gives it the id {found}" if found is not None else "does not have it"
         return PublishError(
-            f"{self._registry.where} gave the schema of subject {subject} the id {number}, and now {now}: it was restored or replaced, and "
-            "sent messages have the first id. Restore the registry's schemas. To continue with its new ids, restart the engine"
+            f"{self._registry.where} gave the schema of subject {subject} the id {number}, and now {now}. The registry was "
+            "restored or replaced, and messages with the first id were sent. Restore the registry's schemas. To continue with its new "
+            "ids, restart the engine"
         )
