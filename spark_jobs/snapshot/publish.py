@@ -21,6 +21,7 @@ from sluice.spark_jobs.side_tables import change_log
 from sluice.spark_jobs.side_tables.alone import kinds_of
 from sluice.spark_jobs.side_tables.history import KIND as HISTORY
 from sluice.spark_jobs.side_tables.history import History
+from sluice.spark_jobs.side_tables.history_fix import announce, settle
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.snapshot import publish_shard, publish_sql, whole_files
 from sluice.spark_jobs.snapshot.apply_cascades import apply_cascades
@@ -117,6 +118,9 @@ def publish(
     refuse_others(given.owner, table.found(None, given.owner.to_text()))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
+    history = _history(session, given, storage_options)
+    if history is not None:  # If this snapshot is canceled after the commit, the next batch compares the two.
+        announce(history, given.record(label))
     why = whole_files.why_not(given, before, session.defaults_of_tables())
     there = before
     if not why and not whole_files.make_of_files(given, label, _properties(given, before), session.fence):
@@ -133,7 +137,8 @@ def publish(
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
         raise TableError(given.owner.table, why) from error
     _tell_log(session.fence, given, label, storage_options, records)
-    _tell_history(session, given, table, label, storage_options, records)
+    if history is not None:
+        _tell_history(session, given, table, label, history, records)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
     counts, size = table.last_commit(), table.size
     return PublishedSnapshot(
@@ -267,30 +272,31 @@ def _tell_log(
     records.keep_side_table(owner.table, change_log.KIND, side.record)
 
 
-def _tell_history(  # noqa: PLR0917  one caller
-    session: LakeSession,
-    given: Publication,
-    table: DeltaTable,
-    label: int,
-    storage_options: Mapping[str, str],
-    records: TableRecords,
-) -> None:
-    """Updates the history: rows that were read open versions at the snapshot's position, and open versions of rows that the table no longer
-    has are closed there.
-    """
+def _history(session: LakeSession, given: Publication, storage_options: Mapping[str, str]) -> SideTable | None:
+    """Returns the table's history, which may not exist yet; None if the table has none."""
     if not given.target.history or not given.key:
-        return
-    began, owner = time.time(), given.owner
+        return None
+    owner = given.owner
     app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
     side = SideTable(owner.table, given.target.history, app_id, storage_options, fence=session.fence).open()
     if side.log is None:
         given.target.refuse_clash(owner.table, RESUME)
+    return side
+
+
+def _tell_history(  # noqa: PLR0917  one caller
+    session: LakeSession, given: Publication, table: DeltaTable, label: int, side: SideTable, records: TableRecords
+) -> None:
+    """Updates the history: rows that were read open versions at the snapshot's position, and open versions of rows that the table no longer
+    has are closed there.
+    """
+    began, position, record = time.time(), (label, given.read_at_us), given.record(label)
     history = History(table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark")
-    position = (label, given.read_at_us)
-    history.take(table, table.snapshot.version, given.key, position, given.record(label))
+    history.take(table, table.snapshot.version, given.key, position, record)
+    settle(side, record)
     if side.log is not None:
         side.keep_on_disk(began)
-        records.keep_side_table(owner.table, HISTORY, side.record)
+        records.keep_side_table(given.owner.table, HISTORY, side.record)
 
 
 def _rows(given: Publication, *, partial: bool) -> publish_sql.Rows:

@@ -26,6 +26,7 @@ from sluice.spark_jobs.fence import BY_HAND, Fence
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.side_tables import change_log
 from sluice.spark_jobs.side_tables.side_table import SideTable
+from sluice.spark_jobs.snapshot import publish
 from sluice.spark_jobs.snapshot.buffering import BufferedChanges
 from sluice.spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
 from sluice.spark_jobs.snapshot.publish import publish_snapshot
@@ -355,6 +356,32 @@ def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading
     query = "SELECT id, value, _sluice_from_order_key, is_current FROM t ORDER BY id"
     found = pa.table(deltalake.QueryBuilder().register("t", log).execute(query).read_all()).to_pylist()
     assert [tuple(row.values()) for row in found] == [(1, "a", 64, True), (2, "B", 32, True), (3, "c", 32, False)]
+
+
+def test_a_snapshot_that_is_canceled_after_its_commit_is_in_the_history_after_the_next_batch(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was killed between the two commits. The history had all buffered changes already, so the positions were equal."""
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"history": f"{reading.lake.folder}/orders__history"}
+    reading.holds.open.clear()
+    reading.merge([image(INSERT, 16, 1, "wrong"), image(INSERT, 16, 2, "b")], 1, **options)
+    reading.holds.begin(reading.name)
+    reading.chunk(0, [{"id": 1, "value": "a"}, {"id": 2, "value": "b"}])
+    reading.merge([image(INSERT, 64, 3, "c")], 2, **options)
+    with monkeypatch.context() as killed:
+        killed.setattr(publish, "_tell_history", dies)
+        with pytest.raises(KeyboardInterrupt):
+            reading.publish(64, **options)
+    reading.holds.open.clear()
+    reading.merge([image(UPDATE_AFTER, 80, 2, "B")], 3, **options)
+    table = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(options["history"]))
+    found = pa.table(table.execute("SELECT id, value FROM t WHERE is_current").read_all()).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == reading.lake.rows(reading.name, "id", "value")
+    assert sorted(tuple(row.values()) for row in found) == [(1, "a"), (2, "B"), (3, "c")]
 
 
 @pytest.mark.found
