@@ -180,13 +180,14 @@ def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> 
     For a table without a current-state table they also identify what it has instead: a current-state table that is added later, or a
     history in place of a change log, lacks all earlier rows.
     """
-    rules = {name: _digest(policy.rules) for name, policy in policies.items() if policy.rules}
+    rules = {name: rules_digest(policy.rules) for name, policy in policies.items() if policy.rules}
     alone = {name: table for name, table in config.tables.items() if not table.current_state}
     instead = {name: "history" if table.history else "log" for name, table in alone.items()}
     return {name: "/".join(filter(None, (rules.get(name), instead.get(name)))) for name in sorted({*rules, *instead})}
 
 
-def _digest(rules: RowRules) -> str:
+def rules_digest(rules: RowRules) -> str:
+    """Returns a digest of a table's rules. It reveals no salt."""
     words = json.dumps(rules.words(), sort_keys=True)
     return hashlib.scrypt(words.encode(), salt=b"sluice rules", n=1 << 12, r=8, p=1, dklen=8).hex()
 

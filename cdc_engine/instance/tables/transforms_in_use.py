@@ -1,8 +1,8 @@
-"""Records which functions the transforms of an engine have, and refuses to read rows in a process that has others. Called by `wiring`, and
-by snapshots, repairs and backfills.
+"""Records which functions the transforms of an engine have, and with which salts it masks, and refuses to read rows in a process that has
+others. Called by `wiring`, and by snapshots, repairs and backfills.
 
-A run imports a function when it reads rows, and the file may have changed since the engine imported it. A table with rows of both would
-be a mix, which the engine discovers only at its next start."""
+A run imports a function and reads a salt when it reads rows. Either may have changed since the engine started, or be another one on the
+run's host. A table with rows of both would be a mix, which the engine discovers only at its next start, or never."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from sluice.cdc_engine.binlog.row_rules.rules import RowRules
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.instance.tables.filter_change import rules_digest
 from sluice.cdc_engine.records.location import record_store
 
 FILE = "transforms.json"
 
 
 def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Saves the identities of the transforms with which the engine decodes; removes the record if there are none. Raises MetaError."""
-    found = _identities(policies)
+    """Saves digests of the rules with a transform or a salt, with which the engine decodes; removes the record if there are none. They
+    reveal no salt. Raises MetaError.
+    """
+    found = _digests(policies)
     records = record_store(directory)
     if found:
         records.put(FILE, json.dumps(found, sort_keys=True))
@@ -28,21 +32,27 @@ def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> Non
 
 
 def refuse_other_functions(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Raises ActRefusedError if the engine transforms one of the tables by another function than these policies, with which this process
+    """Raises ActRefusedError if the engine transforms or masks one of the tables otherwise than these policies, with which this process
     reads rows.
     """
-    now = _identities(policies)
+    now = _digests(policies)
     if not now:
         return
     in_use = json.loads(record_store(directory).get(FILE) or "{}")
-    for name, identity in now.items():
-        if in_use.get(name) != identity:
+    for name, digest in now.items():
+        if in_use.get(name) != digest:
             raise ActRefusedError(
-                f"{name}: the module of its transform was changed since the engine started: `sluice instance restart {directory.name}`, "
-                "which re-snapshots the table"
+                f"{name}: {_what(policies[name].rules)} was changed since the engine started, or is another one on this host: "
+                f"`sluice instance restart {directory.name}` after a change, which re-snapshots the table"
             )
 
 
-def _identities(policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
-    transforms = {name: policy.rules.transform for name, policy in policies.items()}
-    return {name: each.identity for name, each in transforms.items() if each is not None}
+def _digests(policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
+    return {name: rules_digest(policy.rules) for name, policy in policies.items() if _what(policy.rules)}
+
+
+def _what(rules: RowRules) -> str:
+    """Returns what of a table's rules is not in conf/ itself; empty if there is nothing."""
+    function = "the module of its transform" if rules.transform is not None else ""
+    salt = "the salt of a mask" if any(mask.salt for mask in rules.masks) else ""
+    return " or ".join(filter(None, (function, salt)))

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
-from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions, SourceTables
+from sluice.cdc_engine.instance.tables.transforms_in_use import FILE, note_transforms
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
@@ -98,6 +101,31 @@ def test_a_module_that_is_broken_now_delays_no_snapshot_of_another_table(tmp_pat
     assert found["shop.parents"] == (SnapshotStep.WAIT, "the engine has not begun yet")
     assert found["shop.orders"][0] is SnapshotStep.WAIT
     assert "the module shop_rows cannot be imported: SyntaxError" in found["shop.orders"][1]
+
+
+def test_rows_are_not_read_with_a_salt_that_the_engine_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may be on a host where the variable has another value. Nothing else would notice its digests."""
+    monkeypatch.setenv("NOTE_SALT", "one")
+    (tmp_path / "conf" / "destinations").mkdir(parents=True)
+    (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\nlake: {tmp_path}/lake\n")
+    masks = "masks: {note: {kind: hash, salt_env: NOTE_SALT}}"
+    text = f"source: {{user: u}}\ntables:\n  shop.orders: {{{masks}}}\n  shop.parents: {{rows: id > 1}}\n"
+    (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
+    config = load_config(tmp_path / "conf")
+    folder, shop = config.destination_dir("shop"), config.destinations["shop"]
+    note_transforms(policies_of(shop), folder)
+    assert "one" not in (folder / FILE).read_text()
+    tables = SourceTables(config, "shop")
+    for table in (ORDERS, PARENT):
+        tables.reader(table, "").close()
+    monkeypatch.setenv("NOTE_SALT", "two")
+    tables.reader(PARENT, "").close()
+    with pytest.raises(
+        ActRefusedError, match=r"shop\.orders: the salt of a mask was changed.* or is another one on this host"
+    ):
+        tables.reader(ORDERS, "")
 
 
 @pytest.mark.servers
