@@ -16,13 +16,13 @@ from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.console.lake.quarantine import quarantined, render, replay, to_json
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.lake_settings import target
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.quarantine.append import append_quarantine
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -33,7 +33,10 @@ TABLES = ("notes", "log")  # with a key, and without one
 
 def config(folder: Path, spark: SparkConnectServer, charset: str) -> SluiceConfig:
     tables = {
-        f"{DATABASE}.{table}": TableConfig(charsets={"body": charset}, undecodable="quarantine") for table in TABLES
+        f"{DATABASE}.{table}": TableConfig(
+            charsets={"body": charset}, undecodable="quarantine", history=table == "notes"
+        )
+        for table in TABLES
     }
     destination = DestinationConfig(name=DESTINATION, source=SourceConfig(user="root"), tables=tables)
     (folder / "engine" / DESTINATION).mkdir(parents=True, exist_ok=True)
@@ -49,17 +52,23 @@ def merge(pipeline: Pipeline, chosen: SluiceConfig) -> Path:
     policy = ValuePolicy(charsets={"body": "ascii"}, undecodable="quarantine")
     staged = pipeline.staged(policies={f"{DATABASE}.{table}": policy for table in TABLES})
     assert not staged.stopped
-    targets = {
-        f"{DATABASE}.{table}": TableTarget(path=chosen.table_path(DESTINATION, DATABASE, table)) for table in TABLES
-    }
+    targets = {f"{DATABASE}.{table}": target(chosen, DESTINATION, f"{DATABASE}.{table}") for table in TABLES}
     spark = SparkSettings(remote=chosen.spark.remote, sessions_file=chosen.data_dir / "lanes.json")
     merge_batch(staged.path, targets, spark, BatchContext(quarantine_path=chosen.quarantine_path(DESTINATION)))
     return staged.path
 
 
 def rows(chosen: SluiceConfig, table: str) -> list[tuple[Any, ...]]:
-    log = deltalake.DeltaTable(chosen.table_path(DESTINATION, DATABASE, table))
-    found = deltalake.QueryBuilder().register("t", log).execute("SELECT id, body FROM t ORDER BY id, body").read_all()
+    return found_in(chosen.table_path(DESTINATION, DATABASE, table), "t")
+
+
+def current_versions(chosen: SluiceConfig, table: str) -> list[tuple[Any, ...]]:
+    return found_in(chosen.side_table_paths(DESTINATION, DATABASE, table)[1], "t WHERE is_current")
+
+
+def found_in(path: str, relation: str) -> list[tuple[Any, ...]]:
+    builder = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
+    found = builder.execute(f"SELECT id, body FROM {relation} ORDER BY id, body").read_all()
     return [tuple(row.values()) for row in pa.table(found).to_pylist()]
 
 
@@ -99,6 +108,7 @@ def test_a_value_is_quarantined_listed_and_put_back_fidelity(
     outcome = {each.table: (each.put_back, each.superseded, each.refused) for each in results}
     assert outcome == {f"{DATABASE}.notes": (1, 1, 1), f"{DATABASE}.log": (2, 0, 1)}
     assert rows(chosen, "notes") == [(1, "ä"), (2, "plain"), (3, None), (4, "later")]
+    assert current_versions(chosen, "notes") == rows(chosen, "notes")
     assert rows(chosen, "log") == [(1, "ä"), (2, "plain"), (3, None), (4, "ö")]
     left = [(each["key"], each["raw"]) for each in quarantined(chosen, DESTINATION, f"{DATABASE}.notes")]
     assert sorted(left) == [('{"id": 3}', b"\xff"), ('{"id": 4}', b"\xc3\xb6")]
