@@ -19,6 +19,7 @@ from sluice.cdc_engine.errors import PublishError
 
 ANSWER_SECONDS_MAX = 5.0  # for a request after it has connected; connecting may take as long
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
+VERSIONS_MAX = 50  # of a subject, before its latest one, that are read
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 AVRO_TYPE = "AVRO"  # A registry leaves the type out for Avro.
 OK, NOT_FOUND = 200, 404
@@ -36,6 +37,9 @@ class SchemaRegistry(Protocol):
 
     def latest(self, subject: str) -> str | None:
         """Returns the schema of a subject's latest version; None if it has none."""
+
+    def earlier(self, subject: str) -> Iterator[str]:
+        """Yields the schemas of a subject's versions before the latest one, at most VERSIONS_MAX, the newest first."""
 
     def register(self, subject: str, schema: str) -> int:
         """Registers a schema under a subject and returns its number. A schema that the subject already has keeps its number."""
@@ -57,7 +61,23 @@ class HttpRegistry:
         return None if code == NOT_FOUND else self._number(self._good(subject, code, answer))
 
     def latest(self, subject: str) -> str | None:
-        code, answer = self._asked("GET", f"{_path(subject)}/versions/latest")
+        return self._version(subject, "latest")
+
+    def earlier(self, subject: str) -> Iterator[str]:
+        code, answer = self._asked("GET", f"{_path(subject)}/versions")
+        numbers = [] if code == NOT_FOUND else self._good(subject, code, answer)
+        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            raise self._odd()
+        versions = (self._version(subject, str(number)) for number in sorted(numbers)[-2 : -2 - VERSIONS_MAX : -1])
+        return (schema for schema in versions if schema is not None)
+
+    def register(self, subject: str, schema: str) -> int:
+        code, answer = self._asked("POST", f"{_path(subject)}/versions", self._body(schema))
+        return self._number(self._good(subject, code, answer))
+
+    def _version(self, subject: str, version: str) -> str | None:
+        """Returns the schema of a version; None if the subject does not have it."""
+        code, answer = self._asked("GET", f"{_path(subject)}/versions/{version}")
         if code == NOT_FOUND:
             return None
         found = self._good(subject, code, answer)
@@ -70,10 +90,6 @@ class HttpRegistry:
                 "another topic, or delete the subject if nothing has its messages"
             )
         return schema
-
-    def register(self, subject: str, schema: str) -> int:
-        code, answer = self._asked("POST", f"{_path(subject)}/versions", self._body(schema))
-        return self._number(self._good(subject, code, answer))
 
     def _body(self, schema: str) -> bytes:
         return json.dumps({"schema": schema, "schemaType": self._type}).encode()

@@ -164,6 +164,15 @@ class RegistryContract:
         assert registry.known(subject, self.samples.refused) is None
         assert (registry.latest(subject) or "").split() == new.split()
 
+    def test_registry_has_the_earlier_versions_of_a_subject(self, place: RegistryPlace) -> None:
+        registry, subject = place.registry(), next(SUBJECTS)
+        assert [*registry.earlier(subject)] == []
+        forms = [*dict.fromkeys([self.samples.first, *self.samples.others])]
+        numbers = [registry.register(subject, form) for form in forms]
+        earlier = [*registry.earlier(subject)]
+        assert [each.split() for each in earlier] == [each.split() for each in reversed(forms[:-1])]
+        assert [registry.known(subject, each) for each in reversed(earlier)] == numbers[:-1]
+
     def test_types_that_a_registry_accepts_but_consumers_misread_are_refused_until_somebody_registers_them(
         self, place: RegistryPlace
     ) -> None:

@@ -4,8 +4,10 @@ A field number never changes its meaning:
 
 - A column of the same name and type keeps its number. A new column gets the next one.
 - The field of a dropped column stays, marked as `deprecated`, because Apicurio refuses a schema without it, even if its number is reserved.
-  A column that is added again with the same type gets its number back. So does an old batch that is sent again after the change.
+  A column that is added again with the same type gets its number back.
 - A column with another type gets a new number, and the old one is reserved.
+
+An old batch that is sent again after a schema change has the numbers of an earlier version of the subject: see `subjects`.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from sluice.cdc_engine.binlog.rows_by_schema.protobuf_text import ProtobufSchema, parsed
-from sluice.cdc_engine.brokers.registry.client import AVRO_TYPE, incompatible
+from sluice.cdc_engine.brokers.registry.client import AVRO_TYPE, VERSIONS_MAX, incompatible
 from sluice.cdc_engine.errors import PublishError
 
 WHERE = "the schema registry in memory"
@@ -43,6 +44,9 @@ class MemoryRegistry:
     def latest(self, subject: str) -> str | None:
         known = self._versions(subject)
         return known[-1] if known else None
+
+    def earlier(self, subject: str) -> Iterator[str]:
+        return iter(self._versions(subject)[-2 : -2 - VERSIONS_MAX : -1])
 
     def register(self, subject: str, schema: str) -> int:
         known = self._versions(subject)

@@ -65,12 +65,21 @@ class Subjects:
         found = self._registry.known(subject, followed.text)
         if before is not None and found != before.number:
             raise self._replaced(subject, before.number, found)
+        if found is None and followed.text != schema and (same := self._earlier(subject, schema)) is not None:
+            followed, found = same, self._registry.known(subject, same.text)
         if found is None:
             found = self._registered(subject, followed)
         if len(self._ids) >= IDS_MAX:
             self._ids.clear()
         known = self._ids[subject, schema] = _Known(found, followed.text, now)
         return known
+
+    def _earlier(self, subject: str, schema: str) -> Followed | None:
+        """Returns an earlier version of a subject that has the table's columns with their types, and field numbers of its own: that of a
+        batch from before a schema change, which is sent again after a restart.
+        """
+        versions = self._registry.earlier(subject)
+        return next((Followed(each) for each in versions if self.form.follow(each, schema).text == each), None)
 
     def _registered(self, subject: str, followed: Followed) -> int:
         """Registers a new schema. Raises PublishError if `registers` is off, or if consumers would misread earlier messages."""
