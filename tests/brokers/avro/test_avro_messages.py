@@ -154,7 +154,7 @@ def test_avro_key_is_that_of_conf_and_its_columns_must_be_visible() -> None:
     own = [each for each in messages if each.topic.endswith("composed")]
     assert own
     assert all({*reader.read(each.key)} == {"a"} for each in own)
-    with pytest.raises(ConsumerStoppedError, match=r"key of rehearsal\.composed .* do not have: hidden"):
+    with pytest.raises(ConsumerStoppedError, match=r"key of rehearsal\.composed .* leave out: hidden"):
         made(registry, keys={"rehearsal.composed": ("a", "hidden")})
 
 

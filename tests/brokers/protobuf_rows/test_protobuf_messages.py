@@ -175,7 +175,7 @@ def test_protobuf_key_is_that_of_conf_and_its_columns_must_be_visible() -> None:
     own = [each for each in messages if each.topic.endswith("composed")]
     assert own
     assert all([field.name for field in reader.read(each.key).DESCRIPTOR.fields] == ["a"] for each in own)
-    with pytest.raises(ConsumerStoppedError, match=r"key of rehearsal\.composed .* do not have: hidden"):
+    with pytest.raises(ConsumerStoppedError, match=r"key of rehearsal\.composed .* leave out: hidden"):
         made(registry, keys={"rehearsal.composed": ("a", "hidden")})
 
 
