@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from sluice.cdc_engine.config import DestinationConfig
-from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.errors import MetaError, SluiceError
 from sluice.cdc_engine.instance.engine.kept_state import history_kept
 from sluice.cdc_engine.instance.rows import rules
 from sluice.cdc_engine.instance.rows.reading import binlog_files, files_for
@@ -122,6 +122,25 @@ def records_of(
     return records_in(given, interval.begin, captured, MARIADB if interval.files.facts.mariadb else MYSQL)
 
 
+def tables_unlike(
+    config: DestinationConfig,
+    directory: Path,
+    interval: BinlogInterval,
+    schemas: IntervalSchemas,
+    request: RequestedInterval,
+) -> frozenset[str]:
+    """Returns the tables whose columns in a requested file differ from those where the lake is, as far as the destination's history is
+    there. For a past state the file counts, because statements may lie between.
+    """
+    if request.schemas is None or request.past:
+        return frozenset()
+    try:
+        own = history_kept(directory).look()
+    except MetaError:
+        return frozenset()
+    return rules.with_other_columns(schemas.versions(), schemas_of(config, own, interval).versions())
+
+
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
     """Returns the requested tables, including stopped ones. Raises ConfigurationError for one that is not captured."""
     stopped = {each.name for each in ledger.stopped_tables}
@@ -134,8 +153,13 @@ def facts_of(
     directory: Path,
     schemas: IntervalSchemas,
     staged: Sequence[StagingResult],
+    *,
+    unlike: Collection[str] = (),
+    given: Path | None = None,
 ) -> tuple[TableFacts, ...]:
-    """Returns the facts for `rules.refusal`. Intervals must have been staged before. Raises MetaError."""
+    """Returns the facts for `rules.refusal`. Intervals must have been staged before. `unlike`: tables with other columns in the file
+    `given`. Raises MetaError.
+    """
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
     stops = {each.name: str(each.state) for each in ledger.stopped_tables}
@@ -156,6 +180,7 @@ def facts_of(
             partial=name in partial,
             quarantined=name in bad,
             current_state=config.table(*name.split(".", 1)).current_state,
+            unlike=str(given) if name in unlike else "",
         )
 
     return tuple(_facts_or_error(facts, name) for name in names)

@@ -22,6 +22,7 @@ from sluice.cdc_engine.instance.rows.interval import (
     records_of,
     schemas_of,
     tables_of,
+    tables_unlike,
 )
 from sluice.cdc_engine.instance.rows.reading import IntervalReader, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval, TableFacts
@@ -107,7 +108,8 @@ def make_plan(config: DestinationConfig, directory: Path, request: RequestedInte
     )
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
         staged = sample.staged(Path(folder), policies_of(config))
-        facts = facts_of(names, config, directory, schemas, [staged])
+        unlike = tables_unlike(config, directory, interval, schemas, request)
+        facts = facts_of(names, config, directory, schemas, [staged], unlike=unlike, given=request.schemas)
     known = known_at(records, interval.begin)
     return _plan(config, request, interval, sample, [_table(each, staged, sample, interval, known) for each in facts])
 

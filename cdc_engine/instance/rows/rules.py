@@ -7,9 +7,11 @@ table's rows is in row events that this server has, and that one schema is valid
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
+from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.gtid import GtidSet, named_transactions
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
@@ -49,7 +51,7 @@ class TableFacts:
 
     `statements`: statements of the interval that concern it, each with its position. `unread`: why its rows cannot be decoded. `partial`:
     its row images lack columns. `quarantined`: values of it could not be decoded. `current_state`: whether it has a current-state table.
-    `raised`: the error because of which nothing else is known.
+    `unlike`: the file with schemas, if the table has other columns in it. `raised`: the error because of which nothing else is known.
     """
 
     name: str
@@ -63,6 +65,7 @@ class TableFacts:
     partial: bool = False
     quarantined: bool = False
     current_state: bool = True
+    unlike: str = ""
     raised: str = ""
 
 
@@ -102,6 +105,13 @@ REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
     (lambda table: not table.key, "it has no key, so its rows cannot be identified; {instead}"),
     (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
     (lambda table: table.statements, "statements of the interval concern it ({shown}): {again}, or {instead}"),
+    (
+        lambda table: table.unlike,
+        (
+            "its columns in {unlike} are not those that it has where the lake is, and no statement of the interval changed them: name a "
+            "newer file in --schemas, or leave it out"
+        ),
+    ),
     (lambda table: table.unread, "{unread}: {again}, or {instead}"),
     (
         lambda table: table.partial,
@@ -117,6 +127,17 @@ def refusal(table: TableFacts, advice: RefusalAdvice = BACKFILL_ADVICE) -> str:
     shown = "; ".join(table.statements[:SHOWN_STATEMENTS]) + (" …" if len(table.statements) > SHOWN_STATEMENTS else "")
     facts = dataclasses.asdict(table)
     return found.format(**facts, shown=shown, again=advice.again, partial_advice=advice.partial, instead=SNAPSHOT_WAY)
+
+
+def with_other_columns(versions: Mapping[str, TableVersion], known: Mapping[str, TableVersion]) -> frozenset[str]:
+    """Returns the tables of which other columns are known, by "database.table"."""
+    return frozenset(
+        name for name, each in versions.items() if name in known and _columns(each) != _columns(known[name])
+    )
+
+
+def _columns(version: TableVersion) -> list[tuple[str, int]]:
+    return [(column.name, column.type_code) for column in version.columns if column.generated not in HIDDEN]
 
 
 def check_request(request: RequestedInterval, now_us: int) -> None:

@@ -25,6 +25,7 @@ from sluice.cdc_engine.instance.rows.interval import (
     records_of,
     schemas_of,
     tables_of,
+    tables_unlike,
 )
 from sluice.cdc_engine.instance.rows.reading import IntervalReader, files_for
 from sluice.cdc_engine.instance.rows.rules import RequestedInterval
@@ -108,6 +109,7 @@ class BackfillReading:
         records = records_of(config, directory, self.interval, request.schemas)
         self._schemas = schemas_of(config, records, self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
+        self._unlike = tables_unlike(config, directory, self.interval, self._schemas, request)
         # They are made once: a module that is edited while this reads is not imported again.
         self._policies = policies_of(config)
         refuse_other_functions({name: self._policies[name] for name in self.names if name in self._policies}, directory)
@@ -194,7 +196,11 @@ class BackfillReading:
 
     def judge(self) -> None:
         """Refuses tables by the facts that are known so far. Raises as `read`."""
-        facts = facts_of(self.names, self._config, self._directory, self._schemas, self.staged)
+        facts = facts_of(
+            *(self.names, self._config, self._directory, self._schemas, self.staged),
+            unlike=self._unlike,
+            given=self._request.schemas,
+        )
         found = {each.name: rules.refusal(each, self._advice) for each in facts}
         # A refused table stays refused, because its changes were not read meanwhile.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}

@@ -178,6 +178,7 @@ def test_an_archive_alone_has_the_same_rows_and_names_what_it_lacks(
     saved = Path(shutil.copy(captured.directory / "schema.jsonl", tmp_path / "schema.jsonl"))
     assert captured.rows(str(archive), schemas=dump) == over_network
     assert captured.rows(str(archive), schemas=saved) == over_network
+    _older_dump(captured, archive, dump)
     _refused(captured, archive, names, over_network)
     _proven_by_gtids(captured, archive)
     _grows(captured, archive / names[-1])
@@ -239,6 +240,24 @@ def _refused_without_the_cursor_s_file(captured: Recorded, archive: Path, names:
         captured.plan(archive=str(archive), past=True)
     before.write_bytes(older)
     newest.write_bytes(content)
+
+
+def _older_dump(captured: Recorded, archive: Path, dump: Path) -> None:
+    """Types of a dump may fit the row events where its names do not."""
+    older = dump.with_name("older.sql")
+    older.write_text(dump.read_text().replace("`name`", "`title`"))
+    assert older.read_text() != dump.read_text()
+    wanted = RequestedInterval(from_us=captured.began_us, archive=str(archive), schemas=older)
+    shop = captured.config.destinations["shop"]
+    found = make_plan(shop, captured.directory, wanted, time.time_ns() // 1000)
+    (problem,) = found.problems
+    assert f"{captured.database}.prices: its columns in {older} are not those that it has where the lake is" in problem
+    with folder_of(captured.directory) as folder:
+        reading = BackfillReading(shop, captured.directory, wanted, folder, now_us=time.time_ns() // 1000)
+        reading.read()
+        assert list(reading.refused) == [f"{captured.database}.prices"]
+    past = make_plan(shop, captured.directory, dataclasses.replace(wanted, past=True), time.time_ns() // 1000)
+    assert past.problems == ()
 
 
 def _proven_by_gtids(captured: Recorded, archive: Path) -> None:

@@ -31,6 +31,7 @@ def position(file: int, offset: int, server: str = "one") -> Position:
         ({"key": ()}, ("no key", "snapshot start")),
         ({"follows": True}, ("foreign keys", "snapshot start")),
         ({"statements": ("ALTER a", "TRUNCATE b", "c", "d")}, ("ALTER a; TRUNCATE b; c …", "later --from")),
+        ({"unlike": "old.sql"}, ("columns in old.sql", "a newer file in --schemas")),
         ({"unread": "column 1 (id): differs"}, ("column 1 (id): differs", "later --from")),
         ({"partial": True}, ("binlog_row_image",)),
         ({"quarantined": True}, ("cannot be decoded",)),
@@ -59,7 +60,7 @@ def test_a_repair_is_advised_to_start_again(facts: dict[str, Any], words: tuple[
 
 def test_every_refusal_has_a_case_and_a_table_without_any_is_ready_backfill() -> None:
     assert not rules.refusal(READY)
-    assert len(REFUSALS) == 11
+    assert len(REFUSALS) == 12
 
 
 def test_an_interval_holds_something_and_began_backfill() -> None:
