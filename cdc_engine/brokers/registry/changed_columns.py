@@ -15,12 +15,17 @@ WIDENED = {("int", "long"), ("float", "double")}
 def changed_columns(old: str, new: str) -> list[str]:
     """Returns each changed column with both types. Added and dropped columns do not count.
 
-    Returns an empty list if the schemas have different record names: a consumer cannot read one as the other.
+    Returns an empty list if the schemas have different record names: a consumer cannot read one as the other. Raises ValueError if the old
+    one is not a schema of Avro.
     """
-    before, after = json.loads(old), json.loads(new)
-    if not isinstance(before, dict) or _full_name(before) != _full_name(after):
-        return []
-    types = _columns(before)
+    after = json.loads(new)
+    try:
+        before = json.loads(old)
+        if not isinstance(before, dict) or _full_name(before) != _full_name(after):
+            return []
+        types = _columns(before)
+    except (AttributeError, KeyError, RecursionError, TypeError):
+        raise ValueError("it is not a schema of Avro") from None
     return [
         f"{name} from {_shown(types[name])} to {_shown(each)}"
         for name, each in _columns(after).items()

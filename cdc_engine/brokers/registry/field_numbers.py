@@ -47,7 +47,7 @@ def with_numbers(latest: str | None, own: str) -> Followed:
         old = parsed(latest)
         before = rows_of(old)
     except ValueError as error:
-        return Followed(own, other=f"the latest version cannot be read: {error}")
+        return Followed(own, other=unreadable(error))
     if old.record != new.record:
         return Followed(own, other=f"the latest version is {old.record}")
     if _others(old) != _others(new):
@@ -57,6 +57,10 @@ def with_numbers(latest: str | None, own: str) -> Followed:
         return Followed(latest)
     messages = tuple(rows if each.name == rows.name else each for each in new.messages)
     return Followed(ProtobufSchema(new.package, messages).text, changed)
+
+
+def unreadable(error: ValueError) -> str:
+    return f"the latest version cannot be read: {error}"
 
 
 def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufMessage, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from sluice.cdc_engine.binlog.rows_by_schema.avro_rows import AvroTable
 from sluice.cdc_engine.binlog.rows_by_schema.protobuf_rows import ProtobufTable
 from sluice.cdc_engine.binlog.rows_by_schema.table import SchemaTable
 from sluice.cdc_engine.brokers.registry.changed_columns import changed_columns
-from sluice.cdc_engine.brokers.registry.field_numbers import Followed, with_numbers
+from sluice.cdc_engine.brokers.registry.field_numbers import Followed, unreadable, with_numbers
 
 AVRO_TYPE, PROTOBUF_TYPE = "AVRO", "PROTOBUF"
 
@@ -31,7 +31,10 @@ class SchemaForm:
 
 def follow_in_avro(latest: str | None, own: str) -> Followed:
     """Returns the table's own schema unchanged, with the columns whose types differ from the subject's latest schema."""
-    return Followed(own, tuple(changed_columns(latest, own)) if latest is not None else ())
+    try:
+        return Followed(own, tuple(changed_columns(latest, own)) if latest is not None else ())
+    except ValueError as error:
+        return Followed(own, other=unreadable(error))
 
 
 AVRO = SchemaForm(AVRO_TYPE, follow_in_avro, AvroTable, "misread earlier messages")

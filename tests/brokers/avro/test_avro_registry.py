@@ -145,6 +145,27 @@ def test_avro_key_of_another_type_is_refused() -> None:
         subjects.ids("orders", new)
 
 
+OTHERS_OF_AVRO = [
+    "syntax",
+    "[" * 5_000,
+    '{"name": 3}',
+    '{"type": "record", "name": "sluice.shop.orders.Envelope", "fields": 3}',
+    '{"type": "record", "name": "sluice.shop.orders.Envelope", "fields": [{"name": "before"}]}',
+]
+
+
+@pytest.mark.parametrize("latest", OTHERS_OF_AVRO, ids=range(len(OTHERS_OF_AVRO)))
+def test_avro_subject_whose_latest_schema_cannot_be_read_is_named(latest: str) -> None:
+    registry, own = MemoryRegistry(), schemas("id")
+    registry.versions["orders-value"] = [latest]
+    with pytest.raises(
+        PublishError, match=r"subject orders-value of .* cannot be read: .*Send the table to another topic"
+    ):
+        Subjects(registry).ids("orders", own)
+    registry.versions["orders-value"], registry.ids[own.value] = [own.value, latest], 7
+    assert Subjects(registry).ids("orders", own).value == 7, "a schema that is registered already"
+
+
 def test_avro_schema_that_somebody_must_register_is_logged_once() -> None:
     registry, own = MemoryRegistry(), schemas("id")
     given = Subjects(registry, registers=False)
