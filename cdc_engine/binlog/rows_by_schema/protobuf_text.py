@@ -10,7 +10,9 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-TOKEN = re.compile(r"""\s+|//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|[^\w\s])""", re.DOTALL)
+TOKEN = re.compile(
+    r"""\s+|//[^\n]*|/\*.*?(?:\*/|\Z)|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|[^\w\s])""", re.DOTALL
+)
 LABELS = ("optional", "repeated", "required")
 BLOCKS, SKIPPED = ("enum", "oneof", "extend", "service"), ("option", "extensions", "import", "syntax", "edition", "map")
 NUMBER_MAX = (1 << 29) - 1
@@ -175,7 +177,8 @@ class _Reader:
 
 def _share_json_names(fields: Sequence[ProtobufField]) -> bool:
     """Returns whether two fields have one name in JSON, such as user_id and userId. protoc refuses them without the option."""
-    return len({_in_json(field.name) for field in fields}) < len(fields)
+    names = ({_in_json(field.name) for field in fields}, {field.json_name or _in_json(field.name) for field in fields})
+    return min(map(len, names)) < len(fields)
 
 
 def _in_json(name: str) -> str:

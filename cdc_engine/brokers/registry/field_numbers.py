@@ -83,12 +83,12 @@ def _continued(before: ProtobufMessage, own: ProtobufMessage) -> tuple[ProtobufM
     return ProtobufMessage(own.name, tuple(ordered), tuple(sorted(reserved))), tuple(changed)
 
 
-def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str]]]:
+def _others(schema: ProtobufSchema) -> dict[str, set[tuple[str, int, str, str]]]:
     """Returns the fields of the messages that have no columns of the table, such as Envelope."""
-    return {each.name: {field[:3] for field in _said(each)[0]} for each in schema.messages if each.name not in ROWS}
+    return {each.name: {field[:4] for field in _said(each)[0]} for each in schema.messages if each.name not in ROWS}
 
 
-def _said(message: ProtobufMessage) -> tuple[frozenset[tuple[str, int, str, bool]], frozenset[tuple[int, int]]]:
+def _said(message: ProtobufMessage) -> tuple[frozenset[tuple[str, int, str, str, bool]], frozenset[tuple[int, int]]]:
     """Returns the fields and the reserved numbers of a message, in a form in which their order does not matter."""
-    fields = ((field.name, field.number, field.type, field.deprecated) for field in message.fields)
+    fields = ((field.name, field.number, field.type, field.label, field.deprecated) for field in message.fields)
     return frozenset(fields), frozenset(message.reserved)

@@ -146,13 +146,23 @@ def test_protobuf_subject_of_another_table_is_refused() -> None:
         ('"string"', "cannot be read"),
         ("syntax = 'proto3'; message Envelope { int64 a", "cannot be read"),
         (schemas("id").value.replace("string op = 4", "string op = 9"), "another envelope"),
+        (schemas("id").value.replace("repeated string omitted = 6", "string omitted = 6"), "another envelope"),
         (schemas("id").value.replace("message Value", "message Values"), "no message Value"),
         (schemas("id").value.replace("string db = 6", "string db = 8"), "another envelope"),
         ("message Envelope {" * 5000, "cannot be read"),
+        ("/* " * 300_000, "cannot be read"),
     ],
 )
 def test_protobuf_subject_with_a_schema_of_somebody_else_is_refused(latest: str, why: str) -> None:
     assert why in with_numbers(latest, schemas("id").value).other
+
+
+def test_protobuf_schema_in_which_null_would_be_read_as_a_default_is_not_used() -> None:
+    registry, own = MemoryRegistry(PROTOBUF.schema_type), schemas("id", "name")
+    registry.register("orders-value", own.value.replace("optional int64 name", "int64 name"))
+    with pytest.raises(PublishError, match="register it, or set `auto_register: true`"):
+        Subjects(registry, PROTOBUF, registers=False).ids("orders", own)
+    assert Subjects(registry, PROTOBUF).ids("orders", own).value_text == own.value
 
 
 def test_protobuf_schema_is_used_as_the_registry_has_it() -> None:
@@ -178,6 +188,7 @@ def test_protobuf_names_that_are_the_same_in_json_and_names_that_protobuf_does_n
     text = after_changes(schemas("id", "userId"), schemas("id", "user_id", 'a-"b\\', "1st", "option", "größe"))
     assert "option deprecated_legacy_json_field_conflicts = true;" in text
     assert "legacy_json" not in schemas("id", "user_id").value
+    assert "legacy_json" in schemas("_1st", "1st").value
     row = message_class(text)().after
     row.a_u002d_u0022b_u005c, row._u0031st, row.gr_u00f6_u00dfe = 1, 2, 3
     assert MessageToDict(row) == {'a-"b\\': "1", "1st": "2", "größe": "3"}
