@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.servers.azurite.server import AzuriteServer, missing
+from benchmarks.servers.azurite.server import AzuriteServer
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.s3 import S3Server
 from benchmarks.servers.zookeeper import ZooKeeperServer
@@ -128,12 +128,14 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
-    """An Azure Blob Storage, shared by the whole run: a test uses its own prefix in it. Skips if npm is missing."""
-    if program := missing():
-        pytest.skip(f"there is no {program}, which Azurite needs")
+    """An Azure Blob Storage, shared by the whole run: a test uses its own prefix in it. Skips where npm cannot install it."""
     server = AzuriteServer(tmp_path_factory.mktemp("azurite"))
     try:
-        yield server.start()
+        try:
+            server.start()
+        except SetupError as error:
+            pytest.skip(str(error))
+        yield server
     finally:
         server.kill()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from sluice.console.toolchain.cache import Cache, locked, open_cache
-from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.errors import ServerError, SetupError
 from sluice.console.toolchain.ports import LOOPBACK, free_port
 from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
 from sluice.object_stores.files import file_system
@@ -22,7 +22,7 @@ PACKAGES = ("package.json", "package-lock.json")
 ACCOUNT = "devstoreaccount1"
 # Azurite's documented key, the same for everybody.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX, INSTALL_SECONDS_MAX = 60.0, 200.0
 
 
 class AzuriteServer:
@@ -49,7 +49,7 @@ class AzuriteServer:
         return self.folder / "azurite.log"
 
     def start(self) -> Self:
-        """Starts, and returns when the container exists."""
+        """Starts, and returns when the container exists. Raises SetupError if this machine cannot get Azurite, and ServerError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         node, home = _installed(open_cache())
         program = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
@@ -71,15 +71,13 @@ class AzuriteServer:
             process.kill()
 
 
-def missing() -> str:
-    """Returns the program that is not on PATH and without which Azurite cannot run; empty if there is none."""
-    return next((name for name in ("node", "npm") if not shutil.which(name)), "")
-
-
 def _installed(cache: Cache) -> tuple[str, Path]:
-    """Returns node's program and the folder of Azurite's packages. Installs them there once, completely or not at all."""
-    if name := missing():
-        raise ServerError(f"there is no {name}")
+    """Returns node's program and the folder of Azurite's packages. Installs them there once, completely or not at all.
+
+    Raises SetupError if node or npm is missing, or npm cannot get the packages.
+    """
+    if name := next((name for name in ("node", "npm") if not shutil.which(name)), ""):
+        raise SetupError(f"There is no {name}, which Azurite needs.")
     source = Path(__file__).parent
     digest = hashlib.sha256(b"".join((source / name).read_bytes() for name in PACKAGES)).hexdigest()[:12]
     home = cache.servers / f"azurite-{digest}"
@@ -101,4 +99,4 @@ def _install(folder: Path) -> None:
         ["npm", *words], cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise ServerError(f"npm could not install Azurite: {done.stderr.strip()}")
+        raise SetupError(f"npm could not install Azurite: {done.stderr.strip()}")
