@@ -68,15 +68,20 @@ def unpacked(text: str, identity: str) -> dict[str, Any] | None:
         if record["format"] != FORMAT:
             raise ValueError(f"it has format {record['format']!r}")
         owner = record[CONSUMER]
-    except (ValueError, zlib.error, KeyError, TypeError) as error:
-        raise PublishError(
-            f"the broker has a committed position that this version of Sluice did not write ({error}): {WAY_OUT}"
-        ) from None
+    except (ValueError, zlib.error, KeyError, TypeError, RecursionError) as error:
+        raise _of_another_version(error) from None
     if owner != identity:
         # The consumer was forgotten, or the ledger was created again. What it sends now, it shall send.
         log.warning("committed_position_of_another_consumer", consumer=identity, committed_by=owner)
         return None
     return dict(record)
+
+
+def _of_another_version(error: Exception) -> PublishError:
+    said = f"it has no {error}" if isinstance(error, KeyError) else error
+    return PublishError(
+        f"the broker has a committed position that this version of Sluice did not write ({said}): {WAY_OUT}"
+    )
 
 
 def stream_record(position: StreamPosition, counting: Counting) -> dict[str, Any]:
@@ -90,7 +95,10 @@ def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) 
     """Returns the committed position of a record if it is after what is acked, otherwise None. Raises PublishError if the two cannot be
     compared.
     """
-    committed = _position_of(record, counting)
+    try:
+        committed = _position_of(record, counting)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _of_another_version(error) from None
     _refuse_incomparable(acked.position, committed.position, counting.epoch)
     return committed if _is_later(committed, acked) else None
 

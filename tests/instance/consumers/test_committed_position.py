@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.errors import PublishError
-from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionTexts, packed
+from sluice.cdc_engine.instance.consumers.committed import Counting, StreamPositionTexts, packed, stream_record
 from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition
 from sluice.cdc_engine.instance.consumers.group.committed import GroupPositionTexts
 from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamPosition
@@ -106,6 +106,24 @@ def test_consumer_repeats_the_part_of_a_transaction_whose_row_events_are_counted
 def test_consumer_refuses_what_sluice_did_not_write(text: str) -> None:
     with pytest.raises(PublishError, match="this version of Sluice did not write"):
         texts().later(place(), text)
+
+
+def test_consumer_refuses_a_record_with_other_fields_and_reads_one_from_before_the_offset_was_added() -> None:
+    """An earlier version of Sluice does not know the fields of a later one."""
+    record = stream_record(place(events=3), COUNTING)
+    others: list[dict[str, Any]] = [
+        {"position": {**record["position"], "later": 1}},
+        {"position": [1]},
+        {"state": [1]},
+        {"begun": [1, 2]},
+    ]
+    for other in [*({**record, **each} for each in others), {"state": record["state"]}]:
+        with pytest.raises(PublishError, match=r"this version of Sluice did not write .*set another transactional_id"):
+            texts().later(place(), packed("one", other))
+    before = packed("one", {name: each for name, each in record.items() if name != "last"})
+    found = texts().later(place(), before)
+    assert found is not None
+    assert (found.window_position.events, found.window_position.last) == (3, 0)
 
 
 def test_consumer_position_with_a_hundred_servers_fits_what_kafka_accepts() -> None:
