@@ -1,4 +1,4 @@
-"""Reads URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. Used by `files` and `options`.
+"""Parses URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. Used by `files`, `options` and `sluice sql`.
 
 deltalake accepts several names for one option, and prefixes most of them with `azure_storage_` or `azure_`."""
 
@@ -13,7 +13,7 @@ from sluice.object_stores.errors import StoreError
 
 URL = re.compile(r"(?:abfss?|az(?:ure)?|adl)://(?P<container>[^/@]+)(?:@(?P<account>[^./]+)\.[^/]*)?/?(?P<path>.*)")
 PREFIX = re.compile(r"^azure_(?:storage_)?")
-# deltalake's name, in lower case and without its prefix → our name.
+# deltalake's name of an option, in lower case and without its prefix → the name in this module.
 NAMES = {
     "account_name": "account_name",
     **dict.fromkeys(("account_key", "access_key", "master_key"), "account_key"),
@@ -31,7 +31,7 @@ PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 
 @dataclasses.dataclass(frozen=True)
 class AzureLocation:
-    """A folder in a container. `arguments`: of pyarrow's AzureFileSystem, with credentials."""
+    """A folder in a container. `path`: begins with the container. `arguments`: for pyarrow's AzureFileSystem, with credentials."""
 
     account: str
     path: str
@@ -39,23 +39,23 @@ class AzureLocation:
 
 
 def azure_name(option: str) -> str:
-    """Returns our name for deltalake's option of Azure; empty for another option."""
+    """Returns the name in this module for an option of deltalake; empty if it is not one of Azure's."""
     return NAMES.get(PREFIX.sub("", option.lower()), "")
 
 
 def is_azure(url: str) -> bool:
-    """Returns whether a URL is of a container of Azure."""
+    """Returns whether a URL denotes a folder in Azure."""
     return URL.fullmatch(url) is not None
 
 
 def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocation:
-    """Returns where a URL is. `storage_options`: with their values. Raises StoreError if the account is unknown.
+    """Returns account, path and credentials for a URL. `storage_options`: with resolved secrets. Raises StoreError for an unknown account.
 
-    Without credentials in the options, pyarrow uses those of the environment or the machine's identity.
+    If the options have no credentials, pyarrow uses those of the environment or of the machine's identity.
     """
     match = URL.fullmatch(url)
     if match is None:
-        raise StoreError(f"{url} is not such a URL as abfss://container@account.dfs.core.windows.net/path")
+        raise StoreError(f"{url} is not a URL of Azure, such as abfss://container@account.dfs.core.windows.net/path")
     known = {name: value for option, value in storage_options.items() if (name := azure_name(option))}
     account = match["account"] or known.get("account_name")
     if not account:
@@ -66,7 +66,7 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
 
 
 def _endpoint(endpoint: str) -> dict[str, str]:
-    """Returns pyarrow's arguments for an endpoint such as http://host:port/account, which is not Azure's own."""
+    """Returns pyarrow's arguments for an endpoint that is not Azure's own, such as http://host:port/account of an emulator."""
     if not endpoint:
         return {}
     address = urllib.parse.urlsplit(endpoint)

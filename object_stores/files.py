@@ -18,9 +18,9 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 
 
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns pyarrow's file system, and the path in it. `options`: `storage_options` with their values.
+    """Returns pyarrow's file system for a URL, and the path in it. `options`: `storage_options` with resolved secrets.
 
-    Without credentials in `options`, S3 and Azure use those of the environment or of the machine; other stores always do. Raises
+    If `options` has no credentials, S3 and Azure use those of the environment or of the machine. Other stores never use `options`. Raises
     StoreError.
     """
     with as_store_error(url, options):

@@ -102,7 +102,7 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
 
 
 def _is_plain(option: str) -> bool:
-    """Returns whether an option of a store is known and no secret."""
+    """Returns whether the option is known not to contain a secret."""
     azure = azure_name(option)
     return _name(option) in PLAIN or bool(azure and azure not in SECRETS)
 

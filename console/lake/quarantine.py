@@ -45,9 +45,9 @@ UNMIRRORED = (
     "the table has no current-state table, and its change log and history are never rewritten: re-snapshot it "
     "instead (`sluice snapshot start`)"
 )
-# Other shards of the Delta table may have the same keys, and those of other destinations the same order keys.
+# Rows of other shards in the Delta table may have the same key, and rows of other destinations the same order key.
 SHARED = (
-    "the table is now a shard, whose rows were read again when it became one, so no row has the position of the value: "
+    "the table has become a shard. Its rows were read again then, so none of them has the position of the value: "
     "re-snapshot it instead (`sluice snapshot start`)"
 )
 

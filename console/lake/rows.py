@@ -36,7 +36,7 @@ MIB = 1 << 20
 def backfill_by_times(
     destination: str, times: tuple[str, str], tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the backfill between two times, the second of which may be empty. Raises ConfigurationError for an invalid time."""
+    """Returns the request for a backfill between two times; an empty second time means now. Raises ConfigurationError for a wrong time."""
     now_us, (begin, end) = time.time_ns() // 1000, times
     return BackfillRequest(
         destination=destination,
@@ -48,7 +48,7 @@ def backfill_by_times(
 
 
 def from_archive(request: BackfillRequest, archive: str, schemas: str) -> BackfillRequest:
-    """Returns the request for an archive alone, if one is named. Raises ConfigurationError."""
+    """Returns the request with the archive and the schemas that the command names, if any. Raises ConfigurationError."""
     found, file = archive_of_request(archive, schemas, Path.cwd())
     return dataclasses.replace(request, archive=found, schemas=file)
 
@@ -56,7 +56,7 @@ def from_archive(request: BackfillRequest, archive: str, schemas: str) -> Backfi
 def backfill_by_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the backfill of what a Dagster run merged. Raises ConfigurationError, SetupError."""
+    """Returns the request that applies the changes of a Dagster run again. Raises ConfigurationError, SetupError."""
     require_destination(config, destination)
     try:
         return backfill_of_run(config, destination, run, tables, into)
@@ -65,7 +65,7 @@ def backfill_by_run(
 
 
 def backfill_by_gtids(destination: str, gtids: str, tables: tuple[str, ...]) -> BackfillRequest:
-    """Returns the backfill of exactly the transactions of a GTID set."""
+    """Returns the request that applies exactly the transactions of a GTID set again."""
     return BackfillRequest(destination=destination, from_us=0, to_us=None, tables=tables, gtids=gtids)
 
 
@@ -76,18 +76,18 @@ def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
 
 
 def backfill_sentences(made: Plan) -> Iterator[str]:
-    """Yields sentences about the whole backfill."""
+    """Yields lines that summarise a backfill: its times, what is read, and how many changes it has."""
     times = f"from {made.from_time} to {made.to_time or 'now'}"
     yield (
         f"{made.destination}: changes of {made.gtids}, {times}"
         if made.gtids
         else f"{made.destination}: changes {times}"
     )
-    yield f"earliest time on offer: {made.earliest_time} ({made.earliest_file})"
+    yield f"earliest possible time: {made.earliest_time} ({made.earliest_file})"
     size, files = made.bytes / MIB, f"{made.files[0]} to {made.files[-1]}" if made.files else "none"
     yield f"to read: {size:.1f} MiB of binlog, {len(made.files)} files ({files}), {made.begin} to {made.read_to}"
     how = "counted" if made.counted else f"estimated by the first {made.sample_bytes / MIB:.1f} MiB"
-    others = ", with those of the transactions between them" if made.gtids else ""
+    others = ", including changes of other transactions between them" if made.gtids else ""
     yield f"changes: {made.changes} ({how}{others}); time: about {made.seconds:.0f} s"
 
 

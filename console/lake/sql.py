@@ -79,7 +79,8 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
                 database = _database(config, destination, table)
                 if (other := found.get((database, name))) is not None and other.path != path:
                     database = f"{destination}_{database}"
-                if path and ("://" in path or (Path(path) / "_delta_log").is_dir()):  # `_make_view` asks a store.
+                # Whether a table in a store exists is checked by `_make_view`, only for tables of the query.
+                if path and ("://" in path or (Path(path) / "_delta_log").is_dir()):
                     found[database, name] = SqlTable(database, name, path)
     return _distinguished(found.values())
 
@@ -122,8 +123,8 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
     """Runs the query. Raises SetupError with DuckDB's message; if a name was not found, the message lists the tables."""
     if not is_readable(config.lake):
         raise SetupError(
-            f"The lake is at {config.lake}; `sluice sql` reads local lakes and lakes in S3 and Azure; docs/readers.md lists programs "
-            "that read others."
+            f"The lake is at {config.lake}, but `sluice sql` reads only local lakes and lakes in S3 and Azure. docs/readers.md lists "
+            "readers for other stores."
         )
     tables = lake_tables(config)
     if not tables:
@@ -150,7 +151,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
 
 
 def _shown(error: Exception, options: dict[str, str]) -> str:
-    """Returns an error without the secrets of a store. `options`: of the store; empty for a local lake."""
+    """Returns an error's text without secrets of `options`, the store's options. They are empty for a local lake."""
     return without_secrets(str(error), options) if options else str(error)
 
 

@@ -1,7 +1,7 @@
-"""Gives a DuckDB connection access to a lake in S3 or Azure: loads the packaged readers of stores, and creates a secret from
-`storage_options`.
+"""Gives a DuckDB connection access to a lake in S3 or Azure: loads DuckDB's extensions from their Python packages, and creates a DuckDB
+secret from `storage_options`.
 
-The secret lives in memory, as long as the connection."""
+The secret is in memory only, and ends with the connection."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sluice.object_stores.azure import AzureLocation, azure_location, is_azure
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.options import YES, known
 
-REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # as deltalake reads them
-S3_READERS = ("httpfs", "aws")  # The second one finds the credentials of the machine's role.
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # deltalake reads the same variables
+S3_READERS = ("httpfs", "aws")  # The extension `aws` finds the credentials of the machine's role.
 AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
 HTTP, HTTPS = "http://", "https://"
@@ -33,7 +33,7 @@ def is_readable(path: str) -> bool:
 def open_stores(
     connection: duckdb.DuckDBPyConnection, paths: Iterable[str], storage_options: Mapping[str, str]
 ) -> None:
-    """Loads the readers of the stores that have these tables, and creates their secrets. `storage_options`: with their values.
+    """Loads the extensions for the stores that contain these paths, and creates their secrets. `storage_options`: with resolved secrets.
 
     Raises SetupError if a package is missing, or DuckDB finds no credentials.
     """
@@ -59,23 +59,23 @@ def _open_store(
         connection.execute(f"CREATE SECRET lake_{store} ({settings})")
     except StoreError as error:
         raise SetupError(str(error)) from None
-    except duckdb.Error as error:  # Its text may have the statement, and so the credentials.
+    except duckdb.Error as error:  # The error may quote the statement, which contains the credentials.
         raise SetupError(
             f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in `storage_options`, or in the "
-            f"environment as for {store}'s own programs."
+            f"environment variables of {store}'s own programs."
         ) from None
 
 
 def load_extension(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Loads an extension of DuckDB from the package of its name. It downloads nothing."""
+    """Loads an extension of DuckDB from its Python package, without downloading anything."""
     package = importlib.import_module(f"duckdb_extension_{name}")
     extension = next(Path(str(package.__file__)).parent.rglob(f"{name}.duckdb_extension"))
     connection.execute(f"LOAD {_text(str(extension))}")
 
 
 def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of DuckDB's secret for Azure, as SQL. Without credentials in the options, DuckDB takes those that the
-    environment, Azure's command line or the machine's identity give. Raises StoreError.
+    """Returns the settings of a DuckDB secret for Azure, as SQL. If the options have no credentials, DuckDB uses those of the environment,
+    of Azure's command line or of the machine's identity. Raises StoreError.
     """
     location = azure_location(lake, storage_options)
     given = location.arguments
@@ -89,7 +89,7 @@ def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str
 
 
 def _connection_string(location: AzureLocation) -> str:
-    """Returns Azure's connection string for a location with a key or a SAS token."""
+    """Returns an Azure connection string for a location whose credentials are a key or a SAS token."""
     given, account = location.arguments, location.account
     scheme = given.get("blob_storage_scheme", "https")
     parts = {"DefaultEndpointsProtocol": scheme, "AccountName": account}
@@ -103,8 +103,8 @@ def _connection_string(location: AzureLocation) -> str:
 
 
 def s3_secret(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of DuckDB's secret for S3, as SQL. Without credentials in the options, DuckDB takes those that the environment,
-    the files of AWS or the machine's role give.
+    """Returns the settings of a DuckDB secret for S3, as SQL. If the options have no credentials, DuckDB uses those of the environment, of
+    AWS's configuration files or of the machine's role.
     """
     said = known(storage_options)
     settings = {"TYPE": "s3"}

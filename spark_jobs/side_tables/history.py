@@ -362,7 +362,7 @@ class History:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _is_small(self, rows: int, size_bytes: int = 0) -> bool:
-        """Returns whether this process may read the rows. Spark reads and merges the others."""
+        """Returns whether so many rows are merged in this process. Larger amounts are merged by Spark."""
         return self.session is None or (rows <= ROWS_MAX and size_bytes <= BYTES_MAX and not self.by_spark)
 
     def _cast(self, rows: pa.Table) -> pa.Table:
@@ -434,7 +434,7 @@ class History:
 
 
 def row_count(table: SideTable) -> int:
-    """Returns the number of a history's rows; more than ROWS_MAX if its files are large."""
+    """Returns the number of rows of a history. If its files are larger than BYTES_MAX, returns ROWS_MAX + 1, so that Spark reads them."""
     if table.log is None:
         return 0
     files: Any = pa.table(table.log.get_add_actions(flatten=True))
@@ -443,12 +443,14 @@ def row_count(table: SideTable) -> int:
 
 
 def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
-    """Returns whether only Spark may read the rows of a history and of its changes. `rows`, `size_bytes`: those of the changes."""
+    """Returns whether a history and its changes are too large for this process, so that Spark must read them. `rows`, `size_bytes`: of the
+    changes.
+    """
     return rows + row_count(table) > ROWS_MAX or size_bytes > BYTES_MAX
 
 
 def kept_key(table: SideTable) -> tuple[str, ...]:
-    """Returns the key by which a history's rows were last closed. A batch with only a TRUNCATE has no key of its own."""
+    """Returns the key columns with which the history was last merged. A batch with only a TRUNCATE needs them, because it names no key."""
     known = {} if table.log is None else table.log.metadata().configuration
     return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
 

@@ -1,9 +1,9 @@
-"""Updates a history after a repair, a backfill or a replay of the quarantine has written its current-state table outside the stream. They
-call it.
+"""Updates a history when a repair, a backfill or a replay of the quarantine writes its current-state table outside the stream. Called by
+these three.
 
-Two tables cannot be written in one commit. So the history first stores a number that announces the write, then the current-state table is
-written, then the history is compared with it and the number is confirmed. After a crash in between, the next batch or repair compares the
-history with the current-state table before anything else; `write` calls `is_due` for that."""
+Delta cannot write two tables in one commit. So there are three steps: a commit in the history announces the write, the current-state table
+is written, and the history is compared with it and confirms the write. If a crash prevents the last step, the next batch or repair first
+compares the two tables; `write` calls `is_due` for that."""
 
 from __future__ import annotations
 

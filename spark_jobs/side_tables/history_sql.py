@@ -1,5 +1,5 @@
-"""Generates SQL for merges into a history: conditions of the MERGE and the differences from a current-state table, for both Spark and
-deltalake; the fold and a schema change, for Spark alone. Pure functions.
+"""Generates SQL for merges into a history. Conditions of the MERGE and differences from a current-state table are for Spark and deltalake;
+the fold and schema changes are for Spark only. Pure functions.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class HistoryDifference:
 
 
 def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Sequence[str]) -> str:
-    """Returns Spark's SELECT of what `versions.as_source` makes of folded images. `images`: a relation of the images that the history
-    lacks. `names`, `key`, `left`: as in `HistoryDifference`, with the source's columns.
+    """Returns a SELECT for Spark that folds row images to the rows that a merge closes and opens, as `versions.as_source` does in Arrow.
+    `images`: a relation with the images that the history lacks. `names`, `key`, `left`: as in `HistoryDifference`, for the source.
     """
     quote = sql_text.identifier
     of_key = ", ".join(quote(name) for name in key)
@@ -130,8 +130,8 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
 
 
 def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], order_key: int, time_us: int) -> str:
-    """Returns Spark's SELECT that closes each open version of a history and opens it again with other values. `columns`: the history's
-    without Sluice's. `fills`: column → expression of its value.
+    """Returns a SELECT for Spark that closes each open version of a history and opens it again with new values. `columns`: the history's
+    columns except Sluice's own. `fills`: column → expression of its new value.
     """
     at, values = sql_text.timestamp_us(time_us), {name: sql_text.identifier(name) for name in columns}
     closes = {VALID_TO: at, TO_KEY: f"{order_key}L", CLOSES: "true"}
@@ -141,7 +141,9 @@ def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], ord
 
 
 def _all(values: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Returns all columns of a history's source. `values`: column → expression. `ours`: the same of Sluice's columns; others are NULL."""
+    """Returns the SELECT list of a row that is merged into a history. `values`: column → expression. `ours`: the same for Sluice's own
+    columns; those that are missing in it are NULL.
+    """
     own = [f"{value} AS {sql_text.identifier(name)}" for name, value in values.items()]
     return ", ".join([*own, *(f"{ours.get(name, 'NULL')} AS {name}" for name in OURS)])
 

@@ -182,10 +182,10 @@ class SideTable:
             raise TableError(self.name, lost_commit(self.path, before), own=False)
 
     def mark(self, order_key: int, user_metadata: str) -> None:
-        """Makes a commit without rows. It records that the table has everything up to the order key.
+        """Makes a commit without rows that records the order key up to which the table has all changes.
 
-        The commit sets the description that the table has. A commit that sets a property would add the feature `variantType` to a table
-        with timestamps of no time zone, and Delta before 4.0 could not read the table.
+        The commit sets the table's description to its present value. Setting a property instead would add the feature `variantType` to a
+        table with timestamps without a time zone, and Delta before 4.0 could not read it any more.
         """
         self.commit(
             order_key,

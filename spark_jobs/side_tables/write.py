@@ -122,8 +122,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether Spark must read rows of the table's history, of its changes, or of a current-state table that the history lacks. The
-    logs of the tables are read.
+    """Returns whether the history, its changes, or the rows of the current-state table that it lacks are so many that Spark must read them.
+    Reads only the Delta logs.
     """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:
@@ -131,13 +131,13 @@ def is_large(share: Share) -> bool:
     try:
         table = share.table(target.history, history.KIND)
         lacked = _lacked_rows(table, share) if share.has_rows else 0
-    except TableError:  # The write raises it again, as the error of this table.
+    except TableError:  # The write raises it again and reports it for this table.
         return False
     return history.is_large(table, staged.rows + lacked, staged.bytes)
 
 
 def _lacked_rows(table: SideTable, share: Share) -> int:
-    """Returns the number of rows with which the history is compared before the batch."""
+    """Returns the number of rows of the current-state table if the history must be compared with it before the batch; otherwise 0."""
     current_state = _current_state(share)
     lacks = table.applied < current_state.refresh().applied_order_key or is_due(table)
     return current_state.row_count if lacks else 0

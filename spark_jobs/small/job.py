@@ -1,8 +1,8 @@
-"""Runs one Spark job that merges many small tables, each with `deltalake` in a task. `run_batch` calls it before Spark's own merges.
+"""Merges many small tables with `deltalake` in the tasks of one Spark job. `run_batch` calls it before Spark merges the other tables.
 
-The code that a task needs is sent to the executors with the job: they need Python, pyarrow and deltalake, but not Sluice. If executors
-lack these, or the server is older than 4.1, threads of the run merge the tables in the same way. A table without a report in the result is
-merged by Spark: its task declined, or the job failed."""
+The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If the executors lack these, or the Spark
+Connect server is older than 4.1, threads of the run merge the tables in the same way. If a task declines a table, or the job fails, the
+result has no report for the table, and Spark merges it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ANSWER = "number long, answer string"
 SILENT = "its Spark task returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # Tasks must use the versions that were tested.
 NO_TABLE = -1  # It stands in place of a job's number when the answer is about the executor itself.
-THREADS_MAX = 4  # Of the run. Each may hold a table of `ways.ROWS_MAX` rows.
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # The minor version that tasks must have.
-UNFIT = "unfit"  # In an answer: why no task can merge the table there.
+THREADS_MAX = 4  # Threads of the run. Each may hold a table of `ways.ROWS_MAX` rows in memory.
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # Tasks must run the same minor version of Python.
+UNFIT = "unfit"  # The key in an answer for the reason why the executors cannot merge any table.
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
 
 
@@ -75,14 +75,14 @@ def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[s
 
 
 def why_not_on_executors(settings: SparkSettings) -> str:
-    """Returns a sentence if the executors cannot merge small tables: why, what merges them instead, and what to do; otherwise an empty
-    string. Raises SparkUnavailableError.
+    """Returns why the executors cannot merge small tables, what merges them instead, and what to do; empty if they can. Raises
+    SparkUnavailableError.
     """
     with open_sessions(settings, 1) as (session,):
         try:
             answers = _on_executors(session, [])
         except Exception as error:
-            return f"{_failed(error)}: every table gets a MERGE of Spark, which costs most of a second"
+            return f"{_failed(error)}: Spark merges every small table on its own, which takes nearly a second each"
     why = str(answers.get(NO_TABLE, {}).get(UNFIT, ""))
     wanted = " and ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     advice = (
@@ -99,7 +99,7 @@ def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequenc
 
 
 def _on_executors(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
-    """Returns the answers of the tasks by job number. If no task can run, each job's answer says why."""
+    """Runs the jobs in tasks and returns their answers by job number. If no task can run, each answer has the reason under UNFIT."""
     why = ""
     if session.shares_workers:
         try:
@@ -112,11 +112,11 @@ def _on_executors(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, d
 
 
 def _lacking(error: BaseException) -> str:
-    """Returns what the executors lack if the error of a whole job says so; empty for other errors."""
+    """Returns what the executors lack, according to the error of a Spark job; empty if the error has another cause."""
     text = str(error)
     if found := re.search(r"No module named '([\w.]+)'", text):
         return f"the executors lack the Python package {found[1]}"
-    return "the executors have another Python than the run" if "PYTHON_VERSION_MISMATCH" in text else ""
+    return "the executors have another version of Python than the run" if "PYTHON_VERSION_MISMATCH" in text else ""
 
 
 def _failed(error: BaseException) -> str:
@@ -124,7 +124,7 @@ def _failed(error: BaseException) -> str:
 
 
 def _in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> dict[int, dict[str, Any]]:
-    """Merges tables in threads of this process, the shards of a table one after another. Returns the answers by job number."""
+    """Merges tables in threads of this process and returns the answers by job number. Shards of one table are merged in sequence."""
     of_path: dict[str, list[int]] = {}
     for number, job in jobs.items():
         of_path.setdefault(job.target.path, []).append(number)
@@ -200,9 +200,10 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
 
 
 def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict[str, Any]:
-    """Returns the result of a job as JSON, because classes that were sent to executors differ from the run's classes.
+    """Merges one table and returns its result as JSON, because the classes that were sent to executors are not those of the run.
 
-    `others`: which package has another version. `fence`: checked before the merge. A task has none: locks are of the run's process.
+    `others`: which package has another version than in the run; then nothing is merged. `fence`: checked before the merge; None in a
+    task, because only the run's process can check its locks.
     """
     if others:
         return {UNFIT: others}

@@ -57,7 +57,7 @@ def test_the_plan_of_a_backfill_is_shown_with_what_is_an_estimate(monkeypatch: p
     answer = CliRunner().invoke(app, ["backfill", "shop", "--from", "-10m", "--plan"])
     assert answer.exit_code == 1, "a table is refused"
     for words in (
-        "earliest time on offer: 2026-02-28T00:00:00Z (b.000003)",
+        "earliest possible time: 2026-02-28T00:00:00Z (b.000003)",
         "3.0 MiB of binlog, 3 files (b.000004 to b.000006)",
         "changes: 12 (estimated by the first 1.0 MiB); time: about 7 s",
         "~12",
@@ -147,7 +147,7 @@ def test_the_plan_of_gtids_names_them_and_says_what_its_count_includes(monkeypat
     answer = CliRunner().invoke(app, ["backfill", "shop", "--gtids", "0-1-5,0-1-9", "--plan"])
     assert answer.exit_code == 0, answer.exception
     assert "shop: changes of 0-1-5,0-1-9, from 2026-03-01T12:00:00Z to 2026-03-01T12:05:00Z" in answer.stdout
-    assert "with those of the transactions between them" in answer.stdout
+    assert "including changes of other transactions between them" in answer.stdout
     assert str(asked[0]) == "shop: changes of the transactions 0-1-5,0-1-9"
 
 

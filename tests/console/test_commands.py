@@ -235,7 +235,7 @@ def test_a_time_is_a_position_and_one_that_is_gone_names_the_earliest_backfill(
     assert (cursor.file, cursor.offset, cursor.gtid_set) == (row[0], row[1], row[4].replace("\n", "")), "the end"
     gone = RUNNER.invoke(app, [*far, "2001-01-01T00:00:00Z"])
     assert isinstance(gone.exception, PositionLostError)
-    assert "the earliest time on offer is 20" in str(gone.exception)
+    assert "the earliest time that can be read is 20" in str(gone.exception)
     without = RUNNER.invoke(app, [*far, "2100-01-01T00:00:00"])
     assert isinstance(without.exception, ConfigurationError)
     assert read_ledger(directory).cursor == cursor

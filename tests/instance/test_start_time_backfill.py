@@ -44,5 +44,5 @@ def test_a_destination_begins_at_the_time_that_conf_names_backfill(
 def test_a_destination_does_not_begin_at_a_time_that_is_gone_backfill(mysql80: DatabaseServer, tmp_path: Path) -> None:
     captured = Captured(tmp_path, mysql80)
     captured.describe("start: {time: '2001-01-01T00:00:00Z'}")
-    with pytest.raises(PositionLostError, match="the earliest time on offer is"):
+    with pytest.raises(PositionLostError, match="the earliest time that can be read is"):
         Engine(captured.config, "shop").start()

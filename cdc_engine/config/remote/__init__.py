@@ -1,1 +1,1 @@
-"""Settings and record of a conf/ that is pulled from a git repository or an archive. `keeping.remote_conf` pulls it."""
+"""Defines conf/remote.yaml, and the record of a conf/ that was pulled from a git repository or an archive. `keeping.remote_conf` pulls."""

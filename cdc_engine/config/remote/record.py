@@ -1,4 +1,4 @@
-"""Reads and writes the record of a pulled conf/: the texts of the last good revision, and why a newer one does not count."""
+"""Reads and writes the record of a pulled conf/: the files of the revision in use, and why a newer revision is refused."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SHOWN_MAX = 12  # Characters of a revision in messages.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteRecord:
-    """A pulled conf/. `identity`: the source; `shown`: the same for messages. `revision`: commit or digest of the texts that count, empty
-    before the first one; `etag`: the server's name of it. `refused`: why `newer` does not count. `away`: why the source could not be read
-    at `since`.
+    """A pulled conf/. `identity`: identifies the source; `shown`: names it in messages. `revision`: the one in use, a commit or a digest;
+    empty before the first one. `etag`: its ETag. `main`, `destinations`: the texts of its files. `applied_at`: when it was pulled. `newer`:
+    a revision that was refused, for the reason `refused`. `away`: why the source cannot be read; `since`: from when on.
     """
 
     identity: str
@@ -51,7 +51,7 @@ def short(revision: str) -> str:
 
 
 def sentence(record: RemoteRecord) -> str:
-    """Returns which revision counts."""
+    """Returns a sentence that says which revision is in use."""
     if not record.revision:
         return f"nothing was pulled from {record.shown} yet"
     when = time_text(record.applied_at)
@@ -59,7 +59,7 @@ def sentence(record: RemoteRecord) -> str:
 
 
 def problems(record: RemoteRecord) -> list[str]:
-    """Returns why a newer revision is not used, and why the source cannot be read."""
+    """Returns a sentence for each problem: a newer revision is refused, or the source cannot be read."""
     stays = f"revision {short(record.revision)} stays in use" if record.revision else "no revision is in use"
     found = []
     if record.refused:

@@ -1,4 +1,4 @@
-"""Defines conf/remote.yaml: where the files of conf/ are pulled from. Used by `conf_files` and `keeping.remote_conf`."""
+"""Defines the settings of conf/remote.yaml, which says from where conf/ is pulled. Used by `conf_files` and `keeping.remote_conf`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ SECRET_QUERY = re.compile(r"token|secret|password|sig|key|credential", re.IGNORE
 
 
 class RemoteConfig(Strict):
-    """Where sluice.yaml and destinations/ are pulled from. Relative paths in them start in the folder that contains conf/, as always."""
+    """The source from which sluice.yaml and destinations/ are pulled. Relative paths in these files start in the folder that contains the
+    local conf/.
+    """
 
     kind: Literal["git", "archive"] = Field(
         description="`git`: a repository. `archive`: a tar file (also compressed) or a zip file."
@@ -32,7 +34,7 @@ class RemoteConfig(Strict):
         "HEAD", pattern=r"^\w[\w./-]*$", description="For git: branch or tag. `HEAD`: the repository's default branch."
     )
     folder: str = Field("", description="Folder with sluice.yaml and destinations/. Empty: the top folder.")
-    poll_seconds: float = Field(60.0, ge=1.0, description="Interval between two looks for a newer revision.")
+    poll_seconds: float = Field(60.0, ge=1.0, description="Interval between two checks for a newer revision.")
     user: str = Field(
         "", description="User name that belongs to the token. Empty: `git` for git, a bearer token for an archive."
     )
@@ -45,12 +47,12 @@ class RemoteConfig(Strict):
 
     @property
     def record_file(self) -> Path:
-        """The file with the revision that counts."""
+        """The file that stores the revision in use."""
         return self.data_dir / RECORD
 
     @property
     def shown(self) -> str:
-        """The source for messages, without a login, a query, or any part of a secret URL."""
+        """The name of the source in messages. It contains no login, no query, and no part of a secret URL."""
         if is_reference(self.url):
             return f"the {self.kind} at {self.url}"
         parts = urlsplit(self.url)
@@ -60,7 +62,7 @@ class RemoteConfig(Strict):
 
     @property
     def identity(self) -> str:
-        """What distinguishes this source from another one; it has no secret."""
+        """A text that differs between two sources. It contains no secret."""
         return f"{self.kind} {self.shown} {self.ref} {self.folder}"
 
     @field_validator("folder")
@@ -83,7 +85,7 @@ class RemoteConfig(Strict):
 
 
 def url_problem(kind: str, url: str, *, secret: bool = False) -> str:
-    """Returns why a URL cannot be used; the sentence has no part of it. `secret`: the URL may have a login or a token."""
+    """Returns why a URL cannot be used, without any part of the URL; empty if it can. `secret`: the URL may contain a login or a token."""
     try:
         parts = urlsplit(url)
         _ = parts.port

@@ -1,13 +1,14 @@
 """Handles tables that start in the middle of a stream: all tables of a new destination, tables that conf/ newly includes, and tables whose
 row settings changed. Called by `wiring`.
 
-`filters.json` contains what was captured when the engine last started. A table that exists where the stream continues, and that the
-earlier patterns excluded, has rows without changes in the stream. They are read if `snapshot` in conf/ requires it; otherwise a newly
-included table stops by name, so that it is never half in the lake: an operator fills or accepts it. A table also stops if conf/'s
-settings for its rows differ from those of the last start (RULES_CHANGED): its row filter, masks and transform, and each setting of
-`row_shape`.
-What was merged under the old settings is in the lake until the table is re-snapshotted. A table that stopped for another reason keeps its
-old settings: when it resumes, it stops for the changed settings before anything is staged under them."""
+`filters.json` stores the patterns and the row settings with which the engine last started.
+
+- A newly included table may have rows that no change in the stream contains. If `snapshot` in conf/ says so, a snapshot reads them.
+  Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only some of its rows, and an operator decides.
+- A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, and each setting of `row_shape`. The lake keeps
+  the rows that were merged under the old settings until the table is re-snapshotted.
+- A table that stopped for another reason keeps its old settings. When it resumes, it stops for the changed settings before anything is
+  staged under them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
 RULES = ("rows, masks, transform or current_state",)
-# Stops of tables whose rules did not fit or failed.
+# States of tables that stopped because their rules did not fit or their transform failed.
 _UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
 T = TypeVar("T")
 
@@ -51,11 +52,12 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     *,
     policies: Mapping[str, ValuePolicy] | None = None,
 ) -> None:
-    """Requests the rows of the captured `tables` (as of `begin`) that were not captured before, or stops them. Then saves the patterns.
+    """Requests a snapshot of each newly included table, or stops it, and stops tables whose row settings changed. Then saves the current
+    patterns and settings.
 
-    `known`: "database.table" of all tables that the schema history ever had, also of stopped ones. `policies`: those with which the engine
-    decodes; None for those of conf/ now. After a crash in between, all is repeated, which changes nothing. Raises MetaError,
-    ConfigurationError.
+    `tables`: the captured tables as of `begin`. `known`: "database.table" of all tables that the schema history ever had, also of stopped
+    ones. `policies`: those with which the engine decodes; None for those of the current conf/. It is idempotent: after a crash the next
+    start repeats it. Raises MetaError, ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
@@ -85,8 +87,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
-    """Raises ConfigurationError if a rule would silently not apply, because its table's name differs in upper and lower case; `include`
-    ignores the difference.
+    """Raises ConfigurationError if a rule would not apply because conf/ writes the table's name in another letter case. `include` ignores
+    letter case, and rules do not.
 
     `names`: "database.table" of the captured tables.
     """
@@ -95,8 +97,8 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
         there = spelled.get(name.lower(), name)
         if table.has_rules and name not in names and there != name:
             raise ConfigurationError(
-                f"tables.{name} of {config.name} has `rows`, `masks` or `transform`, and the table is {there}: write "
-                f"{there}, because these rules distinguish letter case"
+                f"tables.{name} of {config.name} has `rows`, `masks` or `transform`, and the table's name is {there}: "
+                f"write {there}, because these rules distinguish letter case"
             )
 
 
@@ -107,8 +109,8 @@ def may_resume(
     wanted: Sequence[ResumeRequest],
     meta: MetaManager,
 ) -> list[ResumeRequest]:
-    """Returns the requests for stopped tables that may continue. The other tables stop because their settings changed while they were
-    stopped. `policies`: those with which the engine decodes.
+    """Returns the resume requests of tables whose settings did not change while they were stopped. The other tables get the state
+    RULES_CHANGED. `policies`: those with which the engine decodes.
     """
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
@@ -132,11 +134,11 @@ def may_resume(
 def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
-    """Saves the engine's settings of these tables: they are re-snapshotted with these settings, or an operator knows that older rows
-    differ.
+    """Saves the engine's settings of these tables as those of their rows in the lake. Called when the tables are re-snapshotted, or when an
+    operator resumes them although older rows differ.
 
-    `policies`: those with which the engine decodes. A module that was edited since the engine started, or another salt, does not count: the
-    changes that the engine buffers for the snapshot have the results of the old one, and the next start must notice the new one.
+    `policies`: those with which the engine decodes. They have the transform and the salt with which the engine started: changes that it
+    buffers for the snapshot are made with these. If a module or a salt has changed since, the next start detects that.
     """
     before = _kept(directory)
     if before is not None and names:
@@ -223,7 +225,7 @@ def _changed(
         "restore the earlier settings in conf/"
     )
     if side_tables:
-        reason += f". What {side_tables} in the lake has of it is not changed: move them away, and new ones begin"
+        reason += f". Rows in {side_tables} stay as they are: move these tables away, and Sluice creates new ones"
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.RULES_CHANGED, reason=reason, position=position
     )

@@ -112,7 +112,7 @@ def _decision(
 ) -> StepDecision:
     try:
         return next_step(record, look(record.name), others)
-    except ConfigurationError as error:  # A setting of this table cannot be used now.
+    except ConfigurationError as error:  # A setting of this table is invalid at present.
         return StepDecision(SnapshotStep.WAIT, str(error))
     except SluiceError:
         raise

@@ -1,8 +1,8 @@
 """Imports the functions of transforms and calls them with a time limit. Used by `value_policies`: in engines, in runs that read rows, and
 in `sluice check`.
 
-A function is identified by its module's file. The identity joins the digests of the table's rules, so an edited function re-snapshots the
-table at the engine's next start, which imports it again (`transform_modules`)."""
+A function is identified by the digest of its module's file, unless conf/ sets `version`. The digest of the table's rules includes it. So
+after an edit the next start of the engine imports the function again (`transform_modules`) and re-snapshots the table."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ GROUP = "sluice.transforms"
 
 
 def transform_of(name: str, settings: TransformConfig, destination: str = "") -> Transform:
-    """Returns the transform of "database.table" of a destination. Raises ConfigurationError if its function cannot be imported.
-    `destination` is empty if the transform is not called.
+    """Imports the function of a table's transform and returns the transform. `name`: "database.table". `destination`: empty if the function
+    is never called. Raises ConfigurationError if the function cannot be imported.
     """
     try:
         function = _loaded(settings.function)
@@ -48,10 +48,10 @@ def transform_of(name: str, settings: TransformConfig, destination: str = "") ->
 
 @dataclasses.dataclass(eq=False)
 class _Function:
-    """An imported function. `module`: where it is; `digest`: of the content of the module's file, empty if there is none.
+    """An imported function. `digest`: the digest of the file of its `module`; empty if the module has no file.
 
-    `late`: table, as (destination, "database.table") → the call for it that did not return in time. While that runs, no other call is
-    made for this table, so that threads do not pile up.
+    `late`: (destination, "database.table") → the thread of a call that did not return in time. While it runs, the function is not called
+    for this table again, so that the number of threads stays bounded.
     """
 
     function: Callable[[pa.RecordBatch], Any]
@@ -60,7 +60,7 @@ class _Function:
     late: dict[tuple[str, str], threading.Thread] = dataclasses.field(default_factory=dict)
 
     def called(self, rows: pa.RecordBatch, *, table: tuple[str, str], seconds_max: float) -> Any:
-        """Calls the function. Raises TransformFailedError if it raises, or does not return in time."""
+        """Calls the function in a thread and returns its result. Raises TransformFailedError if it fails, or does not return in time."""
         late = self.late.get(table)
         if late is not None and late.is_alive():
             raise TransformFailedError("an earlier call has not returned yet, which only a restart of the process ends")
@@ -78,7 +78,7 @@ class _Function:
 
 @dataclasses.dataclass(eq=False)
 class _Call:
-    """A call in a thread of its own, with its result or its error."""
+    """One call of a function, which runs in a thread, with its result or its error."""
 
     function: Callable[[pa.RecordBatch], Any]
     rows: pa.RecordBatch
@@ -93,7 +93,7 @@ class _Call:
 
 
 def _raised(error: BaseException, file: str) -> str:
-    """Returns what was raised and where. The error's text is left out, because it may have values of rows."""
+    """Returns the class of an error and the line that raised it. The error's text is left out, because it may contain values of rows."""
     frames = traceback.extract_tb(error.__traceback__)
     last = ([each for each in frames if each.filename == file] or frames)[-1]
     where = f"{Path(last.filename).name}:{last.lineno}"
@@ -105,7 +105,9 @@ _IMPORTING = threading.Lock()
 
 
 def _loaded(name: str) -> _Function:
-    """Returns the function of a name in conf/. It is imported again if its file has changed; earlier transforms keep their function."""
+    """Returns the function that a name in conf/ denotes. Imports it again if its file has changed; transforms that were made before keep
+    the old function.
+    """
     with _IMPORTING:
         there, (module_name, path) = _FUNCTIONS.get(name), _located(name)
         module, digest = module_of(module_name)
@@ -124,7 +126,7 @@ def _named(module: ModuleType, module_name: str, path: str, digest: str) -> _Fun
 
 
 def _located(name: str) -> tuple[str, str]:
-    """Returns module and function of a name in conf/."""
+    """Resolves a name in conf/, `module:function` or an entry point, to module and function."""
     module, colon, path = name.partition(":")
     if colon:
         return module, path

@@ -1,7 +1,7 @@
-"""Imports the modules of transforms, again if they have changed. Called by `transform_functions`.
+"""Imports the modules of transforms, and imports them again after they were edited. Called by `transform_functions`.
 
-All functions of a module are of one import of it. A module is imported again also if another module of its package or folder that it uses
-has changed: a new `version` in conf/ says that results have changed, and the engine restarts for it in its own process."""
+All functions of a module come from the same import. A module is also imported again if another module that it uses, of the same package or
+folder, has changed. This is needed because an engine restarts within its process, for example after `version` in conf/ was changed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 DIGEST_CHARS = 16
 
-_MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module as imported here, and the digest of its file then.
-# The folders of what is installed.
+_MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module, and the digest of its file at the import.
+# The folders of installed packages and of the standard library.
 _INSTALLED = {Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-_BEGUN = time.time()  # A file that was not written since then is as it was when anything of this process imported it.
+_BEGUN = time.time()  # A file that is older than this has not changed since any import of this process.
 
 
 def module_of(name: str) -> tuple[ModuleType, str]:
-    """Returns a module, and the digest of the file that it was imported from. It is imported again if its file, or that of a module that it
-    uses, has changed.
+    """Imports a module and returns it with the digest of its file. A module that is imported already is imported again if its file, or the
+    file of a module that it uses, has changed.
     """
     there = sys.modules.get(name)
     if there is not None:
@@ -61,18 +61,18 @@ def _imported(name: str) -> tuple[ModuleType, str]:
 
 
 def _forget(*modules: ModuleType) -> None:
-    """Lets the next import read the files of these modules."""
+    """Removes modules from the caches of the import system, so that the next import reads their files."""
     for each in modules:
         sys.modules.pop(each.__name__, None)
         _MODULES.pop(each.__name__, None)
-        # The compiled file of an older source counts as current if both were written in one second and have one size.
+        # Python also uses the .pyc file of an older source if that has the same size and was written in the same second.
         with contextlib.suppress(OSError):
             Path(importlib.util.cache_from_source(file_of(each))).unlink()
 
 
 def _used_by(module: ModuleType) -> list[ModuleType]:
-    """Returns the modules of a module's package or folder that it imports, also through others. What is installed beside it, and Sluice, do
-    not belong to it.
+    """Returns the modules of the same package or folder that a module imports, directly or through others. Other installed packages and
+    Sluice itself do not count.
     """
     root = _root(module)
     found, left = dict[str, ModuleType](), [module]
@@ -85,11 +85,11 @@ def _used_by(module: ModuleType) -> list[ModuleType]:
 
 
 def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
-    """Yields the modules that the text of a module names in its import statements, as far as they are imported."""
+    """Yields the imported modules that the import statements in a module's file name."""
     package = module.__name__ if hasattr(module, "__path__") else module.__name__.rpartition(".")[0]
     try:
         nodes = list(ast.walk(ast.parse(Path(file_of(module)).read_bytes())))
-    except (OSError, SyntaxError, ValueError):  # It is no text, or is being edited.
+    except (OSError, SyntaxError, ValueError):  # The file is not Python source, or is being edited.
         return
     for node in nodes:
         names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
@@ -101,7 +101,7 @@ def _imports_of(module: ModuleType) -> Iterator[ModuleType]:
 
 
 def _root(module: ModuleType) -> Path | None:
-    """Returns the folder of a module's package, or of a module without one; None for one that is installed without a package."""
+    """Returns the folder of a module's top package. For a module without a package, returns its folder, or None if it is installed."""
     top, dot, _ = module.__name__.partition(".")
     if dot or hasattr(module, "__path__"):
         return next(map(Path, getattr(sys.modules.get(top), "__path__", ())), None)
@@ -116,11 +116,11 @@ def _belongs(module: ModuleType, root: Path) -> bool:
 
 
 def _is_current(module: ModuleType) -> bool:
-    """Returns whether an imported module's file is as it was when the module was imported."""
+    """Returns whether the file of an imported module is unchanged since the import."""
     imported, before = _MODULES.get(module.__name__, (None, ""))
     if imported is module:
         return before == _digest(file_of(module))
-    try:  # Something else imported it, perhaps before an edit.
+    try:  # Another part of the process imported it, so no digest is known. The file may have been edited since.
         return not file_of(module) or Path(file_of(module)).stat().st_ctime < _BEGUN
     except OSError:
         return False

@@ -1,8 +1,9 @@
-"""Records which functions the transforms of an engine have, and with which salts it masks, and refuses to read rows in a process that has
-others. Called by `wiring`, and by snapshots, repairs and backfills.
+"""Stores which versions of transform functions and salts an engine uses, and refuses to read rows with others. Called by `wiring`, and
+by snapshots, repairs and backfills.
 
-A run imports a function and reads a salt when it reads rows. Either may have changed since the engine started, or be another one on the
-run's host. A table with rows of both would be a mix, which the engine discovers only at its next start, or never."""
+These run in other processes, which import the function and read the salt themselves. Either may have changed since the engine started, or
+differ on the host of the run. Without this check, a table could have rows of both versions, which the engine would detect only at its next
+start, or never."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ FILE = "transforms.json"
 
 
 def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Saves digests of the rules with a transform or a salt, with which the engine decodes; removes the record if there are none. They
-    reveal no salt. Raises MetaError.
+    """Stores digests of the engine's rules that have a transform or a salt; removes the record if there are none. The digests do not reveal
+    the salts. Raises MetaError.
     """
     found = _digests(policies)
     records = record_store(directory)
@@ -32,9 +33,7 @@ def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> Non
 
 
 def refuse_other_functions(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Raises ActRefusedError if the engine transforms or masks one of the tables otherwise than these policies, with which this process
-    reads rows.
-    """
+    """Raises ActRefusedError if the engine transforms or masks a table differently than `policies`, with which this process reads rows."""
     now = _digests(policies)
     if not now:
         return

@@ -1,6 +1,6 @@
 """Converts conf/'s settings for a table's values and rows to the form that decoders take: for staging, backfills, snapshots and consumers.
 
-So every reader of a table's rows, from the stream or from the table itself, gets the same rows with the same masks and the same transform.
+All of them use this module, so rows from the stream and rows that are read from the table have the same filter, masks and transform.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePoli
 
 
 def rules_of(name: str, table: TableConfig, destination: str = "") -> RowRules:
-    """Returns the row rules of "database.table" of a destination. Raises ConfigurationError. `destination` is empty if the rules are not
-    applied.
+    """Returns the row rules of a table. `name`: "database.table". `destination`: empty if the rules are only checked and never applied.
+    Raises ConfigurationError.
     """
     rules = RowRules(
         condition=table.rows.strip(),

@@ -1,1 +1,1 @@
-"""Pulls conf/ from a git repository or an archive, checks it as a whole, and keeps the last good revision."""
+"""Pulls conf/ from a git repository or an archive, checks all its files together, and stores the last valid revision."""

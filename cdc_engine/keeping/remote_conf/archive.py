@@ -1,4 +1,4 @@
-"""Fetches conf/ as an archive over https or from a file. Called by `pull`."""
+"""Downloads an archive with conf/ over https, or reads it from a file. Called by `pull`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ REVISION_DIGITS = 16
 
 
 def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetched | None:
-    """Returns the archive; None if the server says that it is unchanged since `etag`. Raises RemoteAwayError."""
+    """Downloads the archive. Returns None if the server answers that it still has the ETag `etag`. Raises RemoteAwayError."""
     request = urllib.request.Request(url)  # noqa: S310  the schemes are checked
-    if token:  # It is not sent to a server to which the first one redirects.
+    if token:  # An unredirected header: the token is not sent to the target of a redirect.
         basic = base64.b64encode(f"{remote.user}:{token}".encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {basic}" if remote.user else f"Bearer {token}")
     if etag:
@@ -37,7 +37,7 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
         raise RemoteAwayError(
             f"{remote.shown} answered {error.code}: correct url and token in conf/remote.yaml"
         ) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:  # Its text may have the URL.
+    except (OSError, http.client.HTTPException, ValueError) as error:  # The text of the error may contain the URL.
         why = getattr(error, "reason", error)
         said = why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
         raise RemoteAwayError(f"{remote.shown} cannot be read: {said}") from None
@@ -49,8 +49,8 @@ def fetch_archive(remote: RemoteConfig, url: str, token: str, etag: str) -> Fetc
 
 
 def _content(remote: RemoteConfig, answer: Any) -> bytes:
-    """Returns an answer's content, or a byte more than is accepted. The time-out of a connection applies to each read, and a server may
-    send byte by byte: no process of this host could pull meanwhile.
+    """Reads the content of an answer, up to one byte more than the maximum. Raises RemoteAwayError after CONTENT_SECONDS_MAX: the
+    connection's timeout applies to each read, so a server that sends single bytes could block all pulls of this host.
     """
     until, found = time.monotonic() + CONTENT_SECONDS_MAX, bytearray()
     while len(found) <= ARCHIVE_BYTES_MAX and (part := answer.read1(ARCHIVE_BYTES_MAX + 1 - len(found))):
@@ -61,7 +61,7 @@ def _content(remote: RemoteConfig, answer: Any) -> bytes:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects only to URLs that conf/remote.yaml could name."""
+    """Follows a redirect only to a URL with TLS or on loopback, never to a file."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:  # noqa: PLR0917  as in urllib
         if url_problem("archive", newurl, secret=True) or newurl.startswith("file:"):

@@ -1,4 +1,4 @@
-"""Defines what a source of conf/ returns, and finds the texts of conf/ in it. Pure; used by `git`, `archive` and `pull`."""
+"""Reads sluice.yaml and destinations/ from a fetched tar or zip archive. Pure; used by `git`, `archive` and `pull`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import PurePosixPath
 from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE
 from sluice.cdc_engine.errors import ConfigurationError
 
-TEXT_BYTES_MAX = 16 << 20  # Of all files of conf/ together.
+TEXT_BYTES_MAX = 16 << 20  # The maximum for all YAML files of an archive together.
 ARCHIVE_BYTES_MAX = 64 << 20
 TAR_END_BYTES = 2 * tarfile.BLOCKSIZE
 _DESTINATION = re.compile(r"destinations/([^/]+)\.yaml")
 
 
 class RemoteAwayError(Exception):
-    """The source could not be read now. The message has no secret."""
+    """The source of conf/ cannot be read at present. The message contains no secret."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fetched:
-    """A revision of the source. `archive`: a tar or zip file with its files."""
+    """A fetched revision of conf/. `archive`: its files as a tar or zip file. `etag`: the archive's ETag; empty for git."""
 
     revision: str
     archive: bytes
@@ -33,15 +33,15 @@ class Fetched:
 
 
 def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
-    """Returns the text of sluice.yaml and the texts of destinations. Raises ConfigurationError.
+    """Returns the text of sluice.yaml, and the texts of the destinations by name. Raises ConfigurationError.
 
-    If the archive has one top folder only, as the archives of git servers have, `folder` is below it.
+    Archives of git servers have a single top folder: if nothing is found in `folder`, it is looked for below that folder.
     """
     try:
         files = dict(_files(archive))
     except ConfigurationError:
         raise
-    except Exception as error:  # Damaged files raise errors of many libraries.
+    except Exception as error:  # tarfile and zipfile raise errors of several libraries for damaged files.
         raise ConfigurationError(f"it is not a tar or zip file that can be read ({type(error).__name__})") from None
     found = _below(files, folder)
     tops = {name.partition("/")[0] for name in files}
@@ -57,16 +57,16 @@ def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
 
 
 def _below(files: dict[str, str], folder: str) -> dict[str, str]:
-    """Returns the files of conf/ in a folder, by their names in it."""
+    """Returns sluice.yaml and the destinations' files of a folder, by their path in it."""
     prefix = f"{folder}/" if folder else ""
     own = {name.removeprefix(prefix): text for name, text in files.items() if name.startswith(prefix)}
     return {name: text for name, text in own.items() if name == MAIN or _DESTINATION.fullmatch(name)}
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, str]]:
-    """Yields name and text of the YAML files. The text of a link says that it cannot be read, as in `ConfFiles`.
+    """Yields name and text of each YAML file of an archive. For a link, the text is an error that `ConfFiles` then reports.
 
-    Raises ValueError if they are too large, ConfigurationError for a part of a tar file, and what the libraries raise.
+    Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and what the libraries raise.
     """
     left = TEXT_BYTES_MAX
     if zipfile.is_zipfile(io.BytesIO(archive)):
@@ -81,7 +81,7 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
             if member.isdir() or not member.name.endswith(".yaml"):
                 continue
             file = opened.extractfile(member) if member.isfile() else None
-            if file is None:  # Without it, its destination would be missing and its engine would stop.
+            if file is None:  # If the link were skipped, its destination would be missing and its engine would stop.
                 yield _named(member.name, f"{UNREADABLE}it is a link: write a file instead".encode())
                 continue
             left = _left(left, member.size)
@@ -90,8 +90,8 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _require_end(opened: tarfile.TarFile) -> None:
-    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing. tarfile accepts a file without them, which
-    may be a part of one.
+    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing. tarfile accepts such a file, but it may be
+    incomplete.
     """
     if opened.fileobj is not None:
         opened.fileobj.seek(opened.offset)

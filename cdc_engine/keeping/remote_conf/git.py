@@ -1,6 +1,6 @@
 """Fetches a revision of conf/ from a git repository with the command `git`. Called by `pull`.
 
-Secrets are in the environment of the command and not in its arguments, which other users of the host can read.
+Secrets are passed in the environment of the command, because other users of the host can read its arguments.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fet
 GIT_SECONDS_MAX = 60.0
 TOLD_MAX = 300
 ORIGIN = "sluice-conf"
-WHOLE = "* -export-ignore -export-subst\n"  # An archive has every file, as it was committed.
+WHOLE = "* -export-ignore -export-subst\n"  # With these attributes, `git archive` leaves out and changes no file.
 URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s']+", re.IGNORECASE)
 
 
 def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) -> Fetched:
-    """Returns the newest revision of the branch or tag, without its files if it is one of `known`. Raises RemoteAwayError."""
+    """Fetches the newest revision of the branch or tag. A revision of `known` is returned without its files. Raises RemoteAwayError."""
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
-        attributes = Path(folder) / "info" / "attributes"  # These precede those of the repository.
+        attributes = Path(folder) / "info" / "attributes"  # They take precedence over the attributes of the repository.
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_text(WHOLE)
         name, revision = _newest(remote, command)
@@ -63,7 +63,7 @@ def _newest(remote: RemoteConfig, command: _Git) -> tuple[str, str]:
 
 
 class _Git:
-    """Runs git for one repository. `folder`: an empty one, where git finds the settings of no other repository."""
+    """Runs git commands for one repository. `folder`: an empty folder, so that git reads no settings of another repository."""
 
     def __init__(self, remote: RemoteConfig, url: str, token: str, folder: Path) -> None:
         self._remote, self._folder = remote, folder
@@ -72,7 +72,7 @@ class _Git:
         self._environment = _environment(settings_of(url, login if token else ""))
 
     def run(self, *words: str) -> bytes:
-        """Returns what a command prints. Raises RemoteAwayError with the reason, without secrets."""
+        """Runs a git command and returns its output. Raises RemoteAwayError with git's error, without secrets."""
         try:
             process = subprocess.Popen(
                 ["git", *words],
@@ -99,7 +99,7 @@ class _Git:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends git with its children, one of which is connected to the server and waits without a time limit."""
+    """Kills git and its children. The child that is connected to the server would wait without a time limit."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -109,8 +109,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def settings_of(url: str, login: str) -> list[tuple[str, str]]:
-    """Returns git's settings for one repository. Only its server gets the login: git would send a header to a server that it was redirected
-    to, so it follows no redirect.
+    """Returns git's settings for one repository. Only the repository's server may get the login. git sends the header to the target of a
+    redirect too, so redirects are off.
     """
     settings = [(f"remote.{ORIGIN}.url", url), ("http.followRedirects", "false")]
     if login:
@@ -131,7 +131,7 @@ def _environment(settings: Sequence[tuple[str, str]]) -> Mapping[str, str]:
 
 
 def without(text: str, secrets: Sequence[str]) -> str:
-    """Returns a text with each secret and each URL replaced. git shows a URL in another form than it was given."""
+    """Replaces each secret and each URL in a text with ***. All URLs are replaced, because git may write a URL in another form."""
     text = URL.sub("***", text)
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")

@@ -1,10 +1,10 @@
-"""Pulls conf/ from where conf/remote.yaml says, and keeps the last good revision. Called when processes start, and by `follow`.
+"""Pulls conf/ from the source in conf/remote.yaml, and stores the last valid revision. Called when processes start, and by `follow`.
 
     fetch ─▶ texts ─▶ all of conf/ is valid ─▶ the record is replaced ─▶ `ConfWatch` finds changed texts
       └─▶ away         └─▶ refused: the earlier revision stays in use, and `status` says why
 
-The record in the data directory has the texts of the revision that counts and is replaced as a whole. So a crash at any moment leaves the
-earlier revision or the new one, and a start without the source uses what the record has."""
+The record in the data directory contains the files of the revision in use, and is replaced as a whole. So after a crash it has the earlier
+revision or the new one. A process that starts while the source is away uses the record."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from sluice.cdc_engine.keeping.remote_conf.git import fetch_git
 
 LOCK_FILE = "remote-conf.lock"
 LOOK_SECONDS = 0.2
-PULL_SECONDS_MAX = 240.0  # git has three commands that wait for the server, each with its limit.
-FIRST_SECONDS = 1.0  # The interval between two looks for conf/remote.yaml where there is none, or it is invalid.
+PULL_SECONDS_MAX = 240.0  # Three commands of git wait for the server, each for at most a minute.
+FIRST_SECONDS = 1.0  # The interval between two checks while conf/remote.yaml is missing or invalid.
 
 log = structlog.get_logger()
 
 
 def pull(directory: Path, *, again: bool = True, wait_seconds: float = 0.0) -> RemoteRecord | None:
-    """Pulls the newest revision and returns what counts now; None if conf/ is not pulled from anywhere. Raises ConfigurationError for an
-    invalid conf/remote.yaml. `again`: also look again at a revision that was refused.
+    """Pulls the newest revision and returns the record; None without a conf/remote.yaml. Raises ConfigurationError if that is invalid.
+    `again`: also check a refused revision again.
 
-    If another process of this host is pulling, waits for its end, because what it fetches may be older. Without `wait_seconds` returns what
-    counts so far.
+    If another process of this host is pulling, waits up to `wait_seconds` for its end and pulls then, because the other process may have
+    fetched an older revision. If `wait_seconds` is 0, returns the record as it is.
     """
     remote = read_remote(directory)
     if remote is None:
@@ -76,11 +76,11 @@ def _acquired(lock: FileLock, wait_seconds: float) -> bool:
 
 
 def pull_at_start(directory: Path) -> None:
-    """Pulls for a process that starts. If that fails, the last good revision counts. Raises what `pull` raises if there is none."""
+    """Pulls when a process starts. If the pull fails, the process uses the last valid revision; without one, raises what `pull` raises."""
     try:
         record = remote_record(directory)
         pull(directory, wait_seconds=0.0 if record is not None and record.revision else PULL_SECONDS_MAX)
-    except Exception as error:  # The process must start, whatever the source has and also on a full disk.
+    except Exception as error:  # A damaged source or a full disk must not keep the process from starting.
         record = remote_record(directory)
         if record is None or not record.revision:
             raise
@@ -88,7 +88,7 @@ def pull_at_start(directory: Path) -> None:
 
 
 def poll(directory: Path, stopping: threading.Event) -> None:
-    """Pulls until `stopping` is set, at the interval that conf/remote.yaml names now."""
+    """Pulls periodically until `stopping` is set. Reads the interval from conf/remote.yaml each time."""
     told = ""
     while not stopping.wait(_interval(directory)):
         try:
@@ -109,7 +109,7 @@ def _interval(directory: Path) -> float:
 
 
 def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *, again: bool) -> RemoteRecord:
-    """Returns the record after one look at the source."""
+    """Fetches and checks the newest revision once, and returns the record that follows from it."""
     last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
     same = last.identity == remote.identity
     known = [each for each in (last.revision, "" if again else last.newer) if each and same]
@@ -118,14 +118,16 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except (RemoteAwayError, SecretUnavailableError) as error:
         since = last.since if last.away else time.time()
         return dataclasses.replace(last, away=str(error), since=since)
-    if found is not None and same and found.revision == last.revision:  # Also if a refused revision was taken back.
+    # The branch may be back at this revision because a refused one was reverted.
+    if found is not None and same and found.revision == last.revision:
         return dataclasses.replace(last, newer="", refused="", etag=found.etag, away="", since=0.0)
     if found is None or found.revision in known:
         return dataclasses.replace(last, away="", since=0.0)
     try:
         main, destinations = texts_of(found.archive, remote.folder)
         config_of(ConfFiles(directory, main, destinations))
-    except ConfigurationError as error:  # Without its ETag: a part of an archive may have the ETag of the whole.
+    except ConfigurationError as error:
+        # No ETag is stored, because an incomplete download may have the ETag of the whole archive.
         why = str(error).removeprefix(f"{directory}: ")
         return dataclasses.replace(last, newer=found.revision, refused=why, etag="", away="", since=0.0)
     return RemoteRecord(

@@ -1,5 +1,5 @@
-"""Reads the binlog files of an archive without their server, as a bounded stream that ends where the newest file ends. Used by backfills
-with `--archive`."""
+"""Reads binlog files from an archive without connecting to the server, up to the last whole transaction of the newest file. Used by
+backfills with `--archive`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from sluice.cdc_engine.source.archive import Archive
 
 
 class ArchiveAlone:
-    """Implements `ReadableFiles` for an archive. `logs`: the newest files without a gap; a compressed file has its compressed size.
+    """Implements `ReadableFiles` for an archive. `logs`: the newest files without a gap, with the size that they have in the archive.
 
-    The newest file may end within an event or a transaction, because the server was writing it when it was copied: the stream ends before.
+    The newest file may end within an event or a transaction, if it was copied while the server wrote it. The stream then ends before that
+    transaction.
     """
 
     def __init__(self, archive: Archive, facts: ServerFacts, lacks: str) -> None:
-        """`lacks`: the missing file before the oldest of `facts.logs`, if the archive has older ones."""
+        """`lacks`: the name of the missing file before the oldest of `facts.logs`; empty if the archive has no older files."""
         self._archive, self._lacks = archive, lacks
         self.facts, self.logs = facts, facts.logs
         self.bytes_read = 0
@@ -45,7 +46,7 @@ class ArchiveAlone:
         return file_number(self.logs[0].file) == 1
 
     def bound(self, epoch: int) -> Position:
-        """Returns the end of the last whole transaction: a copy of a file that the server was writing may have a part of one after it."""
+        """Returns the end of the last whole transaction: the newest file may have a part of another one after it."""
         return Position(epoch=epoch, file=self.facts.file, offset=self.facts.offset)
 
     def created(self, file: str) -> int:
@@ -75,10 +76,10 @@ class ArchiveAlone:
 
 
 def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
-    """Returns the files of the server in whose binlog a cursor is. Reads the newest one to find the end of its last transaction.
+    """Returns the archive's files of the binlog in which a cursor is. Reads the newest one to find the end of its last transaction.
 
-    Raises PositionLostError if the archive has none, or other files than those that were read under these names. If it lacks the cursor's
-    file, or the cursor does not know when that was created, creation times and GTIDs must show that its files are of the cursor's server.
+    Raises PositionLostError if the archive has none, or if its files belong to another binlog. The creation time of the cursor's file
+    decides that. If the archive lacks the file, or its creation time is unknown, creation times of other files and GTIDs decide.
     """
     sizes = {file: size for file, size in archive.sizes().items() if base(file) == base(cursor.file)}
     if not sizes:
@@ -119,8 +120,8 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
 
 
 def _end_of(files: ArchiveAlone) -> StartChoice:
-    """Returns the end of the last whole transaction in the newest file. If it has none yet, returns its beginning, with what was executed
-    up to there.
+    """Returns the end of the last whole transaction in the newest file. If it has none, returns its beginning, with the executed set of the
+    files before it.
     """
     newest = files.facts.file
     end = last_end_up_to(files, newest, sys.maxsize)
@@ -132,7 +133,7 @@ def _end_of(files: ArchiveAlone) -> StartChoice:
 
 
 def created_out_of_order(file: str, created: int, cursor: Position) -> str:
-    """Returns why a file cannot belong to the cursor's binlog by its creation time in seconds since 1970; empty if it can. Pure."""
+    """Returns why a file with this creation time (in seconds since 1970) cannot belong to the cursor's binlog; empty if it can. Pure."""
     earlier = file_number(file) < file_number(cursor.file)
     if cursor.file_created and (created > cursor.file_created if earlier else created < cursor.file_created):
         order = "after" if earlier else "before"
@@ -141,11 +142,11 @@ def created_out_of_order(file: str, created: int, cursor: Position) -> str:
 
 
 def executed_elsewhere(file: str, created: int, executed: str, cursor: Position) -> str:
-    """Returns why the newest file of an archive, whose end has this executed set, is not proven to belong to the cursor's binlog; empty if
-    it is. Pure.
+    """Returns why nothing proves that the newest file of an archive belongs to the cursor's binlog; empty if something does. Pure.
+    `executed`: the executed set at the file's end.
 
-    GTIDs prove it: of two positions in one binlog, the later one has executed everything of the earlier one. Without GTIDs, creation
-    times in the right order must do.
+    GTIDs prove it: of two positions in one binlog, the executed set of the later one contains that of the earlier one. Without GTIDs, known
+    creation times are enough, because `created_out_of_order` has compared them.
     """
     both = (executed, cursor.gtid_set) if file_number(file) < file_number(cursor.file) else (cursor.gtid_set, executed)
     if all(both):

@@ -45,8 +45,8 @@ def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLo
 
 
 class ReadableFiles(Protocol):
-    """Binlog files that can be read independently of any running stream: a source's, or those of an archive alone. `place`: where they are,
-    for messages. `logs`: oldest first. `bytes_read`: bytes of the binlog that `blocks` has read.
+    """Binlog files of a source or an archive, which are read independently of the running stream. `place`: names the source or archive in
+    messages. `logs`: oldest first. `bytes_read`: how many bytes `blocks` has read.
     """
 
     facts: ServerFacts
@@ -58,13 +58,15 @@ class ReadableFiles(Protocol):
     @property
     def nothing_purged(self) -> bool: ...
     def bound(self, epoch: int) -> Position | None:
-        """Returns the end of the last whole transaction if `blocks` may read a part of one after it; otherwise None."""
+        """Returns the end of the last whole transaction if a part of another one may follow it; otherwise None."""
 
     def created(self, file: str) -> int:
         """Returns the creation time of a file in seconds since 1970; 0 if the file is not there."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files, if conf/ has a command for it, until the oldest one is enough, or no older one can be."""
+        """Fetches older files with the command of conf/, if there is one, until `is_enough` of the oldest file is true or no older file
+        can exist.
+        """
 
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
@@ -73,10 +75,10 @@ class ReadableFiles(Protocol):
 
 
 class BinlogFiles:
-    """Implements `ReadableFiles` for a source and its archive. A compressed file in `logs` has its compressed size. `given_up`: called
-    while a file is fetched; a true result ends the command.
+    """Implements `ReadableFiles` for a source and its archive. In `logs`, a compressed file has its compressed size. `given_up`: called
+    while a file is fetched; if it returns True, the command is ended.
 
-    Raises SourceConnectionError, ConfigurationError if the archive cannot be read.
+    Raises SourceConnectionError, or ConfigurationError if the archive cannot be read.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Finds the transactions of a GTID set in the source's binlog, for a backfill of exactly these transactions.
 
-No row is decoded. The newest file that begins before all of them is found by bisection, and read up to the last of them."""
+A bisection finds the newest file that begins before all of them. The binlog is read from this file up to the last of them, without
+decoding rows."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import file_number, order_key, order_keys
 
 XA_PREPARE, XA_COMMIT = "XA PREPARE", "XA COMMIT"
-NAMES_MAX = 5  # So many GTIDs are named in an error.
+NAMES_MAX = 5  # An error names at most so many GTIDs.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTransactions:
-    """Transactions in the binlog. `begin`: before the first of them; `end`: after the last one. `order_keys`: intervals (after, up to) of
-    the order keys of their rows, ascending. `from_us`, `to_us`: they committed in [from_us, to_us).
+    """Where transactions are in the binlog. `begin`: the position before the first one; `end`: after the last one. `order_keys`: the
+    transactions' ranges of order keys (after, up to), ascending. `from_us`, `to_us`: the range of their commit times; `to_us` is excluded.
     """
 
     begin: StartChoice
@@ -40,10 +41,10 @@ class FoundTransactions:
 
 
 def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> FoundTransactions:
-    """Returns where the transactions of a set are. `wanted`: as `gtid.named_transactions` returns it; `epoch`: that of the order keys.
+    """Finds the transactions of a GTID set. `wanted`: the set, from `gtid.named_transactions`. `epoch`: the epoch of the order keys.
 
-    Raises PositionLostError if some are purged, ConfigurationError if the binlog never had some, or if the set has only one half of an XA
-    transaction; all of them name these transactions.
+    Raises PositionLostError if some transactions are purged. Raises ConfigurationError if some are not in the binlog, or if the set has
+    only one half of an XA transaction. Each error names the transactions.
     """
     files.reach(lambda oldest: not executed_part(_begin_set(files, oldest), wanted))
     search, halves = _Search(wanted, epoch, _file_before(files, wanted)), _XaHalves()
@@ -59,7 +60,7 @@ def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> Foun
 
 
 class _XaHalf(NamedTuple):
-    """An XA PREPARE or XA COMMIT, by the GTID of its own transaction. `chosen`: whether it is in the set."""
+    """An XA PREPARE or XA COMMIT, each of which has a GTID of its own. `chosen`: whether the set contains the GTID."""
 
     xa_name: str
     statement: str
@@ -68,11 +69,12 @@ class _XaHalf(NamedTuple):
 
 
 class _XaHalves(UnwantedRows):
-    """Notes the two halves of each XA transaction. Its rows are in the first one and take effect at the second one."""
+    """Records the two halves of each XA transaction: XA PREPARE has the rows, and XA COMMIT applies them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._new: list[tuple[int, str, str]] = []  # Order key, XA name and statement of what the next blocks have.
+        # Order key, XA name and statement of halves whose GTID is not known yet.
+        self._new: list[tuple[int, str, str]] = []
         self._halves: list[_XaHalf] = []
 
     def prepare(self, name: str, order_key: int) -> None:
@@ -89,7 +91,7 @@ class _XaHalves(UnwantedRows):
         self._halves = [each for each in self._halves if each.xa_name != name or each.statement == XA_COMMIT]
 
     def choose(self, block: Block, wanted: GtidSet) -> None:
-        """Finds the noted halves in a block with transactions."""
+        """Finds the GTIDs of recorded halves in a block, and whether the set contains them."""
         keys = order_keys(FIRST_EPOCH, file_number(block.file), block.transaction_end).tolist() if self._new else []
         chosen = _mask(block, wanted) if self._new else ()
         for key, name, statement in list(self._new):
@@ -103,7 +105,7 @@ class _XaHalves(UnwantedRows):
                 self._new.remove((key, name, statement))
 
     def refuse_one_half(self) -> None:
-        """Raises ConfigurationError if the set has one half of an XA transaction."""
+        """Raises ConfigurationError if the set has only one half of an XA transaction."""
         prepared: dict[str, _XaHalf] = {}
         for half in self._halves:
             if half.statement == XA_PREPARE:
@@ -122,12 +124,12 @@ def _one_half(chosen: _XaHalf, other: _XaHalf | None) -> ConfigurationError:
     where = other.gtid if other is not None else "later" if chosen.statement == XA_PREPARE else "in an earlier file"
     return ConfigurationError(
         f"--gtids names {chosen.gtid}, the {chosen.statement} of the XA transaction {chosen.xa_name}, and not its {statement} ({where}): "
-        "its rows are in the one and take effect at the other. Name both GTIDs or none"
+        "XA PREPARE has the rows, and XA COMMIT applies them. Name both GTIDs or none"
     )
 
 
 class _Search:
-    """The state of a search. `previous`: the end of what was searched."""
+    """The state of a search through the binlog. `missing`: transactions that are not found yet. `previous`: the end of what was read."""
 
     def __init__(self, wanted: GtidSet, epoch: int, file: str) -> None:
         self.missing, self.previous = wanted, StartChoice(file=file, offset=FIRST_OFFSET)
@@ -136,7 +138,7 @@ class _Search:
         self._ends: list[StartChoice] = []
 
     def is_over_after(self, block: Block) -> bool:
-        """Searches a block with transactions. Returns whether all are found."""
+        """Searches the next block. Returns whether all transactions have been found."""
         chosen = np.flatnonzero(_mask(block, self.missing))
         for index in chosen.tolist():
             self._add(block, index)
@@ -170,14 +172,14 @@ class _Search:
         self._times.append(int(block.transaction_time_us[index]))
 
     def _key(self, block: Block, index: int) -> int:
-        """Returns the order key of the end of a block's transaction; that of the end before the block for -1."""
+        """Returns the order key at the end of a block's transaction. Index -1: at the end of the transaction before the block."""
         first = self.previous.offset if self.previous.file == block.file else FIRST_OFFSET
         offset = int(block.transaction_end[index]) if index >= 0 else first
         return order_key(self._epoch, file_number(block.file), offset)
 
 
 def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
-    """Returns a mask of a block's transactions that are in the set."""
+    """Returns for each transaction of a block whether the set contains it."""
     found = np.zeros(block.transaction_count, np.bool_)
     for index in np.unique(block.transaction_source[block.transaction_source >= 0]):
         runs = np.array(wanted.runs.get(block.gtid_sources[index], ()), np.int64).reshape(-1, 2)
@@ -189,7 +191,7 @@ def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
 
 
 def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
-    """Returns the newest file at whose beginning none of the transactions was executed. Raises PositionLostError if there is none."""
+    """Returns the newest file that begins before all of the transactions. Raises PositionLostError if there is none."""
     names = [log.file for log in files.logs]
     if not names:
         raise PositionLostError(f"{files.place} does not list its binlog files: grant REPLICATION CLIENT")
@@ -207,14 +209,14 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
 
 
 def _begin_set(files: ReadableFiles, file: str) -> str:
-    """Returns the executed set at a file's beginning; that of the binlog's end if no transaction follows."""
+    """Returns the executed set at the beginning of a file. If no transaction follows it, this is the executed set of the server."""
     with contextlib.closing(blocks_without_rows(files, file, FIRST_OFFSET)) as blocks:
         return next((block.start_gtid_set for block in blocks if block.transaction_count), files.facts.executed)
 
 
 def executed_part(executed: str, wanted: GtidSet) -> GtidSet:
-    """Returns the transactions of a set that an executed set contains, in either server's form. Within a domain of MariaDB, sequence
-    numbers grow.
+    """Returns the transactions of a set that an executed set contains, for MySQL and MariaDB. On MariaDB, a transaction is executed if its
+    number is at most the last one of its domain.
     """
     if not executed:
         return GtidSet()
@@ -231,7 +233,7 @@ def _up_to(number: int) -> Runs:
 
 
 def _names(transactions: GtidSet) -> str:
-    """Returns the GTIDs of some transactions for a sentence."""
+    """Returns the GTIDs of transactions as text for an error; on MariaDB only the first ones."""
     if not any(map(is_mariadb, transactions.runs)):
         return str(transactions)
     names = [

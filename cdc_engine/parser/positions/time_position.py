@@ -1,8 +1,8 @@
-"""Finds the position of a time in the binlog by rules. `time_search` reads from the server what they need.
+"""Decides which position in the binlog belongs to a time. Pure: `time_search` reads from the server what the rules need.
 
 The rules look for the newest file that begins before the requested time. All transactions that were committed at that time or later are
-in this file or in newer files. The position is immediately before the first such transaction. So no such transaction is before the
-position, even if the server's clock was set while it wrote the file."""
+in this file or in newer files. The position is immediately before the first of them. So none of them is before the position, even if the
+server's clock was changed while it wrote the file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gone:
         if not self.file:
             return f"{purged}: the source offers no binlog file that can be read; check log_bin and the grant REPLICATION SLAVE"
         return (
-            f"{purged}: the earliest time on offer is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: "
+            f"{purged}: the earliest time that can be read is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: "
             "that time or a later one; or re-snapshot the tables (`sluice snapshot start`)"
         )
 

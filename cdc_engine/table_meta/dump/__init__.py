@@ -1,1 +1,1 @@
-"""Reads the schemas that a dump of a database has."""
+"""Reads table schemas from a database dump, for `sluice backfill --schemas`."""

@@ -1,5 +1,5 @@
-"""Makes records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. Used where an interval is
-read without its server, or before the destination's own history begins."""
+"""Makes records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. Used for backfills of an
+interval that the destination's own schema history does not cover."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_rec
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
 
-DUMP_BYTES_MAX = 64 << 20  # A dump without rows is smaller.
+DUMP_BYTES_MAX = 64 << 20  # A larger file is a dump with rows.
 SAVED_HISTORY = ".jsonl"
 
 
 def records_in(
     path: Path, position: Position, captured: Callable[[str, str], bool], flavour: str
 ) -> list[HistoryRecord]:
-    """Returns the records of a file. Those of a dump are valid from `position` on. Raises ConfigurationError if the file cannot be used."""
+    """Returns the records of a file. The records of a dump are valid from `position` on. Raises ConfigurationError for an unusable file."""
     try:
         if path.suffix == SAVED_HISTORY:
             return SchemaRepository(path.resolve(strict=True)).look()
@@ -39,14 +39,14 @@ def records_in(
             f"--schemas {path} cannot be read: {why}; name a dump of `mysqldump --no-data`, or a saved schema.jsonl"
         ) from error
     found = dumped_schemas(dump, captured, flavour, str(path))
-    # Which triggers and views there were is unknown, so a statement in statement format may write any table.
+    # The triggers and views of that time are unknown, so a statement in statement format may write any table.
     objects = HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": False})
     return [*snapshot_records(found, position), objects]
 
 
 def dumped_schemas(dump: str, captured: Callable[[str, str], bool], flavour: str, name: str = "") -> SchemaSnapshot:
-    """Returns the captured tables of a dump. `name`: the dump's, for errors. Raises ConfigurationError if it does not say to which database
-    a table belongs.
+    """Returns the schemas of the captured tables in a dump. `name`: names the dump in errors. Raises ConfigurationError if the dump does
+    not say to which database a table belongs.
     """
     database, tables = database_of(dump), _DumpedTables(captured, flavour)
     for text in statements_of(dump):
@@ -64,7 +64,7 @@ def dumped_schemas(dump: str, captured: Callable[[str, str], bool], flavour: str
 
 
 class _DumpedTables:
-    """Collects the databases and tables of a dump."""
+    """Collects databases and tables from the statements of a dump."""
 
     def __init__(self, captured: Callable[[str, str], bool], flavour: str) -> None:
         self._captured, self._flavour = captured, flavour
@@ -89,16 +89,19 @@ class _DumpedTables:
             self._tables[name] = created(statement, database, self._charsets.get(database), self._known)
         except CannotFollowError as error:
             self._unreadable[name] = error.reason
-        except Exception as error:  # A defect of Sluice refuses the table in which it occurs.
+        except Exception as error:  # A defect of Sluice makes only this table unreadable.
             self._unreadable[name] = f"its columns cannot be followed: {defect_text(error)}"
 
     def _known(self, name: TableName) -> TableSchema | None:
         return next((each for (_, table), each in self._tables.items() if table == name.table), None)
 
     def snapshot(self) -> SchemaSnapshot:
-        """Returns what was taken."""
+        """Returns the collected tables, and why others cannot be read."""
         elsewhere = (
-            (*name, f"the rows of a table of ENGINE={table.engine} are not in its row events")
+            (
+                *name,
+                f"a table with ENGINE={table.engine} does not store its own rows, so its row events do not show its contents",
+            )
             for name, table in self._tables.items()
             if rows_elsewhere(table.engine)
         )

@@ -1,6 +1,6 @@
 """Splits a dump of `mysqldump` or `mariadb-dump` into statements. Pure; called by `schemas`.
 
-A DELIMITER line changes what ends a statement, as for the bodies of triggers. The contents of executable comments are part of their
+A DELIMITER line changes the delimiter, for example around the body of a trigger. The contents of an executable comment belong to the
 statement."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _USE = re.compile(r"USE\s+`((?:[^`]|``)+)`\s*\Z", re.IGNORECASE)
 
 
 def database_of(dump: str) -> str:
-    """Returns the database that the dump's first comment names; empty if it names none, or several."""
+    """Returns the database from the comment at the beginning of a dump; empty if the dump names none, or several."""
     found = _DATABASE.search(dump)
     return found[1] if found else ""
 
@@ -31,7 +31,7 @@ def used_database(statement: str) -> str | None:
 
 
 def statements_of(dump: str) -> Iterator[str]:
-    """Yields the statements of a dump, without what ends them and without comments before them."""
+    """Yields the statements of a dump, without delimiters and without comments before them."""
     at, end = 0, ";"
     while True:
         at = _match_end(_BLANKS, dump, at)

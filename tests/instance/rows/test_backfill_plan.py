@@ -102,5 +102,5 @@ def test_a_time_that_is_gone_and_a_destination_that_has_not_begun_are_refused_ba
     with running(captured) as engine:
         captured.insert([0])
         captured.take(engine, 1)
-        with pytest.raises(PositionLostError, match="the earliest time on offer is"):
+        with pytest.raises(PositionLostError, match="the earliest time that can be read is"):
             plan(captured, RequestedInterval(from_us=SECOND_US))

@@ -107,11 +107,11 @@ def test_a_stream_from_the_place_of_a_time_has_what_committed_then_or_later_back
 def test_a_time_that_is_gone_is_refused_with_the_earliest_that_is_taken_backfill(shop: DatabaseServer) -> None:
     clock = Clocked(shop)
     facts = clock.facts()
-    with pytest.raises(PositionLostError, match="the earliest time on offer is") as gone:
+    with pytest.raises(PositionLostError, match="the earliest time that can be read is") as gone:
         choice_at(clock.files(), 1)
     said = str(gone.value)
     assert facts.logs[0].file in said
-    earliest = said.split("the earliest time on offer is ")[1].split(",", maxsplit=1)[0]
+    earliest = said.split("the earliest time that can be read is ")[1].split(",", maxsplit=1)[0]
     assert choice_at(clock.files(), time_us(earliest, 0)).file
 
 
