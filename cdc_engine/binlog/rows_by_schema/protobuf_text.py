@@ -14,7 +14,7 @@ TOKEN = re.compile(
     r"""\s+|//[^\n]*|/\*.*?(?:\*/|\Z)|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|[^\w\s])""", re.DOTALL
 )
 LABELS = ("optional", "repeated", "required")
-BLOCKS, SKIPPED = ("enum", "oneof", "extend", "service"), ("option", "extensions", "import", "syntax", "edition", "map")
+BLOCKS, SKIPPED = ("enum", "extend", "service"), ("option", "extensions", "import", "syntax", "edition")
 NUMBER_MAX = (1 << 29) - 1
 # Field numbers that Protobuf reserves for itself.
 OWN_NUMBERS = range(19_000, 20_000)
@@ -122,12 +122,21 @@ class _Reader:
         return package
 
     def _message(self) -> None:
-        place = len(self.messages)
+        place, unclosed = len(self.messages), 1
         name, fields, reserved = self._next(), [], list[tuple[int, int]]()
         self._expect("{")
-        while (word := self._next()) != "}":
-            if word == "message":
+        while unclosed:
+            word = self._next()
+            if word == "}":
+                unclosed -= 1
+            elif word == "oneof":
+                self._next()
+                self._expect("{")
+                unclosed += 1
+            elif word == "message":
                 self._message()
+            elif word == "map":
+                raise ValueError(f"the message {name} has a map")
             elif word == "reserved":
                 reserved += self._reserved()
             elif word in BLOCKS or word in SKIPPED:
