@@ -62,6 +62,9 @@ SESSION_SETTINGS: Mapping[str, str] = {
 # By default Spark replaces `${name}` in statements. A key of the source may contain it, and in a comment `${env:NAME}` would show a
 # variable of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
+SESSIONS_MIN, SESSIONS_MAX = 2, 16  # The upper bound is the driver's: it plans and commits each MERGE.
+SLOTS_A_SESSION = 2  # A MERGE has phases of one task, in which another one uses the slots.
+SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # in the plan of a range
 NO_OPTIONS: Mapping[str, str] = {}
 # A session with files of its own also gets Python workers of its own, whose daemon starts with the session and outlives
 # it. Our sessions have no files.
@@ -87,7 +90,7 @@ class SparkSettings:
     others).
 
     `environment`: credentials for the process of a `master`, because a setting would be visible in its command line. `uploads`: where
-    files of the run are uploaded for Spark.
+    files of the run are uploaded for Spark. `sessions`: how many sessions a batch may use; 0: as many as Spark's task slots suffice for.
     """
 
     remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
@@ -96,6 +99,7 @@ class SparkSettings:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     sessions_file: Path | None = None
     uploads: UploadSettings = dataclasses.field(default_factory=UploadSettings)
+    sessions: int = 0
 
 
 class LakeSession:
@@ -159,8 +163,8 @@ class LakeSession:
 
 @contextlib.contextmanager
 def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[LakeSession]]:
-    """Opens `count` Spark sessions and releases them at the end. `fence`: checked before each of their commits; without a fence they only
-    read.
+    """Opens `count` Spark sessions, or fewer if `settings` allows fewer, and releases them at the end. `fence`: checked before each of
+    their commits; without a fence they only read.
 
     Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
     """
@@ -200,10 +204,24 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
         raise SparkUnavailableError(
             f"no Spark session could be made with master {settings.master}: {first_line(error)}"
         ) from error
-    sessions = [LakeSession(first.newSession()) for _ in range(count)]
+    sessions = [LakeSession(first.newSession()) for _ in range(_allowed(first, count, settings))]
     for session in sessions:
         session.configure(_session_settings())
     yield sessions
+
+
+def _allowed(spark: Any, wanted: int, settings: SparkSettings) -> int:
+    """Returns how many of the wanted sessions may be opened."""
+    if settings.sessions or wanted <= SESSIONS_MIN:
+        return min(wanted, settings.sessions or SESSIONS_MIN)
+    return min(wanted, SESSIONS_MAX, max(SESSIONS_MIN, task_slots(spark) // SLOTS_A_SESSION))
+
+
+def task_slots(spark: Any) -> int:
+    """Returns how many tasks Spark runs at the same time; 0 if it does not say so. Runs no job: a range has as many parts by default."""
+    (plan,) = spark.sql("EXPLAIN SELECT * FROM range(0, 1000000)").collect()
+    found = SPLITS.search(str(plan[0]))
+    return int(found[1]) if found else 0
 
 
 def _session_settings(options: Mapping[str, str] = NO_OPTIONS) -> dict[str, str]:
@@ -244,7 +262,8 @@ def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], setti
     """
     try:
         model.configure({**_session_settings(settings.options), **SHARED_WORKERS})
-        sessions.extend(_copy(model, session_id, settings) for session_id in ids)
+        allowed = _allowed(model.spark, len(ids), settings)
+        sessions.extend(_copy(model, session_id, settings) for session_id in ids[:allowed])
     except Exception as error:
         if is_away(error):
             sentence = f"the connection to Spark was lost while sessions were opened at {settings.remote} ({first_line(error)})"

@@ -7,7 +7,7 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -59,6 +59,11 @@ class SparkConfig(Strict):
         "",
         description="Spark master, for example `local[2]` or `yarn`. Each run then starts its own Spark session. "
         "Overrides `remote`.",
+    )
+    sessions: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
+        "auto",
+        description="How many tables are merged by MERGE at the same time. `auto`: one for two of Spark's task slots, from 2 to 16. Each "
+        "needs memory of Spark's driver.",
     )
 
     @model_validator(mode="after")

@@ -36,6 +36,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
         options=store_settings(config) if inside else {},
         environment=store_environment(config) if inside else {},
         uploads=_upload_settings(config, destination),
+        sessions=0 if config.spark.sessions == "auto" else config.spark.sessions,
     )
 
 

@@ -30,7 +30,15 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.local_copy import local_copy
 from sluice.spark_jobs.merging.merge import merge_table, staged_at
 from sluice.spark_jobs.quarantine.append import append_quarantine
-from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, table_error
+from sluice.spark_jobs.session import (
+    SESSIONS_MIN,
+    LakeSession,
+    SparkSettings,
+    first_line,
+    is_away,
+    open_sessions,
+    table_error,
+)
 from sluice.spark_jobs.side_tables.write import (
     Share,
     is_large,
@@ -50,7 +58,6 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 
-PARALLEL_TABLES = 2
 # How long a small merge waits for the lock of a table that another run writes. After that, Spark merges the table alone
 # and waits longer.
 SMALL_LOCK_SECONDS = 5.0
@@ -63,7 +70,6 @@ def merge_batch(
     context: BatchContext = BATCH_BY_HAND,
     *,
     stored: str = "",
-    parallelism: int = PARALLEL_TABLES,
     on_table_done: Callable[[TableReport], None] = lambda _: None,
     on_merged: Callable[[StagedBatch], object] = lambda _: None,
 ) -> list[TableReport]:
@@ -90,7 +96,7 @@ def merge_batch(
         append_quarantine(batch, context.quarantine_path, context.storage_options, context.fence)
         if not batch.tables:
             return []
-        found = _merge_tables(batch, tables, spark, _with_targets(context, tables), parallelism, on_table_done)
+        found = _merge_tables(batch, tables, spark, _with_targets(context, tables), on_table_done)
         if found.errors:
             raise _batch_error(batch, found.reports, found.errors)
         on_merged(batch)
@@ -102,12 +108,11 @@ def _with_targets(context: BatchContext, tables: Mapping[str, TableTarget]) -> B
     return dataclasses.replace(context, target_of=lambda name: tables.get(name) or context.target_of(name))
 
 
-def _merge_tables(  # noqa: PLR0917  one caller
+def _merge_tables(
     batch: StagedBatch,
     targets: Mapping[str, TableTarget],
     spark: SparkSettings,
     context: BatchContext,
-    parallelism: int,
     on_table_done: Callable[[TableReport], None],
 ) -> BatchResults:
     """Merges or buffers all tables of the batch. Raises SparkUnavailableError, or the error of a cascade."""
@@ -119,7 +124,7 @@ def _merge_tables(  # noqa: PLR0917  one caller
         table.name in buffering.names and is_large(_share(batch, table, targets[table.name], context))
         for table in batch.tables
     )
-    count = min(parallelism, len(left)) or int(needs_spark)
+    count = _sessions_wanted(left, targets) or int(needs_spark)
     opened: AbstractContextManager[list[LakeSession]]
     opened = open_sessions(spark, count, context.fence) if count else nullcontext([])
     with opened as sessions:
@@ -140,6 +145,17 @@ def _merge_tables(  # noqa: PLR0917  one caller
             work.run()
             work.run_side_tables()
     return results
+
+
+def _sessions_wanted(tables: Sequence[StagedTable], targets: Mapping[str, TableTarget]) -> int:
+    """Returns how many Spark sessions the tables can use: one for each that is not small. Two suffice if all may be small."""
+    large = sum(not _may_be_small(table, targets[table.name]) for table in tables)
+    return min(len(tables), max(SESSIONS_MIN, large))
+
+
+def _may_be_small(table: StagedTable, target: TableTarget) -> bool:
+    fits = table.rows <= ways.ROWS_MAX and table.bytes <= ways.BYTES_MAX
+    return target.merge == "small" or (target.merge == "auto" and fits)
 
 
 class _BatchWork:
@@ -174,7 +190,11 @@ class _BatchWork:
 
         Waits for a table lock only while the run holds none. Raises SparkUnavailableError.
         """
-        small = [table for table in self._current_state_tables() if self._may_be_small(table)]
+        small = [
+            table
+            for table in self._current_state_tables()
+            if table.name not in self._refused and _may_be_small(table, self._targets[table.name])
+        ]
         if not small or self._context.fence.refusal():
             return
         busy = self._merge_small(small, 0.0)
@@ -221,11 +241,6 @@ class _BatchWork:
         """Returns the tables with a current-state table, the largest first."""
         found = [table for table in self._batch.tables if self._targets[table.name].current_state]
         return sorted(found, key=lambda table: table.bytes, reverse=True)
-
-    def _may_be_small(self, table: StagedTable) -> bool:
-        way = self._targets[table.name].merge
-        fits = table.rows <= ways.ROWS_MAX and table.bytes <= ways.BYTES_MAX
-        return table.name not in self._refused and (way == "small" or (way == "auto" and fits))
 
     def _small_jobs(self, tables: Iterable[StagedTable]) -> list[SmallJob]:
         """Returns the jobs of the tables. A table whose job cannot be made gets the error that this raised, of any kind."""

@@ -45,7 +45,6 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
             {name: TableTarget(path=str(tmp_path / name), merge="spark") for name in NAMES},
             SparkSettings(),
             BatchContext(fence=Fence(lambda: "delivery 1 was rolled back" if merged else "")),
-            parallelism=1,
         )
     assert len(merged) == 1
     assert caught.value.merged == tuple(merged)
