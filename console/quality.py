@@ -47,7 +47,7 @@ STATIC_CHECKS = {
 }
 # The tests start some thousand Python processes: without bytecode, each of them would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
-QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # For tests/marks.py: a test that starts a server although this is set fails.
+QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # Set in a quick run: tests/marks.py then lets a test that starts a server fail.
 NOT_QUICK = "not servers and not spark and not browser and not package"
 # This is pytest's own record for its --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"

@@ -22,15 +22,15 @@ from sluice.equality.chunks import is_integer
 from sluice.equality.table_plan import ComparisonPlan
 
 KEYS_A_STATEMENT = 200
-# The last two (MySQL's and MariaDB's) remove the limit on the duration of a read.
 SESSION = (
     "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 600",
     "SET NAMES utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
+# They remove the time limit of a query: the first one on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
 NULL = "NULL"  # the literal of a NULL
-POSITION_TRIES = 200  # The attempts to read at an exactly known position.
+POSITION_TRIES = 200  # How often a read view is opened again because the source executed a transaction meanwhile.
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
@@ -56,7 +56,7 @@ class SourceSide:
         for statement in SESSION:
             self._connection.rows(statement)
         for statement in UNLIMITED:
-            with contextlib.suppress(SourceConnectionError):  # It is a variable of the other family of servers.
+            with contextlib.suppress(SourceConnectionError):  # MySQL does not have MariaDB's variable, and the reverse.
                 self._connection.rows(statement)
 
     def __enter__(self) -> SourceSide:

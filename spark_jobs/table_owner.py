@@ -126,7 +126,9 @@ class LakeWriter:
 
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
-    """Raises TableError, with a table state and what to do, if the table is not the one that this ledger left."""
+    """Raises TableError, with a table state and what to do, if a Delta table is missing, belongs to another owner, or was changed by
+    another writer since the last commit of this ledger.
+    """
     for state, why in (
         *_missing(record, found),
         *_owned(writer, found),

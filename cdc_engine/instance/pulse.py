@@ -19,7 +19,7 @@ class Pulse:
         self._acked: float | None = None
         self._out: tuple[int, float] = (0, 0.0)  # The delivery of the batch in flight, and since when it is in flight.
         self._run = (0, "")  # The delivery, and the state in which its run was last seen.
-        # The cursor, and since when it has not moved although changes wait.
+        # The cursor, and the time since which it has not moved although changes are waiting.
         self._stood: tuple[Position | None, float] = (None, self._started)
         self.failing = ""  # Why runs do not merge the batch in flight.
 
@@ -36,7 +36,7 @@ class Pulse:
         return (failed[0], time.monotonic() - failed[1]) if failed is not None else ("", 0.0)
 
     def saw_run(self, delivery: int, state: str) -> None:
-        """Records Dagster's state of the run of a batch."""
+        """Records the state that Dagster reports for the run of a delivery."""
         self._run = (delivery, state)
 
     def acked(self) -> None:

@@ -23,7 +23,7 @@ HELD_UP_SECONDS = 1.0
 
 
 class CapturedTables:
-    """The filters' result for the tables of a block, as a mask by table index. The filters are evaluated once per table, not per block."""
+    """Decides which tables of a block the filters keep, as a mask by table index. Evaluates the filters once per table, not per block."""
 
     def __init__(self, filters: Sequence[TableFilter]) -> None:
         self._filters = filters
@@ -39,9 +39,9 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns one bool per table reference. It also keeps a table whose row changes cause changes in other tables.
+        """Returns for each table of a block whether it is kept. A table whose foreign keys change other tables is always kept.
 
-        The parser passes the same growing sequence, so usually nothing needs to be computed.
+        The parser passes the same list each time and only appends to it. So the mask is computed again only after it has grown.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
@@ -51,14 +51,14 @@ class CapturedTables:
 
 
 class FollowedTables:
-    """The tables of a block whose rows go to the lake, as a mask by table index: all but the stopped ones."""
+    """Decides which tables of a block are not stopped, as a mask by table index."""
 
     def __init__(self) -> None:
         self._tables: Sequence[TableVersion] = ()
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns one bool per table reference. It is computed once for the same growing sequence of tables."""
+        """Returns for each table of a block whether it is not stopped. Computed again only after the list of tables has grown."""
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
             self._mask = np.array([not each.stopped for each in tables], np.bool_)

@@ -86,8 +86,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns, for each column of presence bits, the value with all its bits set. The table's columns are between Sluice's three columns
-    and the presence bits.
+    """Returns, for each column of presence bits, the value in which the bits of all columns of the table are set. In `schema`, the table's
+    columns are between Sluice's three columns and the presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3

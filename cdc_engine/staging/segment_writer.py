@@ -124,7 +124,7 @@ class SegmentWriter:
         self._background = background
         self._writes: list[Future[None]] = []  # The writes in progress, in the order of the file.
         self._follows_moves = follows_moves
-        self._moves: Moves | _NoMoves | None = None  # It is set for a partial segment.
+        self._moves: Moves | _NoMoves | None = None  # None until the segment is partial.
         self.pending_bytes = 0
         self.rows = 0
         self._pending: list[pa.RecordBatch] = []

@@ -16,7 +16,7 @@ def with_conf(report: StatusReport, refused: Mapping[str, str], remote: RemoteRe
         f"conf/{file} is not used, and its last valid content stays in use: {why}"
         for file, why in sorted(refused.items())
     ]
-    # Engines report it too.
+    # Engines report a refused file too, so it would appear twice.
     remaining = [each for each in report.problems if not any(why in each for why in refused.values())]
     if remote is not None:
         report, problems = dataclasses.replace(report, conf=sentence(remote)), [*remote_problems(remote), *problems]

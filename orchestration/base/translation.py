@@ -39,7 +39,9 @@ class Side(Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Translations:
-    """The translations of a code location. None: the assets are not changed."""
+    """The functions with which a user's code location changes Sluice's assets. `lake`: for assets of Delta tables. `source`: for assets of
+    source tables. None: the assets are not changed.
+    """
 
     lake: Translation | None = None
     source: Translation | None = None

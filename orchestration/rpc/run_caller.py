@@ -41,7 +41,7 @@ class RunCaller:
 
 
 def caller_of_hosts(hosts: RemoteHost, destination: str) -> RunCaller:
-    """Returns the caller of engines in processes of their own, on whichever host."""
+    """Returns the RPC caller for a destination whose engine process may be on any of several hosts."""
     return RunCaller(lambda: hosts.get_or_start(destination))
 
 

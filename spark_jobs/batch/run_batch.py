@@ -119,7 +119,7 @@ def _merge_tables(
     buffering = Buffering(batch, targets, context.fence, context.buffers, on_table_done)
     results = BatchResults(on_table_done, buffering.reports, buffering.errors)
     left = tuple(table for table in batch.tables if table.name not in buffering.names)
-    buffering.buffer_others()  # They need no Spark, so they come first.
+    buffering.buffer_others()  # Buffering needs no Spark, so it comes first.
     needs_spark = any(
         table.name in buffering.names and is_large(_share(batch, table, targets[table.name], context))
         for table in batch.tables

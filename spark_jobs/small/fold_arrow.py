@@ -148,7 +148,7 @@ class _Partial:
         return key_codes([*self._origins(images), _filled(images[BIRTH], 0)])
 
     def _origins(self, images: pa.Table) -> list[Any]:
-        """Returns the key that identifies the row of each image: the image's own key, unless the row began in this batch."""
+        """Returns, per image, the key that its row had before the segment, or with which the row began."""
         plain: Any = pc.is_null(images[BIRTH])
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 

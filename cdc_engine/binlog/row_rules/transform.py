@@ -208,8 +208,8 @@ class BoundTransform:
         alone = self._called(given.slice(last, 1)).select(result.schema.names)
         if not all(map(_is_same, alone.columns, result.slice(last, 1).columns)):
             raise self._failed(
-                "it returned another result for a row alone than for the same row among others: its result may depend on nothing but the "
-                "row (not on other rows, the time, chance, or earlier calls)"
+                "for one row it returned a different result when it was called with this row alone: the result must depend only on the "
+                "row (not on other rows, the time, random numbers, or earlier calls)"
             )
 
     def _unfit(self, reason: str) -> TableStoppedError:

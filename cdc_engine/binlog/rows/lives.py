@@ -43,8 +43,8 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """The lives that begin in some images, in order. `births`: the number of the life's first image, or 0 if the lake has the row under its
-    original key. `origins`: the index of an image with that key.
+    """Rows that are followed from certain images on, in order. `births`: the number of a row's first image, or 0 if the lake has the row
+    under its original key. `origins`: the index of an image with that key.
     """
 
     births: Int64s

@@ -181,8 +181,8 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
         raise ActRefusedError(f"{destination} has not begun yet: `sluice up` starts it, then try again")
     if cursor.server_uuid not in ("", server_uuid):
         raise ActRefusedError(
-            f"{destination} is connected to the server {server_uuid} and its cursor is in the binlog of {cursor.server_uuid}: "
-            "repeat this when the stream has reached the new server's binlog"
+            f"{destination} is connected to the server {server_uuid}, but its cursor is still in the binlog of {cursor.server_uuid}: "
+            "try again when the cursor has reached the new server's binlog"
         )
     return cursor
 

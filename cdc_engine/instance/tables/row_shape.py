@@ -51,7 +51,7 @@ OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
     "column_include": ShapeEffect.SHAPES_ROWS,
     "column_exclude": ShapeEffect.SHAPES_ROWS,
     "cascades": ShapeEffect.SHAPES_ROWS,
-    # `take_up_new_tables` compares the patterns.
+    # `take_up_new_tables` reacts to changed patterns: it snapshots or stops newly included tables.
     **dict.fromkeys(("include", "exclude"), ShapeEffect.RULES),
     **dict.fromkeys(("tables", "shards"), ShapeEffect.SHAPES_ROWS),
     **dict.fromkeys(("name", "table_path"), ShapeEffect.LOCATION),

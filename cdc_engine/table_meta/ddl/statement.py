@@ -139,8 +139,8 @@ class AddForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class DropForeignKey:
-    """DROP FOREIGN KEY or DROP CONSTRAINT. `certain`: it drops a foreign key (DROP FOREIGN KEY); DROP CONSTRAINT may drop another
-    constraint.
+    """DROP FOREIGN KEY or DROP CONSTRAINT. `certain`: True for DROP FOREIGN KEY; False for DROP CONSTRAINT, which may also drop a
+    constraint of another kind.
     """
 
     name: str

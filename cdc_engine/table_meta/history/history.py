@@ -336,7 +336,7 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
-    """Answers the rules' questions until the rules return effects. Raises the exceptions of `review`."""
+    """Decides the effects of a statement: answers the rules' questions until they return effects. Raises the exceptions of `review`."""
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(
             context, answers=context.answers.with_answer(meant, _answer(meant, context, review))

@@ -17,8 +17,8 @@ from sluice.console.toolchain.database.options import Options, merged_options
 from sluice.console.toolchain.database_packages import ServerHome
 from sluice.console.toolchain.errors import ServerError
 
-# These options are fixed once the data directory exists, or changing them costs the server a conversion. All others are
-# set at a start.
+# The options that are set when a data directory is created. The server cannot change them later, or only by a slow
+# conversion of its files. All other options are set at each start.
 AT_BIRTH = {
     "character_set_server",
     "collation_server",

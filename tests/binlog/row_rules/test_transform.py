@@ -295,8 +295,8 @@ def test_a_date_that_python_does_not_have_is_compared_too() -> None:
             lambda rows: sized(rows, pa.decimal128(5, 10)),
             "it returned size as decimal128(5, 10), and the lake's columns can be",
         ),
-        (of_all, "another result for a row alone"),
-        (of_chance, "another result for a row alone"),
+        (of_all, "a different result when it was called with this row alone"),
+        (of_chance, "a different result when it was called with this row alone"),
     ],
 )
 def test_a_function_that_fails_stops_the_table_by_name(function: Function, why: str) -> None:

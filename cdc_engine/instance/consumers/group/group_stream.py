@@ -94,8 +94,8 @@ class GroupProgress:
         return self._states[member]
 
     def move(self, member: str, end: tuple[WindowPiece, ...] | WindowPosition, state: State, times: Int64s) -> None:
-        """Moves a member forward. `end`: its new position, or the pieces whose last transaction ends there. `times`: commit times of the
-        transactions, ascending; those before the barrier are late.
+        """Moves a member of the group to a later position. `end`: this position, or pieces of the stream that end at it. `times`: commit
+        times of the transactions in between, ascending. Transactions before the barrier are counted as late.
         """
         times = np.maximum(times, self._newest_us.get(member, 0))
         self._late += int(np.searchsorted(times, self.barrier_us, "left"))

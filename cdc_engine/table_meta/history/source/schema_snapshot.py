@@ -311,7 +311,7 @@ def _table(
 
 def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
     declared = declared_type(column_type)
-    charset = charset_name(charset) if charset else "binary"  # MySQL shows no charset for an enum of bytes.
+    charset = charset_name(charset) if charset else "binary"  # For an ENUM in charset binary, MySQL shows no charset.
     if charset in _WITHOUT_LIMIT:
         declared = dataclasses.replace(
             declared, labels=tuple(label.replace(UNKNOWN, HIDDEN_CHARACTER) for label in declared.labels)
