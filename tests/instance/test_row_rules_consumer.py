@@ -296,7 +296,7 @@ def test_a_table_whose_rules_changed_says_where_old_values_stay(tmp_path: Path) 
     take_up_new_tables(destination(orders=logged | masks, parents=masks), tmp_path, [ORDERS, PARENT], meta, at(9))
     orders, parents = (stop.reason for stop in meta.ledger.stopped_tables)
     assert "shop/orders__log and shop/orders__history" in orders
-    assert "move them away" in orders
+    assert "move these tables away" in orders
     assert "__" not in parents
 
 
