@@ -110,7 +110,7 @@ class ClusterServers:
                     if running is None:
                         continue
                     if running.ephemeralOwner == (zookeeper.client_id or [None])[0]:
-                        # It is our own node, from before ZooKeeper was unreachable.
+                        # This client created the node before ZooKeeper became unreachable.
                         self._entered = session
                         return
                 else:

@@ -361,7 +361,7 @@ def _delta_out(
         description=_described(comments, table, f"The rows of {table.name} in the source of {destination}, {key}."),
         metadata=details,
     )
-    # It is not required: a batch may lack tables that its run selects.
+    # The output is not required, because a batch may have no changes of a table that its run selects.
     return dg.AssetOut.from_spec(
         shown_spec(Side.LAKE, named(destination, table.name), spec), dagster_type=dg.Nothing, is_required=False
     )

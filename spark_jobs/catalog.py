@@ -176,14 +176,14 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
         raise ValueError(f"there is no Delta table at {table.path}")  # Spark would create an empty table.
     if there is not None:
         _drop(session, table, there)
-    # It is not `commit`: it commits nothing to an existing Delta table.
+    # `session.commit` is not used, because the statement commits nothing to the existing Delta table.
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 
 def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, storage_options: Mapping[str, str]) -> str:
     """Creates a view or replaces an own one. Returns the digest of the columns for which it was made."""
     table = _entry(session, over)
-    if table is None or not same_location(table.location, view.path):  # It would show rows of another table.
+    if table is None or not same_location(table.location, view.path):  # The view would show rows of another table.
         raise ValueError(f"its table {'.'.join(over)} is not registered for {view.path}")
     there = _entry(session, view.identifier)
     if there is not None and not (there.is_view_of(view.path) or (view.before and there.is_view_of(view.before))):

@@ -1,6 +1,6 @@
 """Runs `sluice demo` from start to end: sets up, starts, runs the traffic, shows the view or the proof, and stops. Called by console.main.
 
-Everything that it starts is its own child on a leash: Ctrl-C, SIGTERM, an error and even SIGKILL of the demo leave nothing running."""
+All processes that it starts end with it: nothing continues to run after Ctrl-C, SIGTERM, an error or even SIGKILL of the demo."""
 
 from __future__ import annotations
 

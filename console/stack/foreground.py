@@ -1,7 +1,7 @@
 """Implements `sluice up --foreground`: one process that starts the stack, keeps its parts running, and ends them on request.
 
-For use under a supervisor of processes: it notifies systemd (Type=notify) when everything answers, ends in order on SIGTERM, and ends
-with exit code 1 if it gave up a part, which it names. Its children are on a leash, so that SIGKILL leaves nothing either."""
+For use under a process supervisor: it notifies systemd (Type=notify) when everything answers, and stops its parts in order on SIGTERM. If a
+part fails again and again, it gives up, names the part and exits with code 1. Its children end with it, even if it is killed by SIGKILL."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ class ProcessPart:
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills our own child and ends its leash. A process that an earlier `sluice up` started is left to `down`, which can end it in
-        order.
+        """Kills the process if this program started it. A process of an earlier `sluice up` is left to `sluice down`, which stops processes
+        in order.
         """
         if self.child:
             self.child.kill()

@@ -279,14 +279,14 @@ class Stack:
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            self._ask_code_server(records[CODE_SERVER])  # It lets a run finish, so it comes first.
+            self._ask_code_server(records[CODE_SERVER])  # Asked first, because the code server waits for its runs.
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
         left += sweep(self.mark)  # These are run workers of a code server that died and was restarted.
         for child in self._children.values():
-            child.kill()  # It has already ended; this ends its leash.
+            child.kill()  # The process has ended already; this ends the process that watches it.
         self._children.clear()
         self.file.remove([*STOP_ORDER, SUPERVISOR])
         return left
@@ -331,7 +331,7 @@ class Stack:
     def _ask_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
-        with contextlib.suppress(Exception):  # It may hang or be ending; the signals follow then.
+        with contextlib.suppress(Exception):  # The code server may hang or be ending; it then gets signals.
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 
     def _write_dagster_home(self) -> None:

@@ -31,7 +31,7 @@ from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
 BINLOG = PACKAGE / "cdc_engine" / "binlog"
-PARSER = PACKAGE / "cdc_engine" / "parser"  # It contains some kernels too.
+PARSER = PACKAGE / "cdc_engine" / "parser"  # The parser contains some kernels too.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0

@@ -1,8 +1,8 @@
-"""Runs a child process that never outlives its parent unless it should. Used by the database servers, the Spark server and `stack`.
+"""Runs a child process and, on request, ends it when the parent process dies. Used by the database servers, the Spark server and `stack`.
 
-Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. A leash (a shell that waits on
-a pipe) kills the child when that program dies, also by SIGKILL. The kernel's own parent-death signal is not used: it fires when the
-thread that started the child ends, not when the process does."""
+Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. If the child must not outlive
+that program, a shell watches a pipe from it (`_leash`) and kills the child when the program dies, even by SIGKILL. Linux's parent-death
+signal is not used, because it is sent when the thread that started the child ends, not when the process ends."""
 
 import contextlib
 import multiprocessing
@@ -86,11 +86,10 @@ class ChildProcess:
             self._leash = None
 
     def stall(self) -> None:
-        """Stops the program and everything that it started with SIGSTOP, as a host that hangs; returns once it stands still.
-        `kill` ends it.
+        """Pauses the program and its children with SIGSTOP, to imitate a host that hangs. Returns when the program is paused. `kill` ends it.
         """
         self._signal(signal.SIGSTOP)
-        # On a busy machine the program goes on for a while: until the thread that gets the signal has a core.
+        # On a busy machine the program continues until the thread that gets the signal has a core.
         if self.running:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 

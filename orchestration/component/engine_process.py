@@ -84,7 +84,7 @@ class EngineProcess:
                 raise EngineStartingError(
                     f"the process of the engines ended: {self._last_line()}; it is started again soon"
                 )
-            begins = self._process is not None and not ended  # It takes the lock soon.
+            begins = self._process is not None and not ended  # A starting process does not have the lock yet.
             if not begins and not is_locked(self._data_dir / LOCK_FILE):
                 self._start()
             elif age > START_SECONDS_MAX and self._process is not None:

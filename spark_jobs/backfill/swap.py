@@ -168,7 +168,7 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        # It is not called `end`, because the stream's changes up to there must still be merged.
+        # The key is not `end`, the end of a merged batch: the stream's changes up to this position must still be merged.
         "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

@@ -22,7 +22,7 @@ from sluice.cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MA
 from sluice.cdc_engine.contracts import Int64s
 from sluice.cdc_engine.errors import SourceConnectionError
 
-# It fills the space from its beginning and returns the number of bytes; 0 at the end of the connection.
+# A function that reads from the connection into a buffer and returns the number of bytes; 0 if the connection has ended.
 Receive = Callable[[memoryview], int]
 ERROR_TEXT_AT = 9  # An error packet has 0xFF, code (2), '#' and state (6), text.
 ERROR_BYTES_MIN = 3

@@ -110,7 +110,7 @@ class BackfillReading:
         self._schemas = schemas_of(config, records, self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
         self._unlike = tables_unlike(config, directory, self.interval, self._schemas, request)
-        # They are made once: a module that is edited while this reads is not imported again.
+        # The policies are made once, so that a module which is edited while this reads rows is not imported again.
         self._policies = policies_of(config)
         refuse_other_functions({name: self._policies[name] for name in self.names if name in self._policies}, directory)
         self.staged: list[StagingResult] = []

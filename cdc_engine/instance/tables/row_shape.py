@@ -24,7 +24,8 @@ class ShapeEffect(enum.StrEnum):
 
     SHAPES_ROWS = "shapes rows"  #: The setting is part of `shape_of`. After a change the table is re-snapshotted.
     RULES = "rules"  #: The same, but `filter_change` compares digests of the rules.
-    #: It selects the Delta table. By the last run's record the table stops in TABLE_MISSING or TABLE_OWNED.
+    #: The setting selects the Delta table. After a change, the next run finds another table than recorded: the state is TABLE_MISSING or
+    #: TABLE_OWNED.
     LOCATION = "location"
     NONE = "none"
 

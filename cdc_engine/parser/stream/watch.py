@@ -64,7 +64,7 @@ class Watch:
         standing = _standing(self.newest, look, ahead)
         still = self.still + 1 if standing else 0
         ahead = ahead or (None if has_read(look.stream_state, look.facts) else look)
-        # It reconnects only at the 1st, 2nd, 4th, 8th … look, because a server may skip much before it sends.
+        # Reconnect only at the 1st, 2nd, 4th, 8th … look without progress: a server may skip many events before it sends one.
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:

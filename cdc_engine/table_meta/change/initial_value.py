@@ -43,7 +43,7 @@ _ZEROS = {
     "inet4": "0.0.0.0",  # noqa: S104 - a value, nothing is bound to it
     "inet6": "::",
 }
-_FRACTIONS = {"time", "datetime", "timestamp"}  # They are printed with as many digits as the type has.
+_FRACTIONS = {"time", "datetime", "timestamp"}  # Values of these types have as many fractional digits as the type.
 _BY_SERVER = {"timestamp"}  # A server setting decides whether such a type has an implicit DEFAULT.
 EMPTY_STRING_IS_NULL = 1 << 32  # This is a sql_mode of MariaDB.
 NO_ZERO_IN_DATE = 1 << 23

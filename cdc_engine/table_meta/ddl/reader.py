@@ -123,7 +123,7 @@ def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> l
         client=client,
     )
     found = tokens(statement, notation)
-    if sql_mode & REAL_AS_FLOAT:  # It is a reserved word: without quotes it is the type.
+    if sql_mode & REAL_AS_FLOAT:  # REAL is a reserved word, so an unquoted REAL is always the type.
         found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
     return found
 

@@ -34,7 +34,7 @@ from sluice.orchestration.run.rows.request import (
 from sluice.orchestration.run.snapshot_run import request_snapshots
 
 JOB = "operate_on_rows"
-STEP = "rows"  # It differs from the job's name, because Dagster would not distinguish the two.
+STEP = "rows"  # The op must not have the job's name, because Dagster does not distinguish the two.
 TAG = "sluice/rows"
 # Servers keep their binlogs for 30 days by default. A run for a purged hour fails at once.
 DAYS_ON_OFFER = 31
