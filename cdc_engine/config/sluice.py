@@ -417,8 +417,8 @@ def _clash(those: Mapping[str, TableWriter]) -> str:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         same = " and ".join(sorted(table for table, each in those.items() if each.shard == twice[0]))
         return (
-            f"{same} have the same Delta path {path} and do not differ as shards, for both are called {twice[0]!r}: give `shards` another "
-            "`name` for each in conf/destinations; {destination} in it tells those of several apart"
+            f"{same} have the same Delta path {path} and do not differ as shards, because both have the name {twice[0]!r}: set `name` in "
+            "`shards` so that each gets a name of its own, for example with {destination} in it"
         )
     if differ := sorted(set[str]().union(*(each.words for each in writers)) - set(next(iter(writers)).words)):
         return (

@@ -39,10 +39,10 @@ class OwnFolder:
         name = self._directory.name
         raise ConfigurationError(
             f"{name} was last read on {self._last_host} with another folder than {self._directory}: staged batches, open "
-            "snapshots and prepared transactions are in that one. Have both hosts reach one folder under this path, or name "
-            f"a store in `staging` of conf/, so that no common folder is needed. Where that folder is lost, `sluice position set "
-            f"{name}` with the position that `sluice position show` prints makes this one current; start the snapshots that were "
-            "open again with `sluice snapshot start`"
+            "snapshots and prepared transactions are in that one. Mount a common folder at this path on both hosts, or name "
+            f"a store in `staging` of conf/, so that no common folder is needed. If that folder is lost, use this one: run "
+            f"`sluice position set {name}` with the position that `sluice position show` prints, then start the snapshots that "
+            "were open again with `sluice snapshot start`"
         )
 
     def note(self) -> None:

@@ -1,5 +1,4 @@
-"""Chooses the configuration that the processes of a stack use: conf/ as it is now, except that an invalid file counts with its last valid
-text.
+"""Chooses the configuration that the processes of a stack use: the current conf/, with the last valid text in place of an invalid file.
 
 `ConfWatch` chooses it and writes it down in the data directory, in the process that keeps engines or serves definitions. Processes that
 are started by that one find it through the variable `SLUICE_CONF_IN_USE`. Without the variable, conf/ itself is in use, except its

@@ -100,14 +100,14 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start unchanged if it continues in the newest epoch, otherwise in an epoch above all that were begun."""
+    """Returns the start unchanged if it continues in the newest epoch; otherwise with a new epoch."""
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
     return in_new_epoch(start, cursor, epochs)
 
 
 def in_new_epoch(start: DumpStart, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start in an epoch above all that were begun, or `Lost` if none may begin."""
+    """Returns the start with a new epoch, above all epochs that ever began, or `Lost` if no new epoch may begin yet."""
     if epochs.unfinished:
         return Lost(reason=epochs.unfinished, options=("connect to the server that the cursor is of", RESNAPSHOT))
     return _with_epoch(start, max(cursor.epoch, epochs.highest) + 1)

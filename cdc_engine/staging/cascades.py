@@ -141,10 +141,10 @@ class CascadeRecorder:
         first_event: int,
         policy: ValuePolicy = DEFAULT_POLICY,
     ) -> None:
-        """Records the row events with these indices (ascending, all of this version). `first_event`: number in the batch of the slice's
-        first event.
+        """Records the row events at these indices of the slice (ascending, all of this version). `first_event`: the number of the slice's
+        first event in the batch.
 
-        `policy`: the table's. Masked values are not recorded either: if rows with masked referenced columns are deleted or changed, the
+        `policy`: the table's. Masked values are not recorded. So if rows whose referenced columns are masked are deleted or changed, the
         child tables stop.
         """
         try:

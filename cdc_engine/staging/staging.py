@@ -142,7 +142,8 @@ class _Staging:
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Stages a slice: its table changes or its rows. Rows of a table that was stopped when they were read are only for consumers."""
+        """Stages a slice: its table changes or its rows. Rows of a table that was stopped when they were read are left out; only consumers
+        get them."""
         for change in part.changes:
             with self._table(change.database, change.table) as table:
                 if table is not None:

@@ -73,7 +73,7 @@ class Ring:
         )
 
     def get_at(self, get: Mark) -> Ring:
-        """Returns the ring after a batch up to `get` was handed out, or after the last batch was taken back."""
+        """Returns the ring whose next batch begins at `get`: after a batch was handed out, or after the last one was rolled back."""
         return dataclasses.replace(self, get=get)
 
     def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:

@@ -32,7 +32,7 @@ class Shop:
     stock_movements: list[int] = dataclasses.field(default_factory=list)
     flash_sales: list[int] = dataclasses.field(default_factory=list)
     has_added_column: bool = False
-    visits: int = 0  # Their ids are 1 to this number, except those that were deleted.
+    visits: int = 0  # The highest id of a visit. Some visits with lower ids are deleted.
 
 
 KEY_OF = {"products": "sku"}  # All other tables have the key `id`.

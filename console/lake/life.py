@@ -162,7 +162,7 @@ def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
 def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
     """Returns key column → value as typed."""
     if not table.current_state:
-        instead = f"query {table.path} with `sluice sql`: each version or change of a row is a row there"
+        instead = f"query {table.path} with `sluice sql`: it has one row for each version or change of a row"
         raise ConfigurationError(
             f"{table.name} has no current-state table, whose versions would show the states of a row; {instead}"
         )

@@ -70,11 +70,11 @@ class SupervisorStep(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """How often a part is restarted: after at most `restarts_max` failures in a row, with waits from `first_seconds`, doubled up to
-    `longest_seconds`.
+    """The limits for restarts of a part: at most `restarts_max` restarts after consecutive failures. The wait before a restart begins with
+    `first_seconds` and doubles up to `longest_seconds`.
 
-    A failure after `steady_seconds` of answering counts as the first one. With `first_start_must_do`, a part that never answered and
-    ended by itself is given up at once, unless another program has its port: a new start would fail in the same way.
+    After a part has answered for `steady_seconds`, failures are counted from one again. With `first_start_must_do`, a part that ends before
+    it has ever answered is not restarted, because a new start would fail in the same way. The exception is a port that another program has.
     """
 
     restarts_max: int

@@ -86,8 +86,7 @@ class ChildProcess:
             self._leash = None
 
     def stall(self) -> None:
-        """Pauses the program and its children with SIGSTOP, to imitate a host that hangs. Returns when the program is paused. `kill` ends it.
-        """
+        """Pauses the program and its children with SIGSTOP, as if the host hung. Returns when the program is paused. `kill` ends it."""
         self._signal(signal.SIGSTOP)
         # On a busy machine the program continues until the thread that gets the signal has a core.
         if self.running:

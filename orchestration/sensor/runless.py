@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class Voice:
-    """Publishes the check of one destination's engine. It opens Dagster's storage only when there may be something to publish. `clock`:
+    """Publishes the check result of one destination's engine. It opens Dagster's storage only if the result may have changed. `clock`:
     returns seconds since 1970.
     """
 
@@ -83,8 +83,8 @@ def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
 
 
 def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> None:
-    """Calls `look` of every voice every few seconds until `stopping` is set. Tries again if the storage cannot be written. `voices`:
-    returns the current ones.
+    """Calls `look` of every `Voice` every LOOK_SECONDS until `stopping` is set. Continues after an error of the storage. `voices`: returns
+    one for each current destination.
     """
     reported = ""
     while not stopping.wait(LOOK_SECONDS):

@@ -46,8 +46,8 @@ def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
 
 
 def again(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that are the current rows of their keys (`ChangesSegment.again`). A delete image has no values, so
-    with soft deletes the row keeps its own values when it is marked.
+    """Returns the MERGE clauses for a segment with rows that were read again (`ChangesSegment.again`): each image is the current row of its
+    key. A delete image has no values, so with soft deletes the row is marked and keeps its values.
     """
     if not soft:
         return whole(values, soft=False, guard=NOT_OLDER)

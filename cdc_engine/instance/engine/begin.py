@@ -113,7 +113,7 @@ def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Posit
     try:
         scan_ddl(source_of(config), begin, touched, archive_of(config))
     except PositionLostError:
-        return  # The parser reports it.
+        return  # The parser reports a lost position.
     history.note_objects(touched.left_objects() or StoredObjects(complete=False), begin)
 
 

@@ -201,7 +201,7 @@ class EventLog:
 
     @property
     def mark(self) -> Mark:
-        """The mark after everything that was put, without an open transaction that was dropped."""
+        """The mark at the end of the log. If an open transaction was dropped, the mark before this transaction."""
         return self._at.complete if self._drops else self._at.mark
 
     def after(self, segment: Segment) -> Segment | None:

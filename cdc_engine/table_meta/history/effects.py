@@ -382,10 +382,10 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect of a rename if the lake cannot move the table's rows to the new name.
+    """Returns the effect of a rename if the lake cannot move the table's rows to the new name: the table stops.
 
-    The change is reported for a name that had stopped too: consumers continue with its rows, and may have to show those of `origin` by
-    other rules.
+    The change is reported even if the table had stopped before, because consumers continue with its rows. They may have to apply other
+    rules to them than to rows of `origin`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
