@@ -1,1 +1,3 @@
-"""An operator's actions on a destination, as rules. The console asks and prints, and calls these. Nothing here is interactive."""
+"""Carries out an operator's actions on a destination. Called by the console, which asks the operator and prints. Nothing here is
+interactive.
+"""

@@ -1,6 +1,7 @@
 """Waits until the lake has everything that the source had committed when the wait began. Used by `sluice catch-up` and its Dagster job.
 
-It reads the files of the destination only: the engine's status, the ledger and the records of snapshots. `missing` decides."""
+Reads only files of the destination: the engine's status, the ledger and the records of snapshots. `missing` decides whether the wait ends.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +21,17 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState, SnapshotState, ended
 from sluice.cdc_engine.status_file import engine_status
 
-if TYPE_CHECKING:  # Definitions import this module, and importing the parser takes a second.
+if TYPE_CHECKING:  # Dagster's definitions import this module; importing the parser would take a second.
     from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 LOOK_SECONDS = 0.5
-# How long an engine may stay in a state in which it reads nothing. Some of these states are temporary, and each tick
-# starts the engine again.
+# How long an engine may be in a state in which it reads nothing. Some of the states end by themselves, because each tick starts the engine
+# again.
 ENDED_SECONDS_MAX = 60.0
 STATUS_SECONDS_MAX = 15.0  # An engine writes its status once per second.
 # An engine without a status may still be starting: it compiles kernels, and writes its status within this time.
 SILENT_SECONDS_MAX = 300.0
-# How long a table must have been stopped. The engine re-snapshots many stopped tables by itself and first opens their
-# snapshots.
+# How long a table must be stopped before the wait ends without it. In this time the engine may open a snapshot of the table by itself.
 STOPPED_SECONDS_MIN = 30.0
 
 
@@ -39,7 +39,7 @@ STOPPED_SECONDS_MIN = 30.0
 class CatchUpEnd:
     """The position that the lake must reach: the end of the source's binlog, the position of a time, or a GTID set (without a file).
 
-    `server_uuid`: the id of the server that reported it; empty if it has none.
+    `server_uuid`: the id of the server that reported the position; empty if it has none.
     """
 
     end: SourceEnd
@@ -49,8 +49,8 @@ class CatchUpEnd:
         return f"{self.end.file}:{self.end.offset}" if self.end.file else self.end.executed
 
     def is_reached(self, cursor: Position) -> bool:
-        """Returns whether a cursor has everything up to this end. GTID sets decide if both have one. Otherwise files and offsets decide;
-        those of two servers cannot be compared.
+        """Returns whether a cursor has reached this end. Compares GTID sets if both have one, otherwise files and offsets. False for files
+        of two servers.
         """
         if self.end.executed and cursor.gtid_set:
             return has_executed(cursor.gtid_set, self.end.executed)
@@ -60,11 +60,11 @@ class CatchUpEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a destination has come. `state`, `reason`: the engine's; empty until it writes a status. An engine on another host writes
-    none here and counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
+    """The progress of a destination. `state`, `reason`: from the engine's status; empty if it has written none recently. An engine on
+    another host writes no status here; it counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
 
-    `ticked`: the engine had a tick since the wait began, at which it re-snapshots stopped tables. `snapshots`: the open ones. `stopped`:
-    tables that are not followed.
+    `ticked`: whether the engine had a tick since the wait began; ticks re-snapshot stopped tables. `snapshots`: the open snapshots.
+    `stopped`: names of stopped tables.
     """
 
     state: str = ""
@@ -107,9 +107,7 @@ def blocked(progress: Progress, destination: str) -> str:
 
 
 def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
-    """Returns the sentence about what the lake has when nothing is missing. `stopped`: the names of stopped tables, which get no
-    changes.
-    """
+    """Returns the sentence that reports the end of a successful wait. `stopped`: names of stopped tables, which get no changes."""
     done = f"everything up to {wanted} is in the lake"
     return (
         f"{done}, but not for stopped tables: {', '.join(stopped)}; `sluice status` says how each is resumed"
@@ -125,8 +123,8 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
 
 
 def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
-    """Returns the end at which a GTID set is executed; None if the text is no GTID set of this kind of server. Raises ActRefusedError
-    if the source has no GTIDs.
+    """Returns the end that a GTID set describes; None if the text is not a GTID set of this kind of server. Raises ActRefusedError if the
+    source has no GTIDs.
     """
     try:
         found = str(parse_executed(gtids, mariadb=facts.mariadb))
@@ -140,7 +138,9 @@ def gtid_end(facts: ServerFacts, gtids: str) -> CatchUpEnd | None:
 
 
 def read_progress(directory: Path, since: float) -> Progress:
-    """Reads a destination's files. `since`: seconds since 1970; a status from before it belongs to an earlier engine. Raises MetaError."""
+    """Reads a destination's files. `since`: seconds since 1970; an older status belongs to an earlier engine and is ignored. Raises
+    MetaError.
+    """
     # The status is read before the ledger, so that the ledger is never the older one.
     status = engine_status(directory)
     holder = lease_holder(directory)
@@ -160,8 +160,8 @@ def read_progress(directory: Path, since: float) -> Progress:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """The dependencies of a wait. `seconds_max`: 0 for no limit. `look`: returns the progress. `say`: reports what is missing, each time
-    that changes. `pause`: called between two looks.
+    """Callbacks and limit of a wait. `seconds_max`: seconds after which the wait fails; 0 for no limit. `look`: returns the progress.
+    `say`: reports what is missing, each time that changes. `pause`: called between two looks.
     """
 
     destination: str
@@ -174,7 +174,8 @@ class Waiting:
 def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
     """Waits until nothing is missing. Returns the last progress; its stopped tables lack changes.
 
-    Raises ActRefusedError if the engine stays in a state that ends the reading, a snapshot cannot continue, or the time is over.
+    Raises ActRefusedError if the engine stays in a state in which it reads nothing, if it writes no status, if a snapshot cannot continue,
+    or after `seconds_max`.
     """
     begun, said = time.monotonic(), ""
     ended, stopped, silent = _Since(), _Since(), _Since()
@@ -206,7 +207,7 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
 
 
 class _Since:
-    """Measures for how long a condition has held without a break."""
+    """Measures for how many seconds a condition has been true without a break."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -217,5 +218,5 @@ class _Since:
 
 
 def has_ended(state: str) -> bool:
-    """Returns whether an engine in this state reads nothing. A state that this version does not know is an error."""
+    """Returns whether an engine in this state reads nothing. A state that this version of Sluice does not define counts as one."""
     return state not in EngineState.__members__ or ended(state) or state == EngineState.STOPPED

@@ -23,7 +23,7 @@ def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
 
 
 def forgotten_next(directory: Path) -> tuple[int, ...]:
-    """Returns the consumers that the engine is requested to forget and has not forgotten yet. Raises MetaError."""
+    """Returns the numbers of the consumers that the engine still has to forget. Raises MetaError."""
     return forgets_requested(directory)
 
 

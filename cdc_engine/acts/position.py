@@ -1,7 +1,9 @@
 """Sets the position at which a destination continues: the rules of `sluice position set`, and the change itself.
 
-A new epoch begins if the source's file names or offsets cannot be compared any more with those that were read, because an old order key
-could then hide a new change. A ledger that replaces a lost one also begins an epoch, above all that the lake has."""
+A new epoch begins if the source's file names or offsets are no longer comparable with those that were read. Otherwise a new change could
+get a lower order key than a merged change, and be skipped. A ledger that replaces a lost one begins with an epoch above all epochs in the
+lake.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,15 @@ from sluice.cdc_engine.store.prepared import forget_prepared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetPosition:
-    """The dependencies of `set_position`. `confirm`: called with a sentence; False ends the act with nothing changed.
+    """The callbacks of `set_position`. `confirm`: called with a sentence; False ends the act with nothing changed.
 
-    `ask`: returns the source's facts; `find`: returns the exact position there for the request. `reachable`: returns the facts with what
-    the source has purged and an archive has.
+    `ask`: returns the source's facts. `find`: returns the requested position in the source's binlog. `reachable`: adds to the facts the
+    files that the source has purged and an archive has.
 
-    `forget_history`: removes the schema history, which is valid for a stream that does not continue; gets the token of the lease.
+    `forget_history`: removes the schema history, which is valid only for the old stream; gets the token of the lease.
 
-    `lake_epoch`: returns the highest epoch of the destination's tables in the lake, 0 if there are none. `take_over`: makes them this
-    ledger's.
+    `lake_epoch`: returns the highest epoch of the destination's tables in the lake, 0 if there are none. `take_over`: makes the ledger with
+    this id the owner of these tables.
     """
 
     directory: Path
@@ -60,17 +62,17 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
-            # This is first: the buffered changes have a gap from here on, so the tables are re-snapshotted.
+            # The first step: the buffered changes of open snapshots would have a gap, so these snapshots start again.
             steps.append(lambda: forget_buffered(act.directory, position))
-            # This precedes the cursor's move. A crash in between stops the destination at the commit of a prepared
-            # transaction, or makes it ask the source again; it never causes a wrong row.
+            # Prepared transactions are removed before the cursor moves. After a crash in between, the destination stops at the commit of a
+            # prepared transaction, or asks the source for it again; no row becomes wrong.
             steps.append(lambda: forget_prepared(act.directory))
             steps.append(lambda: act.forget_history(stopped.lease.token))
-        # This precedes the cursor's move too: the stored events may lack rows that the operator wants to be read again.
+        # Stored events are removed before the cursor moves too: they may lack rows that the operator wants to be read again.
         steps.append(lambda: forget_events(act.directory))
         if lake_epoch:
-            # This precedes the ledger's change: a crash in between leaves tables without an owner, which the next
-            # attempt takes over.
+            # The tables are taken over before the ledger changes. After a crash in between, their owner does not exist, and the next
+            # attempt takes them over.
             steps.append(lambda: act.take_over(ledger.ledger_id))
         for step in steps:
             stopped.lease.check()  # The operator may have answered after hours, and an engine may run by now.
@@ -81,7 +83,9 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_buffered(directory: Path, position: Position) -> None:
-    """Restarts the open snapshots, because the changes between their buffered changes and the position are unknown. Raises MetaError."""
+    """Restarts the open snapshots, because the changes between their last buffered change and the new position are not buffered. Raises
+    MetaError.
+    """
     records = SnapshotRecords(directory)
     for record in records.all():
         if record.is_open:
@@ -92,7 +96,7 @@ def forget_buffered(directory: Path, position: Position) -> None:
 
 
 def above(ledger: Ledger, lake_epoch: int) -> Ledger:
-    """Returns the ledger with an epoch above those of the lake, because the order keys of its stream must be above the lake's."""
+    """Returns the ledger in an epoch above the lake's, so that the order keys of its stream are above all order keys in the lake."""
     return ledger if lake_epoch < ledger.epoch else ledger.begin_epoch(lake_epoch + 1)
 
 
@@ -120,9 +124,10 @@ def choose(
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """Returns the ledger's epoch, or the next one if the cursor's file names mean nothing on this server: another server, a reset, a purge.
+    """Returns the ledger's epoch, or the next one if the cursor's file is not in this server's binlog: after a change of server, a reset or
+    a purge.
 
-    `archived`: the facts with what an archive has of the server: a cursor in the archive continues there, in its epoch.
+    `archived`: the facts with the files of an archive. A cursor in an archived file keeps its epoch.
     """
     if ledger.cursor is None:
         return ledger.epoch
@@ -137,8 +142,8 @@ def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None 
 
 
 def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
-    """Returns whether the stream was read without a gap up to the position. If so, the recorded XA transactions are still undecided
-    there.
+    """Returns whether the position is in the part of the stream that was already read without a gap. Buffered changes, prepared
+    transactions and the schema history then stay valid.
     """
     resume = ledger.resume_position
     # A GTID set is not a position in a file: it may exclude some transactions.

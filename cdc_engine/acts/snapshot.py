@@ -48,10 +48,10 @@ def start_where_lost(directory: Path) -> None:
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table continues from the stream's position at that time; a failed snapshot starts again.
+    """Requests snapshots of tables. A stopped table resumes; a failed snapshot starts again.
 
-    The records are written first: from then on changes are buffered. Only then does a stopped table resume. A repeated request has no
-    further effect. Raises ActRefusedError if a snapshot with another condition is open, MetaError.
+    Writes the records first, because the engine buffers changes for tables with an open record; only then requests the resume of stopped
+    tables. A repeated request has no further effect. Raises ActRefusedError if a snapshot with another condition is open, MetaError.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:

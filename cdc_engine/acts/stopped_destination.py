@@ -1,4 +1,4 @@
-"""Lets other modules of `acts` change a destination's ledger, only while no engine holds its lease and no run merges."""
+"""Gives other modules of `acts` a destination's ledger for changes, while no engine holds the lease and no run merges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.cdc_engine.records.location import as_location
 
 @dataclasses.dataclass(frozen=True)
 class StoppedDestination:
-    """A destination whose lease and run lock this process holds. `lease.check` tells whether it still does."""
+    """A destination whose lease and run lock this process holds. `lease.check` raises LeaseLostError once it has lost the lease."""
 
     meta: MetaManager
     lease: Lease
@@ -49,15 +49,17 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
 
 
 def _watch_seconds(directory: Path) -> float:
-    """Returns for how long the lease is watched before it is taken. With `kind: sql` that is a whole session, because this process has not
-    watched the holder yet.
+    """Returns how many seconds to try to take the lease. With `kind: sql` that is a whole session: a process replaces a dead holder only
+    after it has seen no renewal for that time.
     """
     location = as_location(directory)
     return location.session_seconds + POLL_SECONDS if location.kind == "sql" else 0.0
 
 
 def _once_killed(directory: Path) -> str:
-    """Returns the sentence about when the lease of a killed engine becomes free: other hosts do not notice at once that a holder died."""
+    """Returns a sentence that says when the lease of a killed engine becomes free. Empty for leases in files, which the kernel releases at
+    once.
+    """
     location = as_location(directory)
     if not location.is_shared:
         return ""

@@ -73,7 +73,7 @@ def stop_of(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 
 def resumed_next(directory: Path) -> frozenset[str]:
-    """Returns the "database.table" of each table that the engine is requested to resume and has not resumed yet. Raises MetaError."""
+    """Returns the "database.table" of each table whose resume is requested and not yet done. Raises MetaError."""
     return frozenset(each.name for each in requests(directory) if each.kind is ResumeKind.RESUME)
 
 
@@ -85,10 +85,11 @@ def resume(directory: Path, table: str, *, position: str = "") -> StoppedTable:
 
 
 def approve(directory: Path, table: str, plan: str, *, position: str = "", replaces: bool = True) -> PendingRecord:
-    """Saves the plan for the pending schema change, and resumes. `position`: that of the statement that the operator has seen, or empty.
-    `replaces`: the plan may replace another one that was approved and that the engine has not read yet.
+    """Saves the plan for the pending schema change, and requests the resume. `position`: that of the statement that the operator has seen,
+    or empty. `replaces`: the plan may replace another approved plan that the engine has not read yet.
 
-    Raises ActRefusedError if no change is pending, another one than the operator has seen, or if the plan is not valid for it.
+    Raises ActRefusedError if no change is pending, if the pending statement is not at `position`, if the plan is not valid for it, or if
+    another plan is approved and `replaces` is False.
     """
     stop = _stop_for(OperatorAct.APPROVE, directory, table)
     files = ReviewFiles(directory)
@@ -118,7 +119,9 @@ def approve(directory: Path, table: str, plan: str, *, position: str = "", repla
 
 
 def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
-    """Saves the CREATE TABLE as the table's schema from its stop on, and resumes. Raises ActRefusedError, and then saves nothing."""
+    """Saves the CREATE TABLE as the table's schema from its stop on, and requests the resume. Raises ActRefusedError, and then saves
+    nothing.
+    """
     stop = _stop_for(OperatorAct.RESOLVE, directory, table)
     Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.reason)
     request(directory, stop.database, stop.table)

@@ -1,8 +1,7 @@
 """Reads conf/sluice.yaml and conf/destinations/*.yaml into checked values.
 
-`launcher`, `orchestration` and the console read this package. Stages get the values that they need as arguments, so
-that no stage depends on the shape of a file. A secret is named by the environment variable that holds it, and is read
-where a connection is opened.
+`launcher`, `orchestration` and the console read this package. Stages get the values that they need as arguments, so that no stage depends
+on the shape of a file. A setting names the variable, file or command that has a secret; the secret is read when a connection is opened.
 """
 
 from sluice.cdc_engine.config.consumers import CanalServerConfig

@@ -131,8 +131,8 @@ class BrokerConfig(RenderingConfig):
         return self.batch_bytes_max or (PACKET_BYTES if self.format == "protobuf" else FLAT_BYTES)
 
     def publisher(self) -> Any:
-        """Returns a `brokers.publisher.Publisher` for these settings. Raises ConfigurationError, PublishError. It imports the broker's
-        library, which other processes do not need.
+        """Returns a `brokers.publisher.Publisher` for these settings. Raises ConfigurationError, PublishError. The broker's library is
+        imported here, because other processes do not need it.
         """
         raise ConfigurationError(f"brokers: the kind {self.kind!r} cannot send: its settings define no `publisher`")
 

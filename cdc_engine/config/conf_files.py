@@ -17,14 +17,16 @@ from sluice.cdc_engine.config.remote.settings import REMOTE, RemoteConfig
 from sluice.cdc_engine.errors import ConfigurationError
 
 MAIN = "sluice.yaml"
-# The text of an unreadable file begins with this character, which is not valid YAML; the reason follows.
+# Replaces the text of a file that cannot be read: this character, which is not valid YAML, and the reason.
 UNREADABLE = "\0"
 _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # The parser's errors quote parts of the file like this.
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfFiles:
-    """The texts of conf/. `directory`: conf/ itself; relative paths start in its parent. `destinations`: destination → text."""
+    """The texts of the files of conf/. `directory`: conf/ itself; relative paths start in its parent. `destinations`: destination →
+    text.
+    """
 
     directory: Path
     main: str
@@ -68,7 +70,7 @@ def read_remote(directory: Path) -> RemoteConfig | None:
     if not problems:
         try:
             found = RemoteConfig.model_validate(record, context={"root": directory.parent})
-        except ValidationError as error:  # Without the values, which may be secrets.
+        except ValidationError as error:  # The message omits the values, which may be secrets.
             for each in error.errors():
                 key = ".".join(map(str, each["loc"]))
                 problems.append(": ".join(filter(None, [REMOTE, key, each["msg"].removeprefix("Value error, ")])))
@@ -86,7 +88,7 @@ def remote_record(directory: Path) -> RemoteRecord | None:
 
 
 def _pulled(directory: Path, remote: RemoteConfig) -> ConfFiles:
-    """Returns the texts of the revision that counts. Raises ConfigurationError if there is none."""
+    """Returns the texts of the pulled revision that is in use. Raises ConfigurationError if there is none."""
     record = read_record(remote.record_file)
     if record is None or not record.revision:
         why = f": {record.refused or record.away}" if record is not None else ""

@@ -295,22 +295,22 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     @property
     def installation(self) -> str:
-        """Returns the installation's id, by which the source's list of replicas names this engine; empty if only conf/ was read."""
+        """The installation's id, by which the engine appears in the source's list of replicas; empty until `of_installation` sets it."""
         return self._installation
 
     def of_installation(self, installation: str) -> DestinationConfig:
-        """Returns the destination with the installation's id."""
+        """Returns a copy with the installation's id."""
         made = self.model_copy()
         made._installation = installation  # noqa: SLF001  a copy of its own class
         return made
 
     def reading(self, address: str) -> DestinationConfig:
-        """Returns the destination reading the source at this address; unchanged if no source has it."""
+        """Returns a copy that reads the source at this address; one with the current source if no source has the address."""
         found = next((each for each in self.sources if each.address == address), self.source)
         return self.model_copy(update={"source": found})
 
     def reading_now(self, directory: Path) -> DestinationConfig:
-        """Returns the destination with the source that it reads now, from the files of its directory. Raises ConfigurationError."""
+        """Returns a copy that reads the source in use, which the files of its directory name. Raises ConfigurationError."""
         return self.reading(address_in_use(directory)) if self.sources else self
 
     def reads_first_rows(self, database: str, table: str) -> bool:
@@ -325,8 +325,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self.table(database, table).snapshot or self.snapshot
 
     def schema_policy(self, database: str, table: str) -> dict[str, str]:
-        """Returns kind of schema change → policy of one table. The table's own policies override the destination's. A
-        declared key is independent of the source's key.
+        """Returns kind of schema change → policy of one table. The table's own policies override the destination's. If conf/ declares a
+        key, a change of the source's key is applied by default, because it does not affect the table's key.
         """
         for each in self.shards:
             if each.of(self.name, database, table) is not None:
@@ -337,7 +337,9 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return {**self.schema_changes.model_dump(), **declared, **own}
 
     def cascade_policy(self, database: str, table: str) -> str:
-        """Returns `apply`, `stop` or `ignore`, for rows of a table that foreign keys change. `apply` needs a current-state table."""
+        """Returns `apply`, `stop` or `ignore`, for rows of a table that foreign keys change. `apply` becomes `stop` for a shard, and
+        without a current-state table.
+        """
         options = self.table(database, table)
         word = options.cascades or self.cascades
         confined = options.current_state and self.shard(database, table) is None  # Other shards may have the same keys.
@@ -361,5 +363,5 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return self.table_path.format(destination=self.name, **names)
 
     def shard(self, database: str, table: str) -> ShardOf | None:
-        """Returns the shard that a source table is, or None if the table has a Delta table of its own."""
+        """Returns the shard settings of a source table, or None if the table has a Delta table of its own."""
         return next((found for each in self.shards if (found := each.of(self.name, database, table))), None)

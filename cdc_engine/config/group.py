@@ -99,7 +99,7 @@ def is_group(record: Mapping[str, Any]) -> bool:
 
 
 def group_problems(groups: Mapping[str, GroupConfig], destinations: Mapping[str, DestinationConfig]) -> Iterator[str]:
-    """Returns a sentence for each member that cannot be in a group."""
+    """Yields a sentence for each member of a group that is a group itself or does not exist."""
     for name, group in sorted(groups.items()):
         for member in group.members:
             if member in groups:

@@ -51,7 +51,7 @@ def is_in_a_store(location: str) -> bool:
 
 
 def folds_case(location: str) -> bool:
-    """Returns whether a folder is on a file system that ignores upper and lower case in names. Object stores do not ignore it."""
+    """Returns whether a folder is on a file system that ignores upper and lower case in names. Object stores distinguish them."""
     if is_in_a_store(location):
         return False
     folder = next(
@@ -118,7 +118,7 @@ class CatalogConfig(Strict):
         return self.name, self.schema_.format(**parts).lower(), self.table.format(**parts).lower()
 
     def view_identifier(self, destination: str, database: str, table: str) -> tuple[str, str, str] | None:
-        """Returns the same for the view of a table; None without views."""
+        """Returns catalog, schema and name of a table's view, in lower case; None if conf/ has no `views`."""
         if self.views is None:
             return None
         name, schema, _ = self.identifier(destination, database, table)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sluice.cdc_engine.time_text import cron
 
-# These are checked here, because Dagster loads no definitions at all if one of them is invalid.
+# Owners and groups are checked here, because Dagster loads no definitions at all if one of them is invalid.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
 HOURLY = "hourly"
@@ -43,7 +43,7 @@ def _often(text: str) -> str:
 Owner = Annotated[str, AfterValidator(_owner)]
 Group = Annotated[str, AfterValidator(_group)]
 Cron = Annotated[str, AfterValidator(cron)]
-STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # This is the same as in all of conf/.
+STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # The same as `Strict` has.
 
 
 class MetricsConfig(BaseModel):

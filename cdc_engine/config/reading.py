@@ -54,7 +54,7 @@ def config_of(files: ConfFiles, *, whole: bool = True) -> SluiceConfig:
 
 
 def together(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each conflict between files that are valid each by itself."""
+    """Returns a sentence for each conflict between files that are valid on their own."""
     return [
         *path_clashes(config, {}),
         *group_problems(config.groups, config.destinations),

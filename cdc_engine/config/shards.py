@@ -22,7 +22,7 @@ OPTIONS = frozenset(
         *("zero_dates", "charsets", "snapshot", "schema_changes", "group", "owners", "fresh_within_minutes"),
     }
 )
-# A shard's policies by kind of change: those that do not alter columns of other shards.
+# The policies that `options` may set, by kind of schema change. Other policies would alter columns of other shards.
 WORDS = {
     "drop": ("keep", "stop"),
     "rename": ("stop",),
@@ -34,8 +34,8 @@ WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardOf:
-    """A source table as a shard. `into`: path of the common table in the lake. `column`: holds the shard's `name`.
-    `options`: of the common table.
+    """One of the source tables that share a Delta table. `into`: path of the Delta table in the lake. `column`: holds the shard's `name`.
+    `options`: settings of the Delta table.
     """
 
     into: str
@@ -97,7 +97,7 @@ class ShardsConfig(Strict):
         return self
 
     def of(self, destination: str, database: str, table: str) -> ShardOf | None:
-        """Returns the table as one of these shards, or None if the pattern does not match."""
+        """Returns the shard settings of a table, or None if the pattern does not match."""
         found = _compiled(self.tables).fullmatch(f"{database}.{table}")
         if found is None:
             return None
@@ -113,7 +113,7 @@ class ShardsConfig(Strict):
         )
 
     def policy(self, general: dict[str, str]) -> dict[str, str]:
-        """Returns kind of schema change → policy of a shard. `general`: the destination's policies. One that would alter other shards'
+        """Returns kind of schema change → policy of a shard. `general`: the destination's policies. A policy that would alter other shards'
         columns becomes `stop`.
         """
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)

@@ -34,7 +34,7 @@ from sluice.secret_values import is_reference
 TOKEN = re.compile(r";token=([^;]*)")
 REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
 PORT_MAX = 65_535
-# These parameters may contain a secret. Only `token` is filled in when a run attaches.
+# Other parameters than `token` may not contain a secret, because only `token` is filled in when a run attaches.
 SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # The folders that Sluice itself uses below a lake.
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
@@ -269,7 +269,7 @@ class SluiceConfig(Strict):
         return own or f"{self.lake}/{settings.folder(database, table)}"
 
     def side_table_paths(self, destination: str, database: str, table: str) -> tuple[str, str]:
-        """Returns the paths of a source table's change log and history; empty for a table that conf/ does not ask for."""
+        """Returns the paths of a source table's change log and history; empty for one that conf/ does not enable."""
         options = self.destinations[destination].table(database, table)
         path = self.table_path(destination, database, table)
         return f"{path}__log" if options.change_log else "", f"{path}__history" if options.history else ""
@@ -282,7 +282,9 @@ class SluiceConfig(Strict):
         return self._catalog().identifier(destination, *self._named_in_catalog(destination, database, table, kind))
 
     def catalog_view(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str] | None:
-        """Returns the same for the view of the Delta table; None for a change log, or if conf/ asks for no views."""
+        """Returns catalog, schema and name of a Delta table's view. `kind`: as in `catalog_name`. None for a change log, or if conf/ has no
+        `views`.
+        """
         if kind == "log":
             return None
         return self._catalog().view_identifier(destination, *self._named_in_catalog(destination, database, table, kind))
@@ -300,7 +302,7 @@ class SluiceConfig(Strict):
         return database, f"{table}__{kind}" if kind else table
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
-        """Returns the path of the first table that exists: the source table's current-state table, history, or change log."""
+        """Returns the path of the current-state table; without one, that of the history, or else of the change log."""
         if self.destinations[destination].table(database, table).current_state:
             return self.table_path(destination, database, table)
         log, history = self.side_table_paths(destination, database, table)
@@ -316,8 +318,8 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
     """Returns the tables, as (destination, "database.table"), whose Delta path equals another table's or is inside it, each with a
     sentence.
 
-    `tables`: destination → its "database.table", where they are known. Tables that conf/ names are looked at too. Two writers of one table
-    would lose changes silently, unless they are shards of it; of a table inside another one's folder VACUUM would remove the files.
+    `tables`: destination → names of its known tables, as "database.table". Tables that conf/ names are added. Two writers of one table
+    would lose changes, except two shards of it. VACUUM of a table would remove the files of a table inside its folder.
     """
     users = _users(config, tables)
     folded = _folded(config, users)
@@ -356,7 +358,7 @@ def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[st
 class TableWriter(NamedTuple):
     """A source table at a Delta path. `table`: (destination, "database.table"). `shard`: its name in `column`, or empty.
 
-    `words`: what all shards must have alike.
+    `words`: the options that must be equal for all shards.
     """
 
     table: tuple[str, str]
@@ -367,20 +369,20 @@ class TableWriter(NamedTuple):
 
 
 def _folded(config: SluiceConfig, users: Iterable[str]) -> bool:
-    """Returns whether paths ignore upper and lower case. The file system is asked only where it matters."""
+    """Returns whether paths ignore upper and lower case. Looks at the file system only if two paths differ in nothing but case."""
     paths = {comparable_path(path) for path in users}
     return len({comparable_path(path, folds_case=True) for path in paths}) < len(paths) and folds_case(config.lake)
 
 
 def _above(path: str) -> Iterable[str]:
-    """Yields the folders that a path is in, the nearest first."""
+    """Yields the parent folders of a path, the nearest first."""
     while "/" in path.partition("://")[2 if "://" in path else 0].lstrip("/"):
         path = path.rpartition("/")[0]
         yield path
 
 
 def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
-    """Returns why a path is reserved for Sluice; empty if it is not."""
+    """Returns a sentence if a path is reserved for Sluice; otherwise an empty text."""
     if path not in own and path != comparable_path(lake):
         return ""
     location = next(iter(those.values())).path
@@ -388,7 +390,9 @@ def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake
 
 
 def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
-    """Returns why a path is inside another table's folder or a folder of Sluice's; empty if it is not."""
+    """Returns a sentence for a path inside another table's folder or a reserved folder. `above`: the writers of that folder; empty for a
+    reserved one.
+    """
     location = next(iter(those.values())).path
     if not above:
         return f"{_names(those)} has the Delta path {location}, which {OWN_FOLDER}: {OTHER_PATH}"

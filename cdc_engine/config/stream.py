@@ -38,7 +38,7 @@ def transactional_id_problems(streams: Mapping[str, StreamConfig]) -> Iterator[s
     users: dict[str, list[str]] = {}
     for name, stream in sorted(streams.items()):
         for broker in stream.brokers:
-            # Only Kafka's settings have it, and this package does not import them.
+            # Only Kafka's settings have `transactional_id`, and this package does not import them.
             if transactional_id := getattr(broker, "transactional_id", ""):
                 users.setdefault(transactional_id, []).append(f"{broker.client_id} of {name}")
     for transactional_id, brokers in users.items():

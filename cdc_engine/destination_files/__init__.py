@@ -1,7 +1,8 @@
-"""Reads and writes the files of a destination for others than its engine: ledger and lease (reading), the run lock, and the runs' record of
-the tables. Starts nothing.
+"""Reads and writes a destination's files for processes other than its engine: reads ledger and lease, takes the run lock, and writes the
+runs' record of the lake tables. Starts nothing.
 
-Used by `orchestration` in runs (is my batch the next to be merged?) and by the console."""
+Used by `orchestration` in runs (is my batch the next to be merged?) and by the console.
+"""
 
 from sluice.cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable
 from sluice.cdc_engine.destination_files.installation import installation_id, known_installation_id

@@ -1,5 +1,5 @@
-"""Reads and writes `catalog.json` of a destination: the record of what is registered in the catalog of conf/. Runs write it, ticks read
-it.
+"""Reads and writes `catalog.json` of a destination: the record of which tables are registered in the catalog of conf/. Runs write it, ticks
+read it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ Identifier = tuple[str, str, str]  # catalog, schema, name
 
 
 class CatalogEntry(NamedTuple):
-    """What has a name in the catalog: the Delta table of the source's table `of` ("database.table") at `path`, or a view of it.
+    """The meaning of a name in the catalog: the Delta table at `path` of the source table `of` ("database.table"), or a view of this Delta
+    table.
 
-    Only for a view: `over` is the name of the table that it reads; `shape` and `comments` are digests of the columns and the comments that
-    it was made for. `shape` is empty if the columns have changed since. Columns and comments themselves would not fit: a record has a
-    megabyte in ZooKeeper, for all tables of a destination.
+    Only for a view: `over` is the name of the table that it reads. `shape` and `comments` are digests of the columns and the comments for
+    which it was created; `shape` is empty if the columns have changed since. Columns and comments themselves would not fit: a record has at
+    most a megabyte in ZooKeeper, for all tables of a destination.
     """
 
     of: str
@@ -34,7 +35,7 @@ class CatalogEntry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registered:
-    """The record. `tables`: name in the catalog → table or view. `failed`: name → reason. `error`: why nothing could be
+    """The content of `catalog.json`. `tables`: name in the catalog → table or view. `failed`: name → reason. `error`: why nothing could be
     registered, for example because Spark has no such catalog; otherwise empty. `tried_at`: seconds since 1970.
     """
 

@@ -1,7 +1,8 @@
-"""Gives runs two files of the engine's folder. If runs may be on hosts without that folder, an object store has copies.
+"""Gives runs the list of tables and the source in use, which are files in the engine's folder. For runs on hosts without that folder, an
+object store has copies.
 
-The engine uploads them whenever it writes them; a run downloads what it reads. For a run the store's copy counts, also on the engine's
-host."""
+The engine uploads a file whenever it writes it; a run downloads what it reads. Runs on the engine's host use the copy in the store too.
+"""
 
 from __future__ import annotations
 

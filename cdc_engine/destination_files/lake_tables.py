@@ -1,12 +1,13 @@
-"""Records the Delta tables of a destination as its last run left them, in `lake-tables/NN.json`.
+"""Records the id and version of each Delta table of a destination after the last run, in `lake-tables/NN.json`.
 
-A run writes them after each table, while it holds the run lock; the next run compares. They may be behind the table by the commits of a run
-that was killed in between, never ahead. `sluice lake accept` changes them while no run merges.
+A run writes a table's record after its commit, while it holds the run lock; the next run compares. After a run was killed, a record may be
+older than its table, never newer. `sluice lake accept` changes records while no run merges.
 
-The tables are divided among RECORDS records by a digest of their names: the record of a table that is merged is written without those of
-most others, and no record comes near the megabyte that ZooKeeper stores under a name. One record per table would need a write per table of
-a batch. Earlier versions stored all tables in `lake-tables.json`. While it exists it counts, and the other records do not: the first
-writer divides it, and removes it last."""
+The tables are divided among RECORDS records by a digest of their names. So a merge of one table rewrites few entries, and no record comes
+near the megabyte that ZooKeeper stores under a name. One record per table would need a write per table of a batch. Earlier versions stored
+all tables in `lake-tables.json`. While this record exists, it is read instead of the others: the first writer divides it, and removes it
+last.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ MAIN = ""
 
 
 class LakeTables:
-    """(id, version) of each current-state table, change log and history. Thread-safe within the process that holds the run lock. A table
-    may have a change log or a history without a current-state table.
+    """Reads and stores (id, version) of each current-state table, change log and history. Thread-safe within the process that holds the run
+    lock. A table may have a change log or a history without a current-state table.
     """
 
     def __init__(self, destination_dir: Location) -> None:
@@ -45,17 +46,17 @@ class LakeTables:
         self._read()
 
     def get(self, name: str) -> tuple[str, int] | None:
-        """Returns id and version of a current-state table; None if no run has left it yet."""
+        """Returns id and version of a current-state table; None if no run has recorded it."""
         return self._tables.get(name, {}).get(MAIN)
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
-        """Returns id and version of all current-state tables that runs have left."""
+        """The id and version of each recorded current-state table, by name."""
         return {name: kept[MAIN] for name, kept in self._tables.items() if MAIN in kept}
 
     @property
     def names(self) -> list[str]:
-        """Returns the names of all tables for which runs have recorded something."""
+        """The names of all recorded tables."""
         return sorted(self._tables)
 
     def side_tables(self, name: str) -> dict[str, tuple[str, int]]:
@@ -63,7 +64,7 @@ class LakeTables:
         return {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Stores id and version by name. Durable when it returns; a crash may leave some of them as they were. Raises MetaError."""
+        """Stores id and version by name. Durable when it returns; a crash may leave some records unchanged. Raises MetaError."""
         with self._lock:
             self._store({name: {**self._tables.get(name, {}), MAIN: kept} for name, kept in tables.items()})
 
@@ -109,8 +110,8 @@ class LakeTables:
         self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
     def _divide(self) -> None:
-        """Divides the single record that an earlier version stored. A crash before the end leaves that record, which counts until it is
-        removed.
+        """Divides the single record that an earlier version stored. After a crash in between, that record still exists and is read instead
+        of the others.
         """
         if not self._undivided:
             return
@@ -145,7 +146,7 @@ def _record_of(name: str) -> str:
 
 
 def _refuse_records_of_others(record: str, tables: Collection[str], where: str) -> None:
-    """Raises MetaError for a record that was copied to another name: it would be read, and never written."""
+    """Raises MetaError for a record that was copied to another name: it would be read, but never updated."""
     if others := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(
             f"{where} has {', '.join(others[:3])}, which belong to other records: it is a copy of another record, remove it"

@@ -15,15 +15,15 @@ __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(location: Location) -> OutstandingBatch | None:
-    """Returns the first batch that waits, the only one that may be merged now; None if no batch waits. Raises MetaError like `read_ledger`.
+    """Returns the oldest batch in flight, the only one that may be merged now; None if there is none. Raises MetaError like `read_ledger`.
 
-    Raises RunLockLostError in a process that has lost its run lock. A run compares its own (epoch, end, delivery) with the batch right
-    before it writes: a batch that was rolled back has another delivery.
+    Raises RunLockLostError in a process that has lost its run lock. A run compares (epoch, end, delivery) of its batch with the result
+    right before it writes: a batch that was rolled back has another delivery.
     """
     refuse_if_lost(location)
     return read_ledger(location).head
 
 
 def lease_holder(location: Location) -> Holder | None:
-    """Returns the process that reads this destination, or read it last (see `Holder.held`); None if there never was one."""
+    """Returns the process that holds the lease, or that held it last (see `Holder.held`); None if there never was one."""
     return read_holder(location)

@@ -1,8 +1,9 @@
-"""Detects whether a destination was last read with this host's folder, if several hosts share its ledger. Used by `instance` at a start.
+"""Detects whether the last engine of a destination used this host's folder, if several hosts share its ledger. Used by `instance` at a
+start.
 
-Each folder has an id (`folder.json`); the id of the folder with which the stream was read last is stored with the ledger. What is only in
-a folder (stored events; without `staging` in a store also staged batches, open snapshots and prepared transactions) is useless to other
-hosts: an engine with another folder must not continue as if it had them.
+Each folder has an id (`folder.json`); the ledger's store has the id of the folder that was used last. Files that are only in a folder
+(stored events; without `staging` in a store also staged batches, open snapshots and prepared transactions) are not on other hosts: an
+engine with another folder must not continue as if it had them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FILE, LAST = "folder.json", "read-with-folder.json"
 
 
 class OwnFolder:
-    """What is recorded about this host's folder at one start of an engine, which holds the lease."""
+    """Compares this host's folder with the one that was used last, at one start of an engine, which holds the lease."""
 
     def __init__(self, directory: Path) -> None:
         """Raises MetaError."""
@@ -33,7 +34,7 @@ class OwnFolder:
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:
-        """Raises ConfigurationError if the stream was read with another folder since, and what that folder contains is needed."""
+        """Raises ConfigurationError if the stream was last read with another folder, and what that folder contains is needed."""
         if self._location.is_apart or self.is_last:
             return
         name = self._directory.name

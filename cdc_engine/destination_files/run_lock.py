@@ -1,10 +1,11 @@
-"""Holds the run lock: one writing run per destination. Taken in runs; the sensor and the console read it.
+"""Takes and checks the run lock: one writing run per destination. Runs take it; the sensor and the console check it.
 
-Delta on a local disk does not protect a table against two writers. So a run waits here for a process of an abandoned run that still exists.
+Delta on a local disk does not protect a table against two writers. So a run waits here while a process of an abandoned run still exists.
 
-A run that drains holds the drain lock while it is attached, and the run lock only while it merges, so that publications and backfills run
-between two batches. A process that waits for the run lock holds a third lock (`run.waiting`), and a draining run then releases the run lock
-for it. If the ledger is shared, the three locks are stored with it and apply to all hosts."""
+A run that drains holds the drain lock while it is attached. It holds the run lock only while it merges, so that publications and backfills
+run between two batches. A process that waits for the run lock holds a third lock (`run.waiting`); a draining run then releases the run lock
+for it. If the ledger is shared, the three locks are stored with it and apply to all hosts.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from sluice.cdc_engine.ha.leases import DRAIN_LOCK, RUN_LOCK, RUN_WAITING, Lock,
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-# A check of a file's lock holds the lock for a moment, so one failed try proves nothing.
+# To check a lock in a file, a process takes it for a moment. So one failed try does not mean that a run has the lock.
 CHECK_SECONDS_MAX = 1.0
 POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that other hosts share.
 _taken: dict[str, Lock] = {}  # The run locks of this process, by the destination's folder.
@@ -33,17 +34,18 @@ class RunLockTimeoutError(CanalServiceError):
 
 
 class RunLockLostError(CanalServiceError):
-    """The run lock went to another process, or may have."""
+    """This run has lost the run lock, or cannot exclude that another process has it."""
 
     code = "RUN_LOCK_LOST"
 
 
 @contextlib.contextmanager
 def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
-    """Holds the destination's run lock. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
+    """Takes the destination's run lock until the block ends. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
 
-    Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or an empty text. Raises
-    RunLockLostError if the block succeeded and the lock was lost by then. The lock ends with the process, so a killed run blocks nobody.
+    Yields the fence: a function that queries the lock's store and returns why this run may not write any more, or an empty text. Raises
+    RunLockLostError if the lock is lost at the end of a block that succeeded. The lock ends with the process, so a killed run blocks
+    nobody.
     """
     lock = open_lock(location, RUN_LOCK)
     where = as_location(location)
@@ -56,7 +58,7 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
                     f"another run of {where.destination} still holds its run lock after {timeout_seconds:g} s: "
                     "wait for it or end it; this batch is handed out again"
                 )
-            # The folder or the store may not support locks or not answer; then no holder yields to waiting processes.
+            # The folder or the store may not support locks, or not answer. Then a draining run does not know that this process waits.
             with contextlib.suppress(OSError, MetaError):
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
@@ -76,7 +78,7 @@ def run_lock(location: Location, timeout_seconds: float = 0.0) -> Iterator[Calla
 def refuse_if_lost(location: Location) -> None:
     """Raises RunLockLostError if this process took the run lock and has lost it: another run may be writing.
 
-    Asks the lock's store. Raises MetaError if it does not answer.
+    Queries the lock's store. Raises MetaError if it does not answer.
     """
     where = as_location(location)
     lock = _taken.get(str(where.directory))
@@ -85,7 +87,7 @@ def refuse_if_lost(location: Location) -> None:
 
 
 def run_lock_fence(location: Location) -> Callable[[], str]:
-    """Returns the fence of the run lock that this process holds, as `run_lock` yields it; a fence that always refuses if it holds none."""
+    """Returns the fence of the run lock that this process holds, as `run_lock` yields it. Without a lock, the fence refuses every write."""
     where = as_location(location)
     lock = _taken.get(str(where.directory))
     return functools.partial(_why_not_writer, where, lock) if lock else lambda: _lost(where)
@@ -120,8 +122,8 @@ def run_lock_wanted(location: Location) -> bool:
 
 @contextlib.contextmanager
 def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -> Iterator[Callable[[], str]]:
-    """Takes the drain lock, if it is free, until the block ends. Yields a function that returns why this run may not drain: another run has
-    the lock, or its store does not answer. It returns an empty text while this run has the lock.
+    """Tries to take the drain lock for the time of the block. Yields a function that returns an empty text once this run has the lock;
+    otherwise why this run may not drain: another run has the lock, or its store does not answer.
 
     If another run has it, the function waits for the timeout. With a shared ledger it also waits for the length of a session: after that
     the lock of a killed run is free. A process knows only the renewals that it saw itself, so each run waits for the whole session.
@@ -143,7 +145,7 @@ def drain_lock(location: Location, timeout_seconds: float = CHECK_SECONDS_MAX) -
 
     try:
         with contextlib.suppress(MetaError):
-            lock.try_acquire()  # From now on this process watches the holder.
+            lock.try_acquire()  # From now on this process watches the renewals of another holder.
         yield why_not
     finally:
         lock.release()

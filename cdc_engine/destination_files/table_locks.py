@@ -1,7 +1,8 @@
 """Locks Delta tables that several destinations write, one lock per table. Taken by runs that hold their destination's run lock.
 
-They are where the ledgers of conf/ are: in a folder next to the destinations', or in a shared store. Each has a record of who writes the
-table now, and of what a dead holder may have left running."""
+The locks are in a folder next to the destinations' folders, or in a shared store. Each lock has a record of who writes the table now, and
+of what a dead holder may have left running.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ class StoredTableLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock and nobody else can hold it yet."""
+        """Whether this object holds the lock and no other process can take it yet."""
         return self._lock.held
 
     def confirm(self) -> bool:
-        """Asks the lock's store whether this object still holds it."""
+        """Queries the lock's store: returns whether this object still holds the lock."""
         return self._lock.confirm()
 
     def try_take(self) -> bool:
@@ -46,19 +47,19 @@ class StoredTableLock:
     def register_waiting(self) -> bool:
         """Registers as waiting until the lock is taken or given up. Returns False if another process of this host waits already.
 
-        A process that returns to a table lets the waiting one go first; otherwise a draining run would always be faster.
+        A process that wants the table again lets the waiting process go first. Otherwise a draining run would always be faster.
         """
-        # A folder may not support locks; then no holder yields to waiting processes.
+        # A folder may not support locks. Then no holder knows of this waiting process.
         with contextlib.suppress(OSError):
             return self._waiting.try_acquire()
         return True
 
     def writer(self) -> str:
-        """Returns the record that the last holder left and did not remove; empty if there is none."""
+        """Returns the record that the last holder wrote and did not remove; empty if there is none."""
         return self._records.get(self._name) or ""
 
     def write(self, text: str) -> None:
-        """Leaves a record for the next holder in case this one dies. Call it while holding the lock. Empty: remove the record."""
+        """Writes a record for the next holder in case this one dies. Call it while holding the lock. Empty: remove the record."""
         if text:
             self._records.put(self._name, text)
         else:

@@ -1,1 +1,1 @@
-"""Allows one engine and one run per destination, across processes and hosts, by locks."""
+"""Provides the locks that allow one engine and one run per destination, across processes and hosts."""

@@ -1,7 +1,10 @@
-"""Locks by a record in a shared store, for installations without ZooKeeper: the holder keeps writing new versions by compare-and-set.
+"""Locks by a record in a shared store, for installations without ZooKeeper: the holder writes new versions of the record by
+compare-and-set.
 
-A process that wants the lock watches it: a version that does not change for a whole session, by the watcher's own clock, has no living
-holder and is replaced. No two clocks are compared, and if two processes replace it, one is refused. The holder itself stops well before."""
+A process that wants the lock watches the record. If its version does not change for a whole session, by the watcher's own clock, the holder
+is dead and the watcher replaces the record. No two clocks are compared. If two processes replace it, one of them is refused. The holder
+itself stops well before.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LockClaim:
-    """The record of a lock. `claim_id`: who took it. `held`: False after it was released."""
+    """The content of a lock's record. `claim_id`: identifies the attempt that took the lock. `held`: False after it was released."""
 
     claim_id: str
     pid: int
@@ -36,7 +39,7 @@ class LockClaim:
 
 
 class LockWatcher:
-    """What this process has seen of a lock: its version, and since when that is unchanged. Thread-safe."""
+    """Remembers the version of a lock's record that this process saw last, and when it saw it first. Thread-safe."""
 
     def __init__(self, store: RecordStore, name: str, seconds: float) -> None:
         self._store, self._name, self._seconds = store, name, seconds
@@ -44,7 +47,9 @@ class LockWatcher:
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
-        """Returns the record, its content, and whether somebody holds the lock as far as is known. Raises MetaError."""
+        """Reads the record. Returns it, its content, and whether somebody holds the lock as far as this process can know. Raises
+        MetaError.
+        """
         requested_at = now()
         kept = self._store.read(self._name)
         claim = _claim(kept.text, f"{self._name} in {self._store}") if kept else None
@@ -56,12 +61,12 @@ class LockWatcher:
 
 
 class BeatLock:
-    """A lock with one holder over all hosts. `token`: higher than every earlier holder's; 0 while not held. `seconds`: length of a
+    """A lock with one holder over all hosts. `token`: a number higher than every earlier holder's; 0 while not held. `seconds`: length of a
     session.
     """
 
     def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
-        """`watcher`: one that has watched before, so that a dead holder is recognized at once."""
+        """`watcher`: one that already watches this lock, so that a dead holder is recognized at once."""
         self._store, self._name = store, name
         self._watcher = watcher or LockWatcher(store, name, seconds)
         self._session = LeaseSession(seconds)
@@ -78,7 +83,7 @@ class BeatLock:
 
     @property
     def held(self) -> bool:
-        """-"""
+        """Whether the lock is held, and its last confirmation is recent enough that no other process can take it yet."""
         return self._claim is not None and self._session.trusted
 
     def try_acquire(self) -> bool:
@@ -87,7 +92,7 @@ class BeatLock:
             return True
         self._forget()
         kept, there, is_held = self._watcher.look()
-        # This claim is our own: the answer to an earlier attempt was lost.
+        # A held lock with our own claim id: the store's answer to an earlier attempt of this object was lost.
         if is_held and there is not None and there.claim_id != self._claim_id:
             return False
         claim = LockClaim(
@@ -114,7 +119,7 @@ class BeatLock:
     def confirm(self) -> bool:
         """Writes a new version and returns whether the lock is still held. Raises MetaError if the store does not answer.
 
-        A version that another holder wrote in the meantime makes it fail, whatever this machine's clock says.
+        Returns False if another holder wrote a version in the meantime, whatever this machine's clock says.
         """
         claim = self._claim
         return claim is not None and self._beat_once(claim) and self.held
@@ -136,7 +141,7 @@ class BeatLock:
 
     def _beat(self, claim: LockClaim, ending: threading.Event) -> None:
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(MetaError):  # The lock expires by itself.
+            with contextlib.suppress(MetaError):  # If the store does not answer, the lock expires by itself.
                 if not self._beat_once(claim):
                     return
 
@@ -156,7 +161,7 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: LockClaim) -> bool:
-        """Returns whether the stored version is one that this process wrote without getting an answer."""
+        """Returns whether this process wrote the stored version, without getting the store's answer."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

@@ -1,8 +1,9 @@
 """Holds the lease of a destination on one machine: the process that has it may read the destination's binlog and write its ledger.
 
 `instance` tries to acquire it in a loop and starts the other packages once it has it. `meta` calls `check` before each write.
-`destination_files` shows the holder. The lock on lease.lock decides; lease.json only records who holds it and counts how often it changed
-hands."""
+`destination_files` shows the holder. Only the lock on lease.lock decides who holds the lease. lease.json records the holder, and counts the
+holders.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ class FileLease:
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # An unreadable record (edited by hand, truncated by a full disk) must not lead to an old token. The clock is
-        # higher than any count.
+        # An unreadable record (edited by hand, truncated by a full disk) must not lead to a token that was used before. The clock in
+        # seconds is higher than any count of holders.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, RUN_WAITING, DRAIN_LOCK, READING = "lease", "run-lock", "run-waiting", "drain-lock", "reading"
-# The locks of runs, with their files in the destination's folder. READING: over all hosts, one run reads rows of tables.
-# RUN_WAITING: one of the processes that wait for the run lock holds it. DRAIN_LOCK: the run that drains holds it while
-# it is attached.
+# The locks of runs, with their files in the destination's folder. READING: held by the one run that reads rows of tables. RUN_WAITING: held
+# by one of the processes that wait for the run lock. DRAIN_LOCK: held by the run that drains while it is attached.
 FILES = {
     RUN_LOCK: RUN_LOCK_FILE,
     RUN_WAITING: "run.waiting",
@@ -36,7 +35,7 @@ FILES = {
     READING: "snapshots/reading.lock",
 }
 POLL_SECONDS = 0.5
-TABLES = "_sluice_tables"  # This name is next to the destinations' names, and no destination may have it.
+TABLES = "_sluice_tables"  # A folder next to the destinations' folders. No destination may have this name.
 
 
 class Lock(Protocol):
@@ -44,13 +43,13 @@ class Lock(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock and nobody else can hold it yet."""
+        """Whether this object holds the lock and no other process can take it yet."""
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free. Also True if it is held already. Never waits. Raises MetaError."""
+        """Takes the lock if it is free. Returns True also if this object holds it already. Never waits. Raises MetaError."""
 
     def confirm(self) -> bool:
-        """Asks the lock's store whether this object still holds it. Raises MetaError if the store does not answer."""
+        """Queries the lock's store: returns whether this object still holds it. Raises MetaError if the store does not answer."""
 
     def release(self) -> None:
         """Releases the lock; no effect if it is not held."""
@@ -89,9 +88,9 @@ class SharedLease:
 
 
 def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
-    """Takes a lock. Returns False if somebody else holds it for that many seconds. Raises MetaError.
+    """Tries to take a lock for some seconds. Returns False if another process holds it for all that time. Raises MetaError.
 
-    The lock of a process that was killed on another host becomes free after a session, as seen by whoever watches it.
+    The lock of a process that was killed on another host becomes free after a session, as seen by the process that watches it.
     """
     deadline = time.monotonic() + seconds
     while not lock.try_acquire():
@@ -113,7 +112,9 @@ def open_lock(location: Location, name: str) -> Lock:
 
 
 def lock_held(location: Location, name: str) -> bool:
-    """Returns whether a process on some host holds such a lock, as far as is known. Raises MetaError if the store does not answer."""
+    """Returns whether a process on some host holds a lock of FILES, as far as this process can know. Raises MetaError if the store does not
+    answer.
+    """
     where = as_location(location)
     if not where.is_shared:
         return is_locked(where.directory / FILES[name])
@@ -122,7 +123,9 @@ def lock_held(location: Location, name: str) -> bool:
 
 
 def tables_location(location: Location) -> LedgerLocation:
-    """Returns the location of the locks of tables with several destinations. It is the same for all destinations of one conf/."""
+    """Returns the location of the locks for Delta tables that several destinations write. It is the same for all destinations of
+    one conf/.
+    """
     where = as_location(location)
     directory = where.directory.parent / TABLES
     return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
@@ -163,10 +166,10 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
     return claim.holder(held=held) if claim else None
 
 
-# There is one per lock of conf/. A watcher that is dropped would never see the end of a dead holder's session.
+# One watcher per lock for the whole process. A new watcher would have to watch a dead holder for a whole session again.
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
-    """Returns the watcher of a lock, one per process. What it saw earlier distinguishes a living holder from a dead one."""
+    """Returns the watcher of a lock, one per process. A watcher distinguishes a living holder from a dead one by what it saw earlier."""
     return LockWatcher(record_store(location), name, location.session_seconds)
 
 

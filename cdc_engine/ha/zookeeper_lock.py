@@ -1,8 +1,9 @@
 """Locks by an ephemeral node in ZooKeeper, like Canal's running node, and a counter that rises with each holder.
 
-Node and counter are written in one step, so a token is never used twice. The lock has its own client, whose session ends with the lock. A
-lost connection that kazoo reports (SUSPENDED, LOST) ends the claim at once. A holder that was stopped for longer than its session sees by
-the clock that it may not continue, before it hears from the server."""
+Node and counter are written in one transaction, so a token is never used twice. The lock has its own client, whose session ends with the
+lock. A lost connection that kazoo reports (SUSPENDED, LOST) ends the claim at once. A holder that was stopped for longer than its session
+knows from the clock that it may not continue, before the server reports it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Nodes:
 
 
 class ZooKeeperLock:
-    """A lock with one holder over all hosts. `token`: higher than every earlier holder's while held, else 0."""
+    """A lock with one holder over all hosts. `token`: while it is held, a number higher than every earlier holder's; otherwise 0."""
 
     def __init__(self, nodes: Nodes, seconds: float) -> None:
         self._nodes = nodes
@@ -58,7 +59,7 @@ class ZooKeeperLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock and nobody else can hold it yet."""
+        """Whether this object holds the lock and no other process can take it yet."""
         return bool(self.token) and self._session.trusted
 
     def try_acquire(self) -> bool:
@@ -97,7 +98,7 @@ class ZooKeeperLock:
         end(client)
 
     def confirm(self) -> bool:
-        """Asks ZooKeeper whether the lock is still held. Raises MetaError if no server answers."""
+        """Queries ZooKeeper: returns whether the lock is still held. Raises MetaError if no server answers."""
         client = self._client
         if client is None or not self.token:
             return False
@@ -107,7 +108,7 @@ class ZooKeeperLock:
             ):
                 return self._confirm_once(client) and self.held
         except MetaError:
-            if not self.held:  # The session is over, and therefore nobody answers.
+            if not self.held:  # After the end of the session nobody answers, and the lock is lost.
                 return False
             raise
 
@@ -136,7 +137,7 @@ class ZooKeeperLock:
                 answer(client.create_async(path, b"", ephemeral=True))
 
     def _create(self, client: Any) -> int:
-        """Creates the node. Returns the token, or 0 if somebody else has the lock."""
+        """Creates the node of the lock. Returns the token, or 0 if another process has the lock."""
         answer(client.ensure_path_async(self._nodes.counter))
         stat = answer(client.exists_async(self._nodes.counter))
         step = client.transaction()
@@ -162,18 +163,22 @@ class ZooKeeperLock:
         return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
-        """Confirms the claim repeatedly while the node is ours. If somebody else changed the node's content, the lock is lost: Canal's
+        """Confirms the claim repeatedly while the node is ours. If another program changed the node's content, the lock is lost: Canal's
         administrators move a destination in this way.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(KazooException, KazooTimeoutError):  # The lock expires by itself.
+            with contextlib.suppress(
+                KazooException, KazooTimeoutError
+            ):  # If no server answers, the lock expires by itself.
                 if not self._confirm_once(client):
                     return
 
     def _confirm_once(self, client: Any) -> bool:
         """Returns whether the node is still ours."""
         requested_at = now()
-        answer(client.sync_async(self._nodes.held))  # A server without contact to the others may have old data.
+        answer(
+            client.sync_async(self._nodes.held)
+        )  # A server that has no contact with the other servers may have old data.
         if not self._is_ours(client):
             self._session.end()
             return False

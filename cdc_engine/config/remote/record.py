@@ -15,9 +15,9 @@ SHOWN_MAX = 12  # Characters of a revision in messages.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteRecord:
-    """A pulled conf/. `identity`: identifies the source; `shown`: names it in messages. `revision`: the one in use, a commit or a digest;
-    empty before the first one. `etag`: its ETag. `main`, `destinations`: the texts of its files. `applied_at`: when it was pulled. `newer`:
-    a revision that was refused, for the reason `refused`. `away`: why the source cannot be read; `since`: from when on.
+    """The state of a pulled conf/. `identity`: identifies the source; `shown`: its name in messages. `revision`: the commit or digest in
+    use; empty before the first pull. `etag`: its ETag. `main`, `destinations`: the texts of its files. `applied_at`: when it was pulled.
+    `newer`: a revision that was refused; `refused`: the reason. `away`: why the source cannot be read; `since`: the time from which on.
     """
 
     identity: str
