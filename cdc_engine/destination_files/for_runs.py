@@ -43,7 +43,7 @@ def local_copy(destination_dir: Path, name: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             dir=path.parent, delete=False
-        ) as temporary:  # Other runs of this host download it too.
+        ) as temporary:  # Other runs on this host may download the file at the same time.
             temporary.write(content)
         Path(temporary.name).replace(path)
     return path

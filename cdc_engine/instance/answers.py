@@ -1,7 +1,8 @@
 """Finds the schema of a table that stops because its schema is unknown: the operator's schema, or else the server's at the live end of the
 stream. Used by `wiring`.
 
-The server's answer is kept like an operator's answer, so that the stream gives the same changes when it is read again."""
+Stores the server's schema in the same way as an operator's, so that the stream gives the same changes when it is read again.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ log = structlog.get_logger()
 
 
 class SchemaAnswers:
-    """Answers `policy.SchemaDecisions.resolved`. Called on the parser's thread."""
+    """Implements `resolved` of `policy.SchemaDecisions`. Called on the parser's thread."""
 
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)
 
     def resolved(self, database: str, table: str, reason: str, location: str) -> TableSchema | None:
-        """Returns the schema that an operator gave, or else the server's, or None. Raises SourceConnectionError if the server must be asked
-        and does not answer; the statement is then read again.
+        """Returns the schema that an operator gave, or else the server's, or None. Raises SourceConnectionError if the server must be
+        queried and does not answer; the engine then reads the statement again.
         """
         kept = self._resolutions.schema(database, table, reason)
         if kept is not None or not location:

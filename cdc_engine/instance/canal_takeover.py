@@ -36,8 +36,8 @@ def cursor_of_canal(directory: Path) -> str | None:
 
 
 def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:
-    """Returns where to start. `by_gtid`: the source finds a position by GTID set. `at_time`: returns the position of a time in µs since
-    1970, which may be purged.
+    """Returns where to start. `by_gtid`: whether the source can find a position by GTID set. `at_time`: returns the position of a time in
+    µs since 1970, which may be purged.
 
     Raises MetaError if the text cannot be parsed, and the errors of `at_time`.
     """

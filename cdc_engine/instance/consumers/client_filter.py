@@ -1,8 +1,9 @@
-"""Evaluates a client's filter: patterns like the server's, in time proportional to the name's length, whatever a client sends. Used by
-`consumers`.
+"""Evaluates the filter that a client sends: the same patterns as in conf/, but in time proportional to the name's length for any pattern.
+Used by `consumers`.
 
-Python's regular expressions backtrack and block the whole process meanwhile: a client could stop the lake with a few brackets. These are
-RE2's, by Arrow: the same except lookaround and backreferences, which are refused."""
+Python's regular expressions backtrack and block the whole process meanwhile: a client could stop the lake with a few brackets. So this
+module uses RE2, through Arrow. RE2 has the same syntax without lookaround and backreferences, which are refused.
+"""
 
 from __future__ import annotations
 

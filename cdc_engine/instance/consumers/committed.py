@@ -33,8 +33,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """How positions in a stream are counted: the highest epoch, and the patterns of the captured tables, whose row events are counted
-    within a transaction.
+    """What the meaning of a position depends on: the highest epoch, and the patterns of the captured tables. A position within a
+    transaction is a number of row events of these tables.
     """
 
     epoch: int
@@ -62,7 +62,7 @@ def packed(identity: str, record: dict[str, Any]) -> str:
 
 
 def unpacked(text: str, identity: str) -> dict[str, Any] | None:
-    """Reads a text of `packed`; None if it belongs to another consumer. Raises PublishError if it is no such text."""
+    """Reads a text of `packed`; None if it belongs to another consumer. Raises PublishError if this version's `packed` did not write it."""
     try:
         record = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
         if record["format"] != FORMAT:
@@ -71,7 +71,7 @@ def unpacked(text: str, identity: str) -> dict[str, Any] | None:
     except (ValueError, zlib.error, KeyError, TypeError, RecursionError) as error:
         raise _of_another_version(error) from None
     if owner != identity:
-        # The consumer was forgotten, or the ledger was created again. What it sends now, it shall send.
+        # The consumer was forgotten, or the ledger was created again. The new consumer sends everything after its own position.
         log.warning("committed_position_of_another_consumer", consumer=identity, committed_by=owner)
         return None
     return dict(record)
@@ -104,8 +104,8 @@ def later_of(acked: StreamPosition, record: dict[str, Any], counting: Counting) 
 
 
 def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
-    """Returns whether a committed position is after the acked one. The epochs decide, except after a failover by GTID: the consumer may
-    have passed transactions on the new server that precede what was committed on the old one. Then the executed sets decide.
+    """Returns whether a committed position is after the acked one. Compares epochs and order keys. After a failover by GTID it compares the
+    executed sets instead: a position on the new server may still precede the one that was committed on the old server.
     """
     ours, theirs = acked.position, committed.position
     if theirs.epoch < ours.epoch and has_executed(theirs.gtid_set, ours.gtid_set):
@@ -114,8 +114,8 @@ def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
 
 
 def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
-    """Returns a record's position. If other tables are captured now, row events within a transaction are counted in another way: the
-    position is then that before the transaction, whose first messages are repeated.
+    """Returns a record's position. If other tables are captured now, its number of row events within a transaction is useless. Then returns
+    the position before the transaction, whose first messages are repeated.
     """
     position = Position.from_json(record["position"])
     if "events" in record and record["tables"] != zlib.crc32(counting.tables.encode()):

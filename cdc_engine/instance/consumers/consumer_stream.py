@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.5  # A reader waits this long at most, and then decides again w
 
 @dataclasses.dataclass(frozen=True)
 class StreamPosition:
-    """A position, and what was shown of the transaction that is open there."""
+    """A position of a consumer in a stream. `state`: which entries of the transaction that is open at the position were handed out."""
 
     window_position: WindowPosition
     state: State = FIRST_STATE
@@ -45,7 +45,7 @@ class StreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What one consumer gets of a piece of the stream: entries in order (`kinds` and `indices` as `elements` returns them), or a
+    """The part of a piece of the stream that one consumer gets: entries in order (`kinds` and `indices` as `elements` returns them), or a
     statement.
     """
 
@@ -90,8 +90,8 @@ class LiveStream(Stream, Protocol):
 
 
 class Selection:
-    """What a consumer gets: tables that all its filters keep, and statements. `shown`: which tables can be read, and the settings for
-    rows. `entries`: which kinds of entries it gets.
+    """Selects what a consumer gets: row events of tables that all its filters keep, and statements. `shown`: which tables can be read, and
+    the settings for rows. `entries`: which kinds of entries it gets.
     """
 
     def __init__(
@@ -233,7 +233,9 @@ class DestinationStream:
                 return None, position
 
     def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
-        """Returns the whole transactions before rows that cannot be read, and where they end. They are handed out first."""
+        """Returns the whole transactions before the first row that cannot be read, and where they end, so that they are handed out first.
+        If there are none, returns the reading unchanged.
+        """
         count = self.selection.readable(reading.pieces)
         if not count:
             return reading.pieces, reading.end

@@ -1,6 +1,7 @@
-"""Keeps the consumers of one destination: their numbers, their cursors in the ledger, and their status.
+"""Manages the consumers of one destination: their numbers, their cursors in the ledger, and their status.
 
-Called by the protocol server, by brokers and by the groups that the destination is a member of, from any thread."""
+Called by the protocol server, by brokers and by the groups that the destination is a member of, from any thread.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ NO_FORMS = Forms()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStreams:
-    """What the consumers of a destination read: the window `live`, or a stream of their own if their position is not in it.
+    """The streams for the consumers of a destination: the window `live`, or a stream of their own if their position is not in it.
 
-    `held_up`: whether the live stream waits for space in the store.
+    `held_up`: returns whether the live stream waits for space in the store.
     """
 
     live: Window
@@ -50,7 +51,7 @@ class ConsumerStreams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveSource:
-    """What groups need to know of the live stream: its source, its position, and its trouble."""
+    """The source, the position and the trouble of the live stream, for groups."""
 
     source: Source | None = None
     stream_state: Callable[[], StreamState | None] = lambda: None
@@ -98,7 +99,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     @property
     def counting(self) -> Counting:
-        """How positions in the stream are counted now."""
+        """The epoch and the table patterns on which the meaning of a position depends now."""
         return Counting(self._meta.ledger.epoch, f"{self._server_filter.include}\n{self._server_filter.exclude}")
 
     def stream_for(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
@@ -121,8 +122,8 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:
         """Returns the consumers' statuses. `live`: the position up to which the destination has read."""
-        # This reads without the lock, which a consumer that is being closed may hold for long. A ledger is immutable
-        # and is replaced as a whole.
+        # The ledger is read without the lock, because a consumer that is being closed may hold the lock for long. A ledger is immutable and
+        # is replaced as a whole.
         return tuple(self._status(record, live) for record in self._meta.ledger.consumers)
 
     def _records(self, ledger: Ledger) -> tuple[Consumer, ...]:

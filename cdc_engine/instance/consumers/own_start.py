@@ -1,5 +1,5 @@
-"""Finds the schemas and prepared XA transactions with which a consumer's own stream starts: what the live stream knew at that position. If
-the consumer is ahead of the live stream, it reads the statements in between. `known_position` is pure. Used by `own_stream`.
+"""Finds the schemas and prepared XA transactions with which a consumer's own stream starts: those of the live stream at the same position.
+If the consumer is ahead of the live stream, it reads the statements in between. `known_position` is pure. Used by `own_stream`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 
 def known_position(begin: Position, live: Position) -> Position:
-    """Returns the position whose schemas a reader that starts at `begin` may use, while the live stream is at `live`: the earlier of the
-    two.
+    """Returns the position whose schemas a reader uses at first. `begin`: where the reader starts; `live`: where the live stream is. The
+    result is the earlier one of the two.
 
-    For two servers, it is what both have executed. If that is unknown, it is the reader's own position. Raises ValueError if a GTID set
-    cannot be parsed.
+    For positions of two servers, it is the position after the transactions that both have executed. If these are unknown, it is `begin`.
+    Raises ValueError if a GTID set cannot be parsed.
     """
     if begin.counts_as(live):
         return min(begin, live, key=lambda each: each.order_key)
@@ -80,7 +80,8 @@ def own_start(
     review: SchemaDecisions,
     recorded_before: Callable[[str, Position], Content | None],
 ) -> OwnStart | None:
-    """Returns the start; None if no schema is known to start from. Raises PositionLostError if a GTID set cannot be parsed.
+    """Returns the start of a consumer's own stream; None if the schema history has no schemas there. Raises PositionLostError if a GTID set
+    cannot be parsed.
 
     `recorded_before`: as `PreparedFiles.recorded_before`.
     """

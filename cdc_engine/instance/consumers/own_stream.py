@@ -1,6 +1,7 @@
 """Reads the source for one consumer, with a connection of its own and a schema history of its own in memory.
 
-`own_start` has what it knows at its start; later statements are followed as they arrive, and nothing is written."""
+`own_start` provides the schemas at the start. The stream applies later statements as they arrive, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # How many bytes are read ahead of a cons
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """Opens streams of this kind. `records`: returns the records of the schema history when a stream starts; it contains all records up to
-    `known_to`.
+    """Opens the own streams of consumers. `records`: returns the records of the schema history when a stream starts; it contains all
+    records up to `known_to`.
 
     `recorded_before`: as in `own_start`. `archive`: has what the server has purged. `epoch`, `server_uuid`: those of the live stream.
-    `by_time`: finds a position by the clock, if the live stream may. `isolated`: as in `Window`.
-    `rows_queries`: as in `StreamRules`.
+    `by_time`: finds a position by the clock; None if the live stream may not do that. `isolated`: as in `Window`. `rows_queries`: as in
+    `StreamRules`.
     """
 
     source: Source
@@ -63,7 +64,7 @@ class OwnStreams:
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)
-        live = self.known_to()  # This is read before the records, which may have more.
+        live = self.known_to()  # The position is read before the records, so the records reach at least to it.
         own = own_start(
             begin,
             live,
@@ -89,8 +90,8 @@ class OwnStreams:
         return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 
     def _from(self, begin: Position, epoch: int) -> Position:
-        """Returns the start in the live stream's epoch, so that both streams number files in the same way; by GTID if the position has
-        another epoch.
+        """Returns the start in the live stream's epoch, so that both streams number files in the same way. A position of another epoch
+        becomes a start by GTID set.
         """
         if begin.epoch == epoch or not begin.gtid_set:
             return begin
@@ -102,8 +103,8 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """Returns a start by the clock in the epoch that the live stream began when it changed servers, or, if it has not changed yet, in the
-    epoch that it will begin.
+    """Finds a start by the clock. Its epoch is the one that the live stream began when it changed servers, or will begin if it has not
+    changed yet.
     """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
@@ -155,7 +156,8 @@ class SourceStream:
     ) -> WindowReading | None:
         """Reads like a window. Raises the error that ended the stream after everything before the error was read.
 
-        Returns None also if the live stream has begun another epoch since: a stream that starts now numbers the files as that one does.
+        Returns None also if the live stream has begun another epoch since. The caller then opens a stream that numbers files as the live
+        stream does.
         """
         if self._epoch() != self._live_epoch:
             return None
@@ -183,7 +185,7 @@ class SourceStream:
 
 
 class _Into:
-    """A `BlockSink` that stores what the destination captures."""
+    """Implements `BlockSink`: puts the captured part of each block into the window."""
 
     def __init__(self, window: Window, tables: TableFilter) -> None:
         self._window, self._tables = window, CapturedTables([tables])

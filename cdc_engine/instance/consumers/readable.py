@@ -1,7 +1,8 @@
 """Decides which tables of a stream a consumer gets, and which of these can be shown. Used by `consumer_stream`.
 
-Consumers follow the schema that the stream has, whatever the lake decided about a table. What cannot be shown is a table whose schema is
-unknown there, a type without a text form, and a table that the masks, the condition or the left-out columns of conf/ do not fit."""
+Consumers follow the schema in the stream, whatever the lake decided about a table. Rows cannot be shown if the schema is unknown, if a type
+has no text form, or if the masks, the condition or the left-out columns of conf/ do not fit the table.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Readable:
         return ""
 
     def _hidden_elsewhere(self, version: TableVersion) -> list[str]:
-        """Returns the columns that conf/ hides and the table lacks. A pending rename may have given them another name."""
+        """Returns the columns that conf/ hides and the table lacks. A rename that the lake has not applied may have given them another
+        name.
+        """
         policy = self.forms.policies.get(version.name, DEFAULT_POLICY)
         named = self.forms.named(version.name)[1] if self.forms.named is not None else frozenset[str]()
         hidden = {*(each.column.lower() for each in policy.rules.masks), *(name.lower() for name in named)}
@@ -61,7 +64,7 @@ class Readable:
 
 
 class SelectedTables:
-    """The tables that a consumer gets, as masks by table index. They are computed once for the same growing sequence of tables."""
+    """Decides which tables of a block a consumer gets, as masks by table index. Computed again only after the list of tables has grown."""
 
     def __init__(self, captured: CapturedTables, shown: Readable) -> None:
         self._captured, self._shown = captured, shown
@@ -69,12 +72,12 @@ class SelectedTables:
         self._selected = self._unreadable = np.zeros(0, np.bool_)
 
     def selected(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns bools: whether the consumer's filters keep the table."""
+        """Returns for each table whether the consumer's filters keep it."""
         self._look(tables)
         return self._selected
 
     def unreadable(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns bools: whether the table is selected and its rows cannot be shown."""
+        """Returns for each table whether the filters keep it but its rows cannot be shown."""
         self._look(tables)
         return self._unreadable
 

@@ -113,7 +113,9 @@ class Sending(Generic[ContentT]):
 
 
 def form_of(config: BrokerConfig) -> Format | Subjects:
-    """Returns the form of a broker's messages: for rows with a schema the subjects in its registry."""
+    """Returns the format of a broker's messages. For a format with schemas, returns the subjects in the schema registry. Raises
+    ConfigurationError.
+    """
     form, registry = FORMS[config.format], config.registry
     if not isinstance(form, SchemaForm):
         return form

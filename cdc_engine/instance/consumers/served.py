@@ -53,7 +53,9 @@ class ServedConsumers:
         return self._for_clients(client_id).service(client_id)
 
     def _for_clients(self, client_id: int) -> Clients:
-        """Refuses a client with a broker's number: the broker would not get what the client acks. Raises ConfigurationError."""
+        """Returns the consumers. Raises ConfigurationError if the number is a broker's: changes that a client acks under it would not reach
+        the broker.
+        """
         consumers = self._consumers()
         if broker := consumers.broker_of(client_id):
             raise ConfigurationError(

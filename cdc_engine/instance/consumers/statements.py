@@ -50,8 +50,8 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class StatementDescription:
-    """What a client is told about a statement. `schema`, `table`: what the entry's header names. `tables`: all tables that the statement
-    concerns (database, table).
+    """How a client sees a statement. `schema`, `table`: what the entry's header names. `tables`: all tables that the statement concerns
+    (database, table).
     """
 
     kind: EventType

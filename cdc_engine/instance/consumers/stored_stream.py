@@ -1,6 +1,8 @@
 """Lets a consumer that is behind read the event store's files if they have its position, and the source only if they do not.
 
-The source is not asked then, and may have purged what is read. At the end of the files the window of the live stream continues."""
+Reading the files needs no source, which may have purged the same changes. At the end of the files the consumer continues in the window of
+the live stream.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from sluice.cdc_engine.store.opening import another_file
 from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
 from sluice.cdc_engine.store.window.window import Window
 
-NEVER_FULL = 1 << 62  # The reader holds one block at a time and reads the next one afterwards.
+NEVER_FULL = (
+    1 << 62
+)  # The window needs no limit, because it gets the next block only after the reader has read the block before.
 
 
 class StoredStreams:
@@ -27,7 +31,7 @@ class StoredStreams:
         self, log: EventLog, otherwise: Callable[[StreamReader, WindowPosition], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        # The position at which the files had nothing for a reader.
+        # Positions after which the files had nothing for a reader, which then reads the source.
         self._spent: dict[StreamReader, WindowPosition] = {}
 
     def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:
@@ -45,8 +49,8 @@ class StoredStreams:
     def _goes_on(self, position: Position, there: Position) -> bool:
         """Returns whether the files have everything after a position. `there`: the last transaction end in the files at or before it.
 
-        A stream that was requested by GTID set excludes what was already there, so offsets alone are not sufficient. The files do not
-        have all transactions without rows: a position may be after some of these.
+        Offsets alone are not sufficient: a stream that was requested by GTID set excludes transactions that the set contains. The files
+        lack some transactions without rows, and a position may be after one of these.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)

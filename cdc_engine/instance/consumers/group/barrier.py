@@ -1,10 +1,11 @@
-"""Decides which member's transactions a group hands out next, or which member it waits for. Pure. Called by `group_stream`, which knows
-what each member has.
+"""Decides which member's transactions a group hands out next, or which member it waits for. Pure. Called by `group_stream`, which knows the
+available transactions of each member.
 
-Each member has a next transaction, or a time before which it has none. The member with the least (time, name) is next. If it has a
-transaction, this one is handed out, with all that follow it and are less than the least of the other members. If it has none, the group
-waits for it, because it may still have what is first. So the order does not depend on how the members' transactions arrive, and an idle
-member whose clock advances delays nobody."""
+Each member has a next transaction, or a time before which it will have none. The member with the earliest (time, name) is next. If it has
+transactions, the group hands out those that are earlier than the next one of every other member. If it has none, the group waits, because
+this member may still get an earlier transaction. So the order does not depend on when transactions arrive, and an idle member whose clock
+advances delays nobody.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from sluice.cdc_engine.contracts import Int64s
 class Known:
     """The facts of one member for the decision. Times are in µs since 1970.
 
-    `times`: commit times of the available transactions that are next in its stream, ascending. `clock_us`: what follows them is not
-    older. `begun`: a part of its next transaction was handed out. `absent`: the group does not wait for it.
+    `times`: commit times of the available transactions that are next in its stream, ascending. `clock_us`: no later transaction of the
+    member is older than this. `begun`: a part of its next transaction was handed out. `absent`: the group does not wait for it.
     """
 
     times: Int64s
@@ -32,7 +33,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class NextTransactions:
-    """The decision that the next `count` available transactions of `member` are next."""
+    """The decision to hand out the next `count` available transactions of `member`."""
 
     member: str
     count: int
@@ -40,7 +41,7 @@ class NextTransactions:
 
 @dataclasses.dataclass(frozen=True)
 class BarrierWait:
-    """The decision to wait: `member` may still have what is next."""
+    """The decision to wait for `member`, whose next transaction may be the first one of the group."""
 
     member: str
 
@@ -49,7 +50,8 @@ def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions 
     """Decides which member is next. `known`: at least one member. A transaction that was handed out in part continues first, so that no
     other one interrupts it.
 
-    `barrier_us`: the time up to which all was handed out. No transaction counts as older, so a late one is next at once.
+    `barrier_us`: the time up to which everything was handed out. An older transaction counts as if it had this time, so a late one is next
+    at once.
     """
     for member, each in sorted(known.items()):
         if each.begun:

@@ -18,7 +18,7 @@ from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
 AGAIN_SECONDS = 2.0  # The wait after a request without an answer.
-ANSWERS_MAX = 4  # A stream that is read with a delay has reached one of these answers.
+ANSWERS_MAX = 4  # A stream that is read with a delay has reached only an older answer.
 
 log = structlog.get_logger()
 
@@ -56,7 +56,9 @@ class SourceAsker:
 
 
 class MemberClock:
-    """Keeps the time of a member's source. `asker`: asks the source. Call `begin` and `end` once; the other methods from any thread."""
+    """Queries the time of a member's source repeatedly, in a thread. `asker`: queries the source. Call `begin` and `end` once; the other
+    methods from any thread.
+    """
 
     def __init__(self, name: str, asker: Asker) -> None:
         self._name, self._asker = name, asker
@@ -80,7 +82,9 @@ class MemberClock:
         return answers[-1].now_us if answers else 0
 
     def reached_us(self, stream_state: StreamState | None) -> int:
-        """Returns the newest time (µs since 1970) before which everything has been read at a position; 0 if there is none."""
+        """Returns the newest time (µs since 1970) before which everything was committed that a stream in this state has read; 0 if
+        unknown.
+        """
         return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
 
     def ask(self) -> bool:
@@ -88,7 +92,7 @@ class MemberClock:
         begun = time.time()
         try:
             answer = self._asker.ask()
-        # The error may be of any kind; a clock that ends silently would block the group forever.
+        # The error may be of any kind. If the thread ended, the group would wait forever.
         except Exception as error:
             if (why := str(error) or type(error).__name__) != self.trouble:
                 log.warning("source_clock_not_asked", member=self._name, reason=why)

@@ -26,7 +26,9 @@ class GroupPositionTexts:
         return packed(self._identity(), {"members": members, **times})
 
     def later(self, acked: GroupStreamPosition, text: str) -> GroupStreamPosition | None:
-        """Moves the members whose committed position is later. A member that has left since, or joined, keeps its own."""
+        """Returns the acked position with each member moved to its committed position, where that is later; None if it is later for no
+        member. A member that has left or joined since keeps its acked position.
+        """
         record = unpacked(text, self._identity())
         if record is None:
             return None

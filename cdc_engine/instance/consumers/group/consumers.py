@@ -1,6 +1,7 @@
-"""Keeps the consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their status.
+"""Manages the consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their status.
 
-Called by the protocol server and by brokers, from any thread."""
+Called by the protocol server and by brokers, from any thread.
+"""
 
 from __future__ import annotations
 

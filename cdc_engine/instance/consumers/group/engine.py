@@ -1,7 +1,8 @@
-"""Serves the consumers of one group from the engines of its members, which run in the same process. Kept by `launcher`.
+"""Serves the consumers of one group from the engines of its members, which run in the same process. Used by `launcher`.
 
-It reads no source and writes no lake. It starts once all members run here, and then takes the group's lease; without the lease, and while
-no member runs here, it serves nobody. So the host that reads the members has the group."""
+A group's engine reads no source and writes no lake. It starts once all members run in this process, and then takes the group's lease.
+Without the lease, or while no member runs here, it serves nobody. So the host that reads the members also serves the group.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ class GroupEngine:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._look()
-        except Exception as error:  # The error may be of any kind; nothing else would check again.
+        except Exception as error:  # Errors of any kind are logged: if this thread ended, nothing would try again.
             why = f"{type(error).__name__}: {error}"
             log.warning("group_not_kept", destination=self.name, reason=why)
             if self._consumers is None:
@@ -180,7 +181,7 @@ class GroupEngine:
     def _open(self) -> None:
         group = self._group
         self._meta = open_meta(self.directory, self._lease)
-        self._meta.update(lambda ledger: ledger)  # This saves a new ledger.
+        self._meta.update(lambda ledger: ledger)  # Saves the ledger if it is new.
         forget_requested(self.directory, self._meta, None)
         self._members = Members(group.members, self._consumers_of)
         self._consumers = GroupConsumers(
@@ -231,7 +232,7 @@ class GroupEngine:
         self._lease.release()
 
     def _tell(self) -> None:
-        """Writes and reports the status, unless another host has the group: that host then reports it."""
+        """Writes and reports the status. In STANDBY it does neither, because the host that serves the group does."""
         if self._state == EngineState.STANDBY:
             return
         status = self.status()

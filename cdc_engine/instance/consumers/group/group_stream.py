@@ -3,7 +3,7 @@ out what is decided.
 
     look at all members ─▶ rule ─▶ a run of one member's transactions ─▶ rule ─▶ …     until the batch is full or a member is waited for
 
-Between two calls it keeps only up to where each member was read, so a rollback and a restart are just an earlier position."""
+Between two calls it stores only the position of each member. So a rollback or a restart continues at an earlier position."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class GroupStreamPosition:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
-        """Returns the position with these members at the start of their open transaction, because their streams continue with another one
-        than was handed out in part; unchanged without such members.
+        """Returns the position in which these members are at the start of their open transaction: their streams restarted with another
+        transaction than the one that was handed out in part. Unchanged without members.
         """
         begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
@@ -77,7 +77,7 @@ class Run:
 
 
 class GroupProgress:
-    """Follows each member's position while a batch takes pieces of the members. Call `position` once, at the end, because it computes
+    """Tracks each member's position while a batch takes pieces of the members. Call `position` once, at the end, because it computes
     executed sets, which takes time.
     """
 
@@ -104,7 +104,7 @@ class GroupProgress:
         self._ends[member], self._states[member] = end, state
 
     def position(self) -> GroupStreamPosition:
-        """Returns the new position; the begin itself if no member moved."""
+        """Returns the new position; the object given at the start if no member moved."""
         if not self._ends:
             return self._begin
         ends = {each: at if isinstance(at, WindowPosition) else end_of(at) for each, at in self._ends.items()}
@@ -123,7 +123,8 @@ class GroupProgress:
 class GroupStream:
     """Implements `server.consumer.Feed`. `wait_seconds`: how long to wait for a silent member; None: forever.
 
-    `waits_for`: the member that may have the next transaction, and `why` it is not known whether it has; both for the status.
+    `waits_for`: the member that may have the next transaction. `why`: the reason why its next transaction is unknown. Both are for the
+    status.
     """
 
     def __init__(
@@ -199,13 +200,13 @@ class GroupStream:
                 break
             name, stream, whole = decision.member, self._streams[decision.member], ahead[decision.member]
             readable = stream.readable(whole.first(decision.count))
-            # Rows that cannot be read are handed out alone, which stops the consumer.
+            # If `readable` is 0, the first transaction cannot be read: `chosen` then raises the error that stops the consumer.
             count = readable or decision.count
             pieces = whole.first(count)
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if (end := moved.position()) is not position:  # The part before them is handed out first.
+                if (end := moved.position()) is not position:  # Hands out the earlier runs first.
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(count)
@@ -229,8 +230,8 @@ class GroupStream:
         self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
 
     def _refuse_lost(self, view: View) -> None:
-        """Raises the error that ended a member's stream permanently, once everything older was handed out. A member that is not available
-        is waited for.
+        """Raises the error that ended a member's stream permanently. Called once everything older was handed out. After an error in AWAY
+        the group waits for the member instead.
         """
         if view.trouble is not None and not isinstance(view.trouble, AWAY):
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble

@@ -1,6 +1,7 @@
 """Finds the members of a group: engines of this process, each with the clock of its source, and the stream of one member for one consumer.
 
-At any time an engine may end and another replace it (conf/ changed, a source took over): the group then reads from that one."""
+An engine may end at any time and be replaced (conf/ changed, another host took over): the group then reads from the new engine.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Members:
             return self._here[name]
 
     def missing(self) -> dict[str, str]:
-        """Returns the members whose engines do not run here, with the reason."""
+        """Returns the members whose engines do not run in this process, each with the reason."""
         found = {}
         for name in self.names:
             try:
@@ -71,7 +72,7 @@ class Members:
         return found
 
     def known(self) -> dict[str, Here]:
-        """Returns the members as they were at the last check."""
+        """Returns the members that ran in this process at the last call of `here`."""
         with self._lock:
             return dict(self._here)
 
@@ -90,8 +91,8 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """What a member has after a position. `clock_us`: if it has nothing, it has read everything that was committed before this time; 0:
-    unknown. `newest_us`: its source's time. `trouble`: why it could not be read. `clock_trouble`: another reason why its clock is unknown,
+    """The changes of a member after a position. `clock_us`: if there are none, everything that was committed before this time was read; 0:
+    unknown. `newest_us`: its source's time. `trouble`: why it could not be read. `clock_trouble`: another reason why `clock_us` is unknown,
     or empty.
     """
 
@@ -130,7 +131,7 @@ class MemberStream:
         try:
             stream = self._destination_stream(here)
             own = stream.own
-            # The clock is asked before the reading: if the reading then finds nothing, nothing exists up to this time.
+            # The stream's state is taken before the reading: if the reading then finds nothing, everything up to this state was read.
             at = own.stream_state() if own is not None else here.consumers.stream_state()
             reading = stream.read(position, bytes_max, 0.0, _never)
         except SluiceError as error:
@@ -143,7 +144,7 @@ class MemberStream:
         return View(Ahead((), position, NOTHING), clock_us, newest_us, clock_trouble=trouble)
 
     def wait(self, position: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
-        """Waits until more may be available, at most for that time."""
+        """Waits until more may be available, at most `seconds`."""
         self._woken.clear()
         try:
             stream = self._destination_stream(self._members.here(self.name))

@@ -19,7 +19,9 @@ MakerT = TypeVar("MakerT")
 
 
 class ByMember(Generic[MakerT]):
-    """Keeps one maker per member, and replaces it when the settings for the member's rows change. Raises the errors of `make`."""
+    """Caches one maker of entries or messages per member. Replaces it when the settings for the member's rows change. Raises the errors of
+    `make`.
+    """
 
     def __init__(self, make: Callable[[Forms], MakerT]) -> None:
         self._make = make
@@ -36,7 +38,7 @@ class GroupEntries:
     """Implements `consumers.served.Entries`. Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
-        entry_maker(display, Forms())  # This reports an invalid setting at the start.
+        entry_maker(display, Forms())  # Raises the error of an invalid setting at the start.
         self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
     def messages(self, content: Sequence[Run], /) -> bytes:
