@@ -30,7 +30,7 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
 
     conf/ alone does not define which tables a pattern captures, so the engine checks before its ledger is written. Raises
     ConfigurationError with each Delta path that it shares with another destination; the destination that has the path already continues.
-    Tables of one destination that share a path do not keep it from starting: the run that would make one of them stops it by name.
+    Two tables of one destination with the same path do not prevent its start: the run that would create the Delta table stops the table.
     """
     tables = tuple(captured)
     names = {table.name for table in tables}
@@ -84,8 +84,8 @@ def captured_tables(destination: DestinationConfig) -> tuple[TableVersion, ...]:
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
-    """Returns the captured tables as the server has them now, and writes them to tables.json. `password`: used if this process's
-    environment does not have it.
+    """Returns the captured tables as the server has them now, and writes them to tables.json. `password`: replaces the password that conf/
+    names.
 
     Raises SourceConnectionError, ConfigurationError or MetaError.
     """

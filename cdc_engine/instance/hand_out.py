@@ -44,8 +44,7 @@ MORE_BYTES_MIN = 1 << 20  # If fewer bytes of row events arrive per GET_SECONDS,
 APPENDABLE_BYTES_MAX = 8 << 20  # A batch with at most so many bytes of row events is staged within a tenth of a second.
 LIVE_SECONDS_MAX = 2.0  # A longer time between a commit and its reading means that the reader or a clock is behind.
 GET_SECONDS = 0.2  # The staging thread waits so long for the first change before it returns.
-# A batch waits at least this long for what follows it: a reader that waits for a processor is not at the end of the
-# stream.
+# A batch waits at least this long for further changes. A reader that only waits for a processor is not at the end of the stream.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "its run did not merge it", "its run could not read the staged files"
 ENDS = "the engine of {} was stopped in this moment"
@@ -63,7 +62,7 @@ class BatchLimits:
 
 
 class HandOut:
-    """Hands out one batch at a time. It is staged first, and then in flight until it is settled."""
+    """Hands out one batch at a time. A batch is staged first, and then in flight until it is settled."""
 
     def __init__(
         self,
@@ -187,7 +186,7 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    return False  # A batch must start at such a position.
+                    return False  # A batch must start where a table stops.
                 longer = dataclasses.replace(
                     longer,
                     path=str(staged.path.relative_to(self._directory)),
@@ -235,7 +234,7 @@ class HandOut:
         if batch.appendable:
             # Its run ended without taking the batch: the run may be on a host that does not reach the engine.
             self._runs_take = False
-        # A late request of its run replaced the batch during the look-up.
+        # The run may have taken the batch during this check. Then the longer batch is rolled back.
         while (now := self._now(batch)).path != batch.path:
             batch, whole = now, self._batches.is_whole(now)
         if not damaged and whole:

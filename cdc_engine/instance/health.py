@@ -18,7 +18,7 @@ from sluice.cdc_engine.errors import (
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # In these states a run has a process.
 RESTART = "`sluice down` and `sluice up` restart everything"
-# This begins the sentence of an engine that gets no ticks. `sluice status` looks for it.
+# Begins the sentence about an engine without ticks. `sluice status` looks for this text.
 NO_TICK = "no tick of the sensor"
 
 

@@ -1,7 +1,10 @@
-"""Keeps the subscriptions of a destination or a group by client number: services, and cursors in the ledger. Called from any thread.
+"""Manages the subscriptions of a destination or a group by client number: the services, and the cursors in the ledger. Called from any
+thread.
 
-A moved cursor is in the ledger within a second (`keep`, which the engine calls), and when the engine stops: after a kill, what was acked
-in that second is handed out again (canal.md §12.8). `consumers` has the subclass for a destination, `group` the one for a group."""
+A moved cursor is written to the ledger within a second (`keep`, which the engine calls) and when the engine stops. After a kill, changes
+that were acked in that second are handed out again (canal.md §12.8). `consumers` has the subclass for a destination, `group` the one for a
+group.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-CONSUMERS_MAX = 64  # The most consumers. Their records are in the ledger, which is written as a whole.
+CONSUMERS_MAX = 64  # A maximum, because their records are in the ledger, which is written as a whole.
 IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 
@@ -77,10 +80,10 @@ class ConsumerStatus:
 
 
 def forget_requested(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
-    """Forgets the consumers that an operator requested to forget, also if conf/ has no consumers any more. Raises MetaError; the request
-    then stays.
+    """Forgets the consumers that an operator requested to forget, also if conf/ has no consumers any more. Raises MetaError, and then
+    leaves the request in place.
 
-    A broker that conf/ still names subscribes again by itself, as a new one.
+    A broker that conf/ still names subscribes again by itself, as a new consumer.
     """
     for client_id in forgets_requested(directory):
         if consumers is not None:

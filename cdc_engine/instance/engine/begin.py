@@ -50,7 +50,9 @@ def known_begin(
     *,
     claim: Callable[[Iterable[TableVersion]], None],
 ) -> Position:
-    """Returns where reading starts, with the schemas of that position loaded and the position saved in the ledger."""
+    """Decides where reading starts, loads the schemas of that position, saves it in the ledger, and returns it. `claim`: gets the captured
+    tables of a new destination; may raise to prevent its start.
+    """
     begin = meta.ledger.resume_position
     if begin is not None and history.covers(begin):
         _follow_mixed(config, history, begin)
@@ -77,7 +79,8 @@ def known_begin(
         claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
-    # This precedes the history, which marks a destination as started (`refuse_lost_ledger`).
+    # The ledger is written before the history. A history without a cursor in the ledger means that the ledger was lost
+    # (`refuse_lost_ledger`).
     if meta.ledger.cursor is None:
         left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
         meta.update(lambda ledger: functools.reduce(Ledger.with_consumer, left, ledger.set_cursor(first)))
@@ -90,9 +93,9 @@ def known_begin(
 
 
 def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
-    """Adds the triggers and views of a source that is now in MIXED format to a history that was begun without them.
+    """Adds the triggers and views to a history that has none, if the source now writes its binlog in MIXED format.
 
-    If the source does not answer, the history stays as it is, and the parser refuses MIXED (`StreamRules.follows_mixed`).
+    If the source does not answer, the history is not changed, and the parser refuses MIXED (`StreamRules.follows_mixed`).
     """
     if history.knows_objects(begin):
         return
@@ -113,7 +116,7 @@ def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Posit
     try:
         scan_ddl(source_of(config), begin, touched, archive_of(config))
     except PositionLostError:
-        return  # The parser reports a lost position.
+        return  # The parser reports the lost position.
     history.note_objects(touched.left_objects() or StoredObjects(complete=False), begin)
 
 
@@ -134,9 +137,7 @@ def requested_position_of(config: DestinationConfig) -> RequestedPosition:
 
 
 def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Position) -> SchemaSnapshot:
-    """Removes from a current snapshot the tables that a statement changed after an earlier position, because their schemas at that position
-    are unknown.
-    """
+    """Returns a current snapshot without the tables that statements changed after `begin`, because their schemas at `begin` are unknown."""
     touched = TouchedTables(snapshot)
     scan_ddl(source_of(config), begin, touched, archive_of(config))
     if touched.names:
@@ -146,7 +147,7 @@ def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Positio
 
 
 def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path) -> StartChoice:
-    """Returns Canal's cursor, or else the start in conf/. Raises PositionLostError if a time that either names is purged."""
+    """Returns the start at Canal's cursor, or else the start in conf/. Raises PositionLostError if the binlog of a named time is purged."""
     left = cursor_of_canal(directory)
     if left is not None:
         at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))

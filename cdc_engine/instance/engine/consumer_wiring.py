@@ -51,7 +51,7 @@ class LiveParts:
 def consumers_of(
     config: DestinationConfig, directory: Path, meta: MetaManager, parts: LiveParts, prepared: PreparedFiles
 ) -> Consumers:
-    """Returns the consumers of what the destination captures. They follow the stream of `parts` if their positions allow it."""
+    """Returns the consumers of a destination. They follow the stream of `parts` if their positions allow it."""
     live, begin, store = parts.parser, parts.begin, parts.store
     tables = TableFilter(config.include, config.exclude)
     decisions = review_of(config, directory)
@@ -64,7 +64,7 @@ def consumers_of(
         recorded_before=prepared.recorded_before,
         archive=archive_of(config),
         epoch=lambda: meta.ledger.epoch,
-        # The epoch is that of the stream's new server. It is not the ledger's, which an ack moves.
+        # The server that the stream reads, to which the epoch belongs. The ledger names this server only after an ack.
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
         by_time=by_time_of(source_of(config), config, tables.keeps),
         isolated=config.batch.ddl_isolation,

@@ -1,9 +1,10 @@
-"""Runs the engine of one destination: starts and stops its parts, hands out batches, reports its status. `launcher` keeps one per
+"""Runs the engine of one destination: starts and stops its parts, hands out batches, reports its status. `launcher` runs one per
 destination.
 
-It starts lease → meta → schema → store → sink → service → parser, and stops them in reverse order. Whatever ends the parser is a named
-state that `status` shows; batches that were handed out stay valid and are still settled. An engine that lost its lease (LEASE_LOST)
-neither reads nor writes: its keeper stops it and starts another, which waits for the lease."""
+Starts lease → meta → schema → store → sink → service → parser, and stops them in reverse order. When the parser ends, its error becomes a
+state that `status` shows; batches that were handed out stay valid and are still settled. An engine that lost its lease (LEASE_LOST) neither
+reads nor writes: `launcher` stops it and starts another one, which waits for the lease.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ from sluice.cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 
-# The parser's names of the usual states.
+# States of the parser that operators see under other names.
 OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_SECONDS = 1.0
 
@@ -89,12 +90,14 @@ class Engine:
         self._watch_seconds = watch_seconds
         self._watch: SourceWatch | None = None
         self._failover: Failover | None = None
-        self._gave_way = threading.Event()  # Set when another source is to be read by another engine.
-        self._unwatched = threading.Event()  # Set to end the watch that is running.
+        self._gave_way = (
+            threading.Event()
+        )  # Set when this engine must end because another one is to read another source.
+        self._unwatched = threading.Event()  # Set to end the running watch and failover.
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._serving: Serving | None = None
         self._sending: Sending[tuple[Chosen, ...]] | None = None
-        self._revived = 0  # How often the parser was restarted since it last ran.
+        self._revived = 0  # Restarts of the parser since it was last RUNNING.
         self._changed_at = 0.0  # The monotonic time when the parser last changed its state.
 
     # ── start and stop ──
@@ -269,7 +272,7 @@ class Engine:
     # ── batches ──
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the first batch in flight, once it is staged. Repeated calls return the same."""
+        """Returns the first batch in flight, once it is staged. Repeated calls return the same batch."""
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
@@ -324,8 +327,8 @@ class Engine:
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Sets, for the status, what others did to the Delta tables or to conf/, and which runs fail; one sentence each, empty if there is
-        nothing.
+        """Sets sentences for the status: about what other programs did to the Delta tables or to conf/, and about runs that fail. Empty if
+        there is nothing.
         """
         self._lake = troubles
 
@@ -351,7 +354,7 @@ class Engine:
         metrics, ledger = parts.store.metrics(), parts.meta.ledger
         state, reason = self._state_now()
         return EngineStatus(
-            state=str(state),  # This is plain text, because Dagster refuses other types in its metadata.
+            state=str(state),  # Plain text, because Dagster refuses other types in its metadata.
             reason=reason,
             waiting=self._waiting,
             position=parts.parser.position,
@@ -422,7 +425,7 @@ class Engine:
         while not self._stopping.wait(STATUS_SECONDS):
             try:
                 self._lease.check()
-                # Otherwise the engine would hold the lease and write nothing, forever.
+                # An engine with another ledger must end here. Otherwise it would hold the lease and write nothing, forever.
                 self._opened().meta.require_own()
                 self._revive()
                 if self._serving is not None:
@@ -442,7 +445,7 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Stops all reading, staging and writing for the destination, because another process may hold it by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # Before anything slow, because another engine may send the same changes already.
+        self._stop_serving()  # This comes first, because another engine may send the same changes already.
         self._service.stop(self.name)
         with self._steering:
             if self._parts is not None:
@@ -450,7 +453,9 @@ class Engine:
         self._close_consumers()
 
     def _revive(self) -> None:
-        """Restarts a parser that ended because a disk was full or another replica has its identity. Called while the lease is held."""
+        """Restarts a parser that ended with an error after which `revive_seconds` allows it, such as a full disk. Called while the lease is
+        held.
+        """
         parser = self._opened().parser
         if self._state == EngineState.RUNNING:
             self._revived = 0

@@ -1,4 +1,4 @@
-"""Finds what earlier runs of a destination stored (schema history, prepared transactions, staged batches), and decides what is still
+"""Finds what earlier engines of a destination stored (schema history, prepared transactions, staged batches), and decides what is still
 needed.
 """
 
@@ -51,8 +51,8 @@ def take_up(directory: Path) -> Transition:
 def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> None:
     """Refuses to start a destination whose ledger is gone as a new one: changes before the new start would be missing silently.
 
-    The same applies if the ledger knows no position: the cursor is saved before the schema history, so this ledger is a copy from before
-    the first start. Raises LedgerLostError if schema history or staged batches still exist.
+    Refuses a ledger without a position too: the cursor is saved before the schema history, so the ledger is a copy from before the first
+    start. Raises LedgerLostError if schema history or staged batches still exist.
     """
     if meta.ledger.cursor is not None:
         return

@@ -1,7 +1,7 @@
 """Checks once per minute, on a connection of its own, whether the stream still matches the source's binlog. Started by `engine`.
 
-`parser.watch` decides what an answer means. A stream that cannot be right, or does not move, is connected again: there the parser decides
-as at any start whether to continue, to begin an epoch or to stop as POSITION_LOST.
+`parser.watch` decides what an answer means. A stream that does not match, or does not move, is reconnected. The parser then decides, as at
+any start, whether to continue, to begin an epoch or to stop as POSITION_LOST.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sluice.cdc_engine.parser.source_check import short_retention_sentence
 from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from sluice.cdc_engine.position import Position
 
-UNASKED_LOOKS_MAX = 5  # After so many intervals without an answer, this is reported.
+UNASKED_LOOKS_MAX = 5  # Intervals without an answer after which `trouble` reports it.
 
 log = structlog.get_logger()
 
@@ -98,7 +98,7 @@ class SourceWatch:
         self._answered_at, self._unanswered = clock(), ""
 
     def run(self, stopping: threading.Event) -> None:
-        """Checks until it is stopped. A suspicion is checked again soon."""
+        """Checks repeatedly until `stopping` is set. After a misfit, the next check is earlier."""
         while not stopping.wait(
             self._seconds if not self._watch.misfit else min(self._seconds, limits.WATCH_AGAIN_SECONDS)
         ):
@@ -132,8 +132,8 @@ class SourceWatch:
         return (after,) if after else ()
 
     def _unknown_oldest(self) -> tuple[str, ...]:
-        """Returns the oldest file of the last answer if its creation time is not known. It costs one more connection per purge, not per
-        check.
+        """Returns the oldest file of the last answer if its creation time is not known. Reading the time takes one more connection per
+        purge, not per check.
         """
         return self._oldest.unknown(self._facts) if self._facts else ()
 
@@ -151,8 +151,8 @@ class SourceWatch:
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
     def retention_left_hours(self) -> float | None:
-        """Returns for how many hours the source still keeps what a restart would read, as of the last check. 0: it is purged, or older than
-        what the source keeps. None: unlimited, or unknown because the source promises nothing.
+        """Returns the retention left: for how many hours the source still keeps what a restart would read, as of the last check. 0: it is
+        purged, or older than what the source keeps. None: unlimited, or unknown because the source promises nothing.
         """
         if self._is_gone():
             return 0.0

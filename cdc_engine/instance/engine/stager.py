@@ -24,7 +24,7 @@ from sluice.cdc_engine.staging.staging import stage
 def make_stager(
     config: DestinationConfig, directory: Path, meta: MetaManager, policies: Mapping[str, ValuePolicy]
 ) -> Stager:
-    """Returns `staging` with the destination's columns, keys and policies bound to it."""
+    """Returns the function that stages a batch with the destination's columns, keys and policies."""
     columns = ColumnFilter(config.column_include, config.column_exclude)
     keys = keys_of(config)
     logged = frozenset(name for name, table in config.tables.items() if table.change_log)

@@ -28,8 +28,8 @@ def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[st
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """Returns the tables whose changes cannot be applied twice, as "database.table" → reason: they have no key by which duplicates are
-    removed. `cascades`: those of the history.
+    """Returns the tables whose changes cannot be applied twice although they have a key, as "database.table" → reason: children of a
+    cascade, and tables with a history or a change log. `cascades`: those of the schema history.
     """
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():

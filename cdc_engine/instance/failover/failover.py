@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 def sources_of(config: DestinationConfig) -> dict[str, Source]:
-    """Returns the sources in conf/ by address, the master first."""
+    """Returns the sources in conf/ by address, the primary server first."""
     return {each.address: source_at(config, each) for each in config.sources or (config.source,)}
 
 
@@ -58,8 +58,8 @@ def ask(source: Source, file: str = "") -> TakeoverAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailoverDependencies:
-    """The dependencies of the failover. `position`: where reading continues after everything that was handed out. `lacks`: a sentence about
-    what the current source lacks of that, or empty. `gives_way`: called once, when another source is to be read.
+    """The dependencies of the failover. `position`: where reading continues after everything that was handed out. `lacks`: returns why the
+    current source cannot continue the stream there, or an empty text. `gives_way`: called once, when another source is to be read.
     """
 
     directory: Path
@@ -92,7 +92,7 @@ class Failover:
             self._heartbeat.close()
 
     def beat_safely(self) -> bool:
-        """Calls `beat` and keeps its error for `trouble`."""
+        """Calls `beat`. Stores an error for `trouble`, and then returns False."""
         try:
             gives_way, self._broken = self.beat(), ""
         except Exception as error:  # The error may be of any kind; a watch that ends silently checks no more.
@@ -146,8 +146,8 @@ class Failover:
             heartbeat.close()
 
     def _taken(self, address: str, chosen: str) -> bool:
-        """Writes the switch, unless the engine was stopped, or somebody else has chosen a source meanwhile, whose choice then counts.
-        Returns whether it was written.
+        """Writes the switch and returns True. Returns False and writes nothing if the engine was stopped, or if another source than
+        `chosen` was chosen meanwhile.
         """
         if self._stopping.is_set() or address_chosen(self._dependencies.directory) != chosen:
             return False
@@ -156,7 +156,9 @@ class Failover:
         return True
 
     def trouble(self) -> str:
-        """Returns a sentence if the source does not answer heartbeats, with why no other is read instead; empty while all is well."""
+        """Returns a sentence if the source does not answer heartbeats, with the reason why no other source is read instead; empty while all
+        is well.
+        """
         if self._broken:
             return f"whether {self._reading} answers is not checked: {self._broken}"
         if self._beats.missed <= self._config.retries:
