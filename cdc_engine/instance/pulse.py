@@ -1,4 +1,4 @@
-"""Remembers when the sensor last called the engine, and which state of the batch's run it reported. Kept by `engine` for its status."""
+"""Remembers when the sensor last called the engine, and which state of the batch's run it reported. Used by `engine` for its status."""
 
 from __future__ import annotations
 

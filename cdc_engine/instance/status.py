@@ -113,8 +113,8 @@ class GroupFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineStatus:
-    """The status of an engine. `state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …). `position`: the end of the last transaction
-    that was read. `cursor`: that of the last one that was acked.
+    """The status of an engine. `state`: an `EngineState` (RUNNING, STARTING, POSITION_LOST, …) or an error code. `position`: the end of the
+    last transaction that was read. `cursor`: that of the last one that was acked.
 
     `waiting`: why the next batch is delayed after failed runs, or empty.
 

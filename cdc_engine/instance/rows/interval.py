@@ -1,7 +1,8 @@
-"""Chooses the interval of the binlog that an operation on rows reads, the schemas that decode it, and its tables, with
-the facts that `rules` needs. `plan` and `work` use it.
+"""Chooses the interval of the binlog that an operation on rows reads, the schemas that decode it, and its tables, with the facts that
+`rules` needs. `plan` and `work` use it.
 
-A backfill reads from a time up to the source's end. A repair reads from the lake's position up to there."""
+A backfill reads from a time up to the source's end. A repair reads from the lake's position up to the source's end.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
-    """Returns the interval that starts at the ledger's cursor: the lake has everything before it, and the server shows it. Raises
-    ActRefusedError, SourceConnectionError.
+    """Returns the interval from the ledger's cursor to the binlog's end, which a repair reads. The lake and the source's rows both have all
+    changes before it. Raises ActRefusedError, SourceConnectionError.
     """
     files = binlog_files(config)
     facts = files.facts
@@ -129,8 +130,8 @@ def tables_unlike(
     schemas: IntervalSchemas,
     request: RequestedInterval,
 ) -> frozenset[str]:
-    """Returns the tables whose columns in a requested file differ from those where the lake is, as far as the destination's history is
-    there. For a past state the file counts, because statements may lie between.
+    """Returns the tables whose columns in the requested file with schemas differ from those at the lake's position. Returns none if the
+    destination's schema history cannot be read, or for a past state: statements in between may have changed the columns.
     """
     if request.schemas is None or request.past:
         return frozenset()
@@ -157,7 +158,7 @@ def facts_of(
     unlike: Collection[str] = (),
     given: Path | None = None,
 ) -> tuple[TableFacts, ...]:
-    """Returns the facts for `rules.refusal`. Intervals must have been staged before. `unlike`: tables with other columns in the file
+    """Returns the facts for `rules.refusal`. `staged`: the staged parts of the interval. `unlike`: tables with other columns in the file
     `given`. Raises MetaError.
     """
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)

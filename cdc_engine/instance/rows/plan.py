@@ -1,7 +1,7 @@
 """Plans a backfill: what it would read and change, and which tables are refused. Changes nothing; `sluice backfill --plan` shows it.
 
-A part of the interval is read and staged as the backfill would do it, into a temporary folder. The counts of this part are scaled to the
-rest, and the rate is that of this machine and this source.
+Reads and stages a part of the interval, as the backfill would, into a temporary folder. Scales the counts of this part to the whole
+interval, and estimates the time from the measured rate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class BackfillTablePlan:
     """The plan for one table. `refused`: why it cannot be backfilled, and what to do instead; empty if it can. `changes`: the expected
     number in the interval.
 
-    `reaches_back`: whether the schema history still knows the table at the interval's begin. `statements`: those that concern the table.
+    `reaches_back`: whether the schema history still has the table at the interval's begin. `statements`: those of the interval that concern
+    the table.
     """
 
     name: str

@@ -47,11 +47,12 @@ class RequestedInterval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """What is known of a table. `stop`, `snapshot`: their state, or empty. `follows`: its rows change with those of other tables.
+    """The facts that decide whether a table is refused. `stop`, `snapshot`: their state, or empty. `follows`: foreign keys change its rows
+    without row events.
 
     `statements`: statements of the interval that concern it, each with its position. `unread`: why its rows cannot be decoded. `partial`:
     its row images lack columns. `quarantined`: values of it could not be decoded. `current_state`: whether it has a current-state table.
-    `unlike`: the file with schemas, if the table has other columns in it. `raised`: the error because of which nothing else is known.
+    `unlike`: the file with schemas, if the table has other columns in it. `raised`: the error that prevented all other facts.
     """
 
     name: str
@@ -130,7 +131,9 @@ def refusal(table: TableFacts, advice: RefusalAdvice = BACKFILL_ADVICE) -> str:
 
 
 def with_other_columns(versions: Mapping[str, TableVersion], known: Mapping[str, TableVersion]) -> frozenset[str]:
-    """Returns the tables of which other columns are known, by "database.table"."""
+    """Returns the tables whose columns differ between `versions` and `known`, as "database.table". Tables that only one of them has are not
+    included.
+    """
     return frozenset(
         name for name, each in versions.items() if name in known and _columns(each) != _columns(known[name])
     )
@@ -150,7 +153,7 @@ def check_request(request: RequestedInterval, now_us: int) -> None:
 
 def transactions_of(request: RequestedInterval, facts: ServerFacts) -> GtidSet:
     """Returns the transactions that a request names by GTID. Raises ConfigurationError."""
-    if not (facts.gtid_enabled or facts.executed):  # An archive alone tells only what was executed.
+    if not (facts.gtid_enabled or facts.executed):  # For an archive alone, the facts have only the executed set.
         raise ConfigurationError(
             "--gtids: the source has no GTIDs (gtid_mode is not ON); name times with --from and --to"
         )

@@ -43,7 +43,7 @@ class IntervalSchemas:
     """Implements `ports.SchemaHistory` for an interval that begins at `start`. `statements`: "database.table" → statements that concern it,
     with their positions.
 
-    `records`: those of the destination's schema history; the ones valid at `known_at` count, at whatever position they were written.
+    `records`: the destination's schema history. The newest record of each subject at `known_at` is used for the whole interval.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class IntervalSchemas:
     # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """Resolves a table map like `TableHistory`. It leaves out rows of a stopped table, because only the lake uses an interval."""
+        """Resolves a table map like `TableHistory`. Lets the scan drop rows of a stopped table, because no consumer reads the interval."""
         try:
             return self._history.resolve(table_map, position)
         except TableStoppedError as error:
@@ -118,7 +118,7 @@ class IntervalSchemas:
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
-        return ()  # Tables whose rows follow those of others are refused.
+        return ()  # Tables whose rows foreign keys change are refused.
 
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
@@ -145,8 +145,8 @@ def known_at(records: Iterable[HistoryRecord], position: Position) -> frozenset[
 
 def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:
     """Marks a statement that may write other tables through triggers, views or functions: the result counts as one that may write all
-    tables. Returns other statements unchanged, and all statements if the history has no triggers and views there (`objects` is None),
-    because the source is not MIXED.
+    tables. Returns other statements unchanged. If `objects` is None, returns all statements unchanged: the history has no triggers and
+    views there, because the source is not MIXED.
 
     The triggers and views that the source has now prove nothing: a trigger or view that existed in the interval may have been dropped. The
     SELECT of a created table may read a view that calls a function. Tables of the server's own databases have no triggers; RDS writes a
@@ -195,8 +195,8 @@ def _calls(statement: Statement) -> bool:
 
 
 def _changes_nothing(statement: Statement) -> bool:
-    """Returns whether a statement changes no row image; an index or a comment changes none. A created table has no rows before it, or
-    existed and stays unchanged.
+    """Returns whether a statement changes neither rows nor columns of an existing table, such as one about an index or a comment. A created
+    table has no rows before the statement, or it exists and the statement has no effect.
     """
     match statement:
         case SetDatabase():

@@ -1,7 +1,8 @@
 """Reads the source's rows of chosen keys, as a snapshot reads its chunks: between two positions, while the stream continues.
 
-What was committed up to the first position is visible before the first row is read; all that the rows may show is before the second
-position. The caller knows from the stream what changed between the two."""
+The rows have all changes up to the first position, and no change after the second one. The caller knows from the stream which keys changed
+between the two.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class RowsRead:
 
 
 class SourceRows:
-    """Reads rows of one destination's source. Making it opens no connection."""
+    """Reads rows of one destination's source. Creating the object opens no connection."""
 
     def __init__(self, config: SluiceConfig, destination: str, pause: Callable[[float], object] = time.sleep) -> None:
         self._directory, self._pause = config.destination_dir(destination), pause
@@ -65,7 +66,7 @@ class SourceRows:
                 if number == 1:
                     wait_until_shown(reader, low, self._pause)
                 else:
-                    reader.shows(low)  # This refuses a source that was switched since the first condition.
+                    reader.shows(low)  # Raises an error if the source was switched since the first condition.
                 rows += _read(reader, name, number, files[-1])
                 high = reader.end()
         if high is None:
@@ -81,7 +82,9 @@ class SourceRows:
         )
 
     def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
-        """Waits until the lake has everything that the rows may show. Raises ActRefusedError if that does not happen in time."""
+        """Waits until the cursor has passed `high`, so that the lake has every change that the rows may have. Raises ActRefusedError if
+        that takes longer than `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while True:
             cursor = read_ledger(self._directory).cursor

@@ -1,7 +1,8 @@
-"""Reads what a backfill or a repair needs, until it has read at least as far as the lake is. Its run calls it.
+"""Reads the changes that a backfill or a repair needs, at least up to the lake's position. Called by its run.
 
-First it reads the interval and what followed, while merges continue. Then, under the run lock, it reads what the stream has received
-meanwhile: no table changes any more, and the run knows for each table up to where the lake has it."""
+First reads the interval and the changes after it, while merges continue. Then, under the run lock, reads the changes that the stream has
+received meanwhile. No table changes any more at that time, so the run knows up to which position the lake has each table.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ FOLDER, LOCK_FILE = "backfills", "backfill.lock"
 
 @contextlib.contextmanager
 def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
-    """Yields a folder for one backfill or repair, and removes it afterwards, with the folders that killed ones left. Raises
+    """Yields a folder for one backfill or repair, and removes it afterwards. Before that, removes the folders of killed ones. Raises
     ActRefusedError.
 
     Only one per destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
@@ -110,7 +111,7 @@ class BackfillReading:
         self._schemas = schemas_of(config, records, self.interval)
         self.names = tables_of(self._ledger, self._schemas, request)
         self._unlike = tables_unlike(config, directory, self.interval, self._schemas, request)
-        # The policies are made once, so that a module which is edited while this reads rows is not imported again.
+        # The policies are made once, so that a transform's module that is edited meanwhile is not imported again.
         self._policies = policies_of(config)
         refuse_other_functions({name: self._policies[name] for name in self.names if name in self._policies}, directory)
         self.staged: list[StagingResult] = []
@@ -125,13 +126,13 @@ class BackfillReading:
 
     @property
     def end(self) -> Position:
-        """The interval's end."""
+        """The interval's end. Without a requested end, the position up to which changes were read."""
         open_end = self._request.to_us is None and not self._request.gtids
         return self.read_to if open_end else self.interval.end
 
     @property
     def changed_in(self) -> tuple[tuple[int, int], ...]:
-        """The intervals (after, up to) of order keys. Keys that changed in them are included."""
+        """Intervals of order keys, as (after, up to). A row that changed in one of them is included."""
         found = self.interval.transactions
         return ((-1, self.end.order_key),) if found is None else found.order_keys
 
@@ -148,8 +149,8 @@ class BackfillReading:
         self.judge()
 
     def catch_up(self) -> tuple[str, Position]:
-        """Under the run lock, reads on if the lake may be further, and judges the tables again. Returns the ledger's id and its cursor.
-        Raises as `read`.
+        """Reads further if the lake may be at a later position, and checks the tables again. Call it under the run lock. Returns the
+        ledger's id and its cursor. Raises as `read`.
         """
         ledger = read_ledger(self._directory)
         cursor = self._refuse_another(ledger)

@@ -33,8 +33,8 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """What this module needs of a started engine. `still`: held while the parser is stopped or started. `read_again`: reads again from the
-    cursor.
+    """The parts and callbacks of a started engine that this module uses. `still`: held while the parser is stopped or started.
+    `read_again`: reads again from the cursor.
     """
 
     parts: EngineParts
@@ -100,8 +100,8 @@ class EngineActs:
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
         """Handles the operators' requests for single tables, and what is due automatically, while no batch is in flight.
 
-        All but the cancellation of a snapshot make the engine read the stream again. They wait while the store has the only copy of its
-        events, which are handed out meanwhile.
+        All requests except the cancellation of a snapshot make the engine read the stream again. They wait while the store has the only
+        copy of its events, until these are handed out.
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):

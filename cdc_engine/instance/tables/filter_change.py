@@ -56,8 +56,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     patterns and settings.
 
     `tables`: the captured tables as of `begin`. `known`: "database.table" of all tables that the schema history ever had, also of stopped
-    ones. `policies`: those with which the engine decodes; None for those of the current conf/. It is idempotent: after a crash the next
-    start repeats it. Raises MetaError, ConfigurationError.
+    ones. `policies`: those with which the engine decodes; None for those of the current conf/. Idempotent: after a crash the next start
+    repeats the call. Raises MetaError, ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
@@ -134,8 +134,8 @@ def may_resume(
 def take_rules(
     config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
 ) -> None:
-    """Saves the engine's settings of these tables as those of their rows in the lake. Called when the tables are re-snapshotted, or when an
-    operator resumes them although older rows differ.
+    """Saves the engine's settings of these tables as the settings with which their rows in the lake are made. Called when the tables are
+    re-snapshotted, or when an operator resumes them although older rows differ.
 
     `policies`: those with which the engine decodes. They have the transform and the salt with which the engine started: changes that it
     buffers for the snapshot are made with these. If a module or a salt has changed since, the next start detects that.

@@ -1,8 +1,8 @@
 """Starts a destination whose position is lost at its source's current position, and re-snapshots all its tables. Called by `engine`.
 
-The changes between the lost position and the current one are unknown, so buffered changes do not count, and no table continues without
-its rows. First the snapshots are requested, then the schema history starts again, last the cursor moves: a crash in between leaves the
-position lost, and the next attempt repeats it all.
+The changes between the lost position and the current one are unknown. So earlier buffered changes are discarded, and every table is
+re-snapshotted. The order is: request the snapshots, restart the schema history, move the cursor. After a crash in between, the position is
+still lost, and the next attempt repeats everything.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NewStartDependencies:
 
 
 def is_wanted(config: DestinationConfig, directory: Path) -> bool:
-    """Returns whether an operator requested a new start, or conf/ does."""
+    """Returns whether an operator requested a new start, or conf/ requests it by `snapshot: when_needed`."""
     return new_start_requested(directory) or config.snapshot == "when_needed"
 
 
@@ -73,7 +73,7 @@ def begin(dependencies: NewStartDependencies) -> Position:
 
 
 def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], position: Position) -> None:
-    """Requests a snapshot of every table. It buffers only changes after the position."""
+    """Requests a snapshot of every table. Each buffers only changes after the position."""
     for table in tables:
         there = records.get(table.name)
         if there is not None and there.is_open:

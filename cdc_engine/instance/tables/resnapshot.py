@@ -1,9 +1,11 @@
 """Re-snapshots stopped tables automatically if nothing else can repair them, as `sluice snapshot start` does. Called by `engine`.
 
-`Resnapshots` decides which ones: by the state of the stop, by conf/, and with pauses between attempts. `resnapshot` starts the re-snapshot
-while no batch is outstanding, also for an operator's request (`snapshot_requests`). It writes first the snapshot record, after which
-changes of the table are buffered; then the history, which continues with the table's current schema; last the ledger, after which its
-changes are staged again. A crash in between leaves the table stopped: the next check repeats it all."""
+`Resnapshots` decides which tables are due: by the state of the stop, by conf/, and with pauses between attempts. `resnapshot` starts the
+re-snapshot while no batch is outstanding, also for an operator's request (`snapshot_requests`). First it writes the snapshot record, after
+which changes of the table are buffered. Then it changes the history, which continues with the table's current schema. Last it changes the
+ledger, after which the table's changes are staged again. A crash in between leaves the table stopped, and the next check repeats
+everything.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,15 @@ class Resnapshots:
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
 
     def _is_wanted(self, stop: StoppedTable) -> bool:
-        """Returns whether a re-snapshot repairs the table, or the name may be one of a renamed view or sequence, which needs none."""
+        """Returns whether a re-snapshot repairs the table, or whether its name may belong to a renamed view or sequence, which needs no
+        re-snapshot.
+        """
         allowed = self._config.resnapshots(stop.database, stop.table)
         return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the tables from the cursor on, and resumes what is no table. A table whose schema is unknown stays stopped and is
-        tried again. No batch may be in flight.
+        """Re-snapshots the tables from the cursor on, and resumes names that belong to no table. A table whose schema is unknown stays
+        stopped and is tried again. No batch may be in flight.
 
         Raises SourceConnectionError if the source must be asked and does not answer.
         """
@@ -100,7 +104,7 @@ def pause_seconds(tries: int) -> float:
 def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, dependencies: ResnapshotDependencies) -> None:
     """Lets the table continue from the cursor, and buffers its changes from there.
 
-    Changes that were buffered before the stop do not count any more: the changes between the stop and the cursor were skipped.
+    Discards changes that were buffered before the stop, because the changes between the stop and the cursor were skipped.
     """
     why = f"the table had stopped, {stop.state}: {stop.reason}"
     there = dependencies.records.get(stop.name)

@@ -77,7 +77,9 @@ def take_up(
 
 
 def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:
-    """Saves which tables are behind the others from here on, and up to where: a table that is ahead must not get its changes again."""
+    """Saves which tables continue at an earlier position than the others, and up to which order key the others have all changes: they must
+    not get these changes again.
+    """
     cursor = ledger.cursor.order_key if ledger.cursor else 0
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
@@ -109,7 +111,7 @@ def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
 
 
 def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
-    """Returns why a table cannot continue from its stop; empty if it can. The sentence keeps the reason of the stop."""
+    """Returns why a table cannot continue from its stop; empty if it can. The sentence includes the reason of the stop."""
     before = stop.reason if stop.state == TableState.RESUME_LOST else f"{stop.state}: {stop.reason}"
     if stop.position.epoch != ledger.epoch:
         why = f"the stop lies in epoch {stop.position.epoch}, before the source was changed (now {ledger.epoch})"
