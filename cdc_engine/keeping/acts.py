@@ -1,7 +1,8 @@
 """Carries out an operator's command for one engine: start, stop, restart, release. Writes the order, then waits until it is carried out.
 
-Used by `sluice instance` and the job in Dagster's UI. The order is what counts: the process that keeps the engine finds it, on this host
-or another, now or after its next start."""
+Used by `sluice instance` and the job in Dagster's UI. The order remains if the wait ends: the process that runs the engine finds it, on
+this host or another, now or after its next start.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +143,7 @@ def _not_yet(name: str, act: str, sentence: str) -> Outcome:
 
 
 def holder_of(directory: Path) -> Holder | None:
-    """Returns who has a destination now, or None. Raises MetaError."""
+    """Returns the process that holds the lease of a destination now, or None. Raises MetaError."""
     holder = lease_holder(directory)
     return holder if holder is not None and holder.held else None
 

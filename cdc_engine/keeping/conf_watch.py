@@ -1,4 +1,4 @@
-"""Polls conf/ and reports when the configuration in use has changed. Used by processes that keep engines or serve definitions."""
+"""Polls conf/ and reports when the configuration in use has changed. Used by processes that run engines or serve definitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConfWatch:
         self._unwritten = ""
         self.in_use: InUse = found if self._kept(found) else _as_written(self._path) or found
         self._tell({})
-        os.environ[VARIABLE] = str(self._path)  # Processes that this one starts use the same.
+        os.environ[VARIABLE] = str(self._path)  # Child processes use the same configuration.
 
     def look(self) -> bool:
         """Returns whether another configuration is in use now. A change counts after it was seen twice, because files may be written in

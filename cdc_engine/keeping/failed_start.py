@@ -36,7 +36,7 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
 
 
 def _is_read(directory: Path) -> bool:
-    """Returns whether some process has the destination. Returns False if that cannot be determined."""
+    """Returns whether some process holds the lease of the destination. Returns False if that cannot be determined."""
     try:
         return holder_of(directory) is not None
     except MetaError:

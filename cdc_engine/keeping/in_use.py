@@ -1,8 +1,8 @@
 """Chooses the configuration that the processes of a stack use: the current conf/, with the last valid text in place of an invalid file.
 
-`ConfWatch` chooses it and writes it down in the data directory, in the process that keeps engines or serves definitions. Processes that
-are started by that one find it through the variable `SLUICE_CONF_IN_USE`. Without the variable, conf/ itself is in use, except its
-invalid files."""
+In the process that runs engines or serves definitions, `ConfWatch` chooses it and writes it into the data directory. Child processes find
+it through the variable `SLUICE_CONF_IN_USE`. Without the variable, conf/ itself is in use, except its invalid files.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ NEXT_UP = "it has changed; `sluice down` and `sluice up` apply the change"
 
 @dataclasses.dataclass(frozen=True)
 class InUse:
-    """A configuration in use. `refused`: file of conf/ → why it does not count, as the end of a sentence."""
+    """A configuration in use. `refused`: file of conf/ → why it is not used, as the end of a sentence."""
 
     config: SluiceConfig
     files: ConfFiles
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, name: str) -> str:
-        """Returns a digest of what the engine of a destination or group is made from; empty if there is none. A destination that joins or
-        leaves a group gets another digest and is restarted, because its engine keeps positions for groups.
+        """Returns a digest of the settings from which the engine of a destination or group is made; empty if there is none. A destination
+        that joins or leaves a group gets another digest and is restarted, because its engine keeps positions for groups.
         """
         groups = self.config.groups_of(name)
         return "+".join(filter(None, [self.files.digest(name), *groups])) if name in self.files.destinations else ""
@@ -69,8 +69,8 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Adds each file in its current form if that is valid, otherwise in its earlier form. Unchanged files come first, so that a new file
-    yields to existing ones.
+    """Adds each file in its current form if that is valid, otherwise in its earlier form. Unchanged files come first, so that a new file is
+    refused if it conflicts with them.
 
     Groups come last, because their members must exist.
     """

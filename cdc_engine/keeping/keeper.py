@@ -110,7 +110,7 @@ class Keeper:
         )
 
     def _begin(self, name: str, act: KeeperAct, why: str, digest: str) -> None:
-        # A stopped engine is started once nothing forbids it.
+        # After a stop, the digest counts as not tried, so the engine is started once nothing forbids it.
         self._tried[name] = "" if act is KeeperAct.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)
@@ -139,7 +139,7 @@ class Keeper:
         """Sets when the next start is due. The reason is logged again only when it changes."""
         standby = isinstance(error, LeaseLostError)
         self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)
-        # A standby's message may contain a number of seconds.
+        # The message of a standby may contain a number of seconds, which differs each time.
         why = error.code if standby else f"{error.code}: {error}"
         if self._failed.get(name) != why:
             say = log.info if standby else log.warning

@@ -1,10 +1,11 @@
-"""Keeps the engines of this process, by destination. The sensor's code server calls it; importing it starts nothing.
+"""Holds the engines of this process, by destination. The sensor's code server calls this module; importing it starts nothing.
 
-They are in a module that Dagster does not reload, so that definitions can be reloaded without a second engine. Between processes the
-lease decides: an engine that lost it is stopped, and the next call waits for the lease as any other engine does.
+Dagster does not reload this module, so that definitions can be reloaded without a second engine. Between processes the lease decides: an
+engine that lost it is stopped, and the next call waits for the lease as any other engine does.
 
 A start reads the schema from the source and may compile kernels, so it has a thread of its own, and a caller waits only for a short time.
-Each destination has its own lock, so that a source that does not answer delays no other destination."""
+Each destination has its own lock, so that a source that does not answer delays no other destination.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ START_WAIT_SECONDS = 0.8
 
 
 class Startable(Protocol):
-    """What an `EngineSlot` holds."""
+    """The methods that an `EngineSlot` uses of its engine."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -137,7 +138,7 @@ class EngineSlot(Generic[Kept]):
         with self._lock:
             closed = self._closed
             self._engine = None if closed else engine
-        if closed:  # `stop` no longer waits for it.
+        if closed:  # `stop` has not waited for this start to end.
             engine.stop()
             raise EngineStoppedError(f"the engine of {self._name} was stopped while it started")
         return engine

@@ -34,7 +34,7 @@ class Order:
 
 
 def stopped(directory: Path) -> Order | None:
-    """Returns who stopped the engine permanently, or None. An unreadable record counts as a stop.
+    """Returns the order that stopped the engine permanently, or None. An unreadable record counts as a stop.
 
     Raises MetaError if the store does not answer.
     """
@@ -53,9 +53,7 @@ def may_run(directory: Path) -> bool:
 
 
 def requested(directory: Path, now: float | None = None) -> Order | None:
-    """Returns what the engine must do once; None if there is nothing or the order is too old. Raises MetaError if the store does not
-    answer.
-    """
+    """Returns the order to do something once; None if there is none or it is too old. Raises MetaError if the store does not answer."""
     order = _parsed(record_store(directory).get(REQUESTED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.kind in {"restart", "release"} and abs(age) <= REQUEST_SECONDS_MAX else None

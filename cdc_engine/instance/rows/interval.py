@@ -105,7 +105,9 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
 def schemas_of(
     config: DestinationConfig, records: Sequence[HistoryRecord], interval: BinlogInterval
 ) -> IntervalSchemas:
-    """Returns the schemas that decode the interval's rows: those at the lake's position, or at the end of an archive before it."""
+    """Returns the schemas that decode the interval's rows: those at the lake's position, or at the end of an archive that ends
+    before it.
+    """
     captured = TableFilter(config.include, config.exclude).keeps
     known_at = min(interval.cursor, interval.read_to, key=lambda each: each.order_key)
     return IntervalSchemas(records, known_at, interval.begin, captured)

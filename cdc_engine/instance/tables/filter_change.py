@@ -197,8 +197,8 @@ def rules_digest(rules: RowRules) -> str:
 def _stop_changed(
     config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position, why: Sequence[str]
 ) -> bool:
-    """Stops a table because its settings changed. Returns whether its stop says so. A table that stopped because its rules did not fit is
-    re-snapshotted with the new rules. Any other stop keeps its reason; the rules are checked when the table resumes.
+    """Stops a table because its settings changed. Returns whether its stop reports this. A table that stopped because its rules did not fit
+    is re-snapshotted with the new rules. Any other stop keeps its reason; the rules are checked when the table resumes.
     """
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:

@@ -23,9 +23,8 @@ class ShapeEffect(enum.StrEnum):
     """The effect of a changed setting on rows that are already in the lake."""
 
     SHAPES_ROWS = "shapes rows"  #: The setting is part of `shape_of`. After a change the table is re-snapshotted.
-    RULES = "rules"  #: The same, but `filter_change` compares digests of the rules.
-    #: The setting selects the Delta table. After a change, the next run finds another table than recorded: the state is TABLE_MISSING or
-    #: TABLE_OWNED.
+    RULES = "rules"  #: After a change the table is re-snapshotted. `filter_change` compares digests of the rules.
+    #: The setting selects the Delta table. After a change the table stops in TABLE_MISSING or TABLE_OWNED, by the last run's record.
     LOCATION = "location"
     NONE = "none"
 
@@ -42,9 +41,9 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     # A change log or a history that is added to a current-state table starts when it is configured, and records what it
     # has missed.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
-    # These settings define the layout of files and who writes them. Changed partitions are refused by name.
+    # The layout of files, and who writes them. Changed partitions are refused by name.
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),
-    # These settings are evaluated when the source's table changes.
+    # Evaluated only when the source's table changes.
     **dict.fromkeys(("schema_changes", "snapshot"), ShapeEffect.NONE),
     **dict.fromkeys(("owners", "group", "fresh_within_minutes"), ShapeEffect.NONE),
 }

@@ -1,6 +1,8 @@
-"""Handles operators' requests for snapshots that need the engine: a stopped table continues from here, or a snapshot is canceled.
+"""Handles operators' requests for snapshots that need the engine: a stopped table continues at the cursor, or a snapshot is canceled.
 
-`engine` calls it while no batch is outstanding and the stream is not read. Each request may be repeated: it is removed last."""
+`engine` calls it while no batch is outstanding and the stream is not read. A request is removed last, so that it is handled again after a
+crash.
+"""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class SourceTables:
         given = self._config.snapshots
         # The source may have changed since the run started.
         now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
-        # Positions in a replica's own binlog mean nothing here, so only tables with a key are read there.
+        # Positions in a replica's own binlog cannot be compared with the stream's, so only tables with a key are read there.
         replica = reader_of(now) if table.key else None
         limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)
         connect = functools.partial(open_reader, replica or source_of(now))

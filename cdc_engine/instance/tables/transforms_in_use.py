@@ -1,9 +1,10 @@
-"""Stores which versions of transform functions and salts an engine uses, and refuses to read rows with others. Called by `wiring`, and
-by snapshots, repairs and backfills.
+"""Stores which versions of transform functions and salts an engine uses, and refuses to read rows with others. Called by `wiring`, and by
+snapshots, repairs and backfills.
 
-These run in other processes, which import the function and read the salt themselves. Either may have changed since the engine started, or
-differ on the host of the run. Without this check, a table could have rows of both versions, which the engine would detect only at its next
-start, or never."""
+Snapshots, repairs and backfills run in other processes, which import the function and read the salt themselves. Either may have changed
+since the engine started, or differ on the host of the run. Without this check, a table could have rows of both versions, which the engine
+would detect only at its next start, or never.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ T = TypeVar("T")
 
 
 class _WithShards(Mapping[str, T]):
-    """Maps named tables to conf/'s settings and, on look-up, also shards, whose names it does not know. Iteration yields only the named
-    tables.
+    """Maps the tables that conf/ names to their settings. A look-up also finds shards, whose names are not in conf/. Iteration yields only
+    the named tables.
     """
 
     def __init__(self, named: Mapping[str, T], config: DestinationConfig, of: Callable[[str, str], T]) -> None:
@@ -66,7 +66,7 @@ class _WithShards(Mapping[str, T]):
         return len(self._named)
 
     def __bool__(self) -> bool:
-        """Returns True also if only shards have settings, which have no count: `given or {}` would lose them."""
+        """Returns True also if only shards have settings. Otherwise `given or {}` would lose these settings."""
         return bool(self._named or self._config.shards)
 
 

@@ -82,7 +82,7 @@ class MemberClock:
         return answers[-1].now_us if answers else 0
 
     def reached_us(self, stream_state: StreamState | None) -> int:
-        """Returns the newest time (µs since 1970) before which everything was committed that a stream in this state has read; 0 if
+        """Returns the newest time T (µs since 1970) for which a stream in this state has read everything that was committed before T; 0 if
         unknown.
         """
         return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
