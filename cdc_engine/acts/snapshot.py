@@ -98,7 +98,9 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:
-    """Requests the engine to cancel a snapshot: the table stays at the position that it had. Raises ActRefusedError, MetaError."""
+    """Requests the engine to cancel a snapshot and to stop the table at the position that it had before. Raises ActRefusedError,
+    MetaError.
+    """
     record = SnapshotRecords(directory).get(name)
     if record is None:
         raise ActRefusedError(f"there is no snapshot of {name}; `sluice snapshot status` lists those there are")

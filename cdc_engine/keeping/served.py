@@ -1,5 +1,5 @@
-"""Limits the engines that this process starts to some destinations, for `sluice catch-up`. conf/ stays whole, so that what other
-destinations and groups need of shared files is known.
+"""Limits the engines that this process starts to some destinations, for `sluice catch-up`. The process still reads all of conf/, so that it
+knows which shared files other destinations and groups need.
 """
 
 from __future__ import annotations

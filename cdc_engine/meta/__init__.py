@@ -1,1 +1,1 @@
-"""Keeps the ledger of a destination, which records durably what was handed out and what is acked."""
+"""Stores the ledger of a destination: the durable record of what was handed out and what is acked."""

@@ -1,6 +1,6 @@
 """Computes the ledger of a destination: cursor, batches in flight, stopped tables, epoch. Pure: each transition returns a new ledger.
 
-`server` changes it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `client` reads it.
+`server` changes it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `destination_files` reads it.
 
     subscribe ─▶ hand_out ─▶ staged ─▶ taken ─▶ ack        the cursor moves to the batch's end
                      ▲                   ├────▶ redeliver  the same staged files again, under a new delivery
@@ -259,13 +259,15 @@ class Ledger:
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
-        """Returns the ledger of a new process: all batches from the first one without `whole` staged files on are handed out again."""
+        """Returns the ledger for a new process. Keeps the leading batches whose staged files are `whole`. The changes of all later batches
+        are handed out again.
+        """
         kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight. It records the end of those in `batches` that a run may have merged in part. No run merges a batch
-        that it has not taken, whose end is not fixed.
+        """Removes all batches in flight. Stores as `given_up` the highest end of those in `batches` that a run may have merged in part. An
+        appendable batch is not merged, because no run has taken it.
         """
         ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
             [self.given_up] if self.given_up else []
@@ -345,7 +347,7 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """Raises epoch and delivery to at least the given ones, which a table has from a newer state of this ledger.
+        """Raises the epoch and the next delivery so that they follow those that a lake table has from a newer copy of this ledger.
 
         Removes the batches in flight if one of them has a lower epoch, which an operator has allowed.
         """

@@ -30,9 +30,9 @@ def ledger_to_text(ledger: Ledger) -> str:
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
     for each in (*record["consumers"], *record[GROUP]):
         if not each["identity"]:
-            del each["identity"]  # Without it, versions that know no identities can read the ledger.
+            del each["identity"]  # Versions that know no identities can then read the ledger.
     if not record[GROUP]:
-        # Only a group's ledger has this field. Without it, versions that know no groups can read the ledger.
+        # Only a group's ledger has this field. Without the field, versions that know no groups can read the ledger.
         del record[GROUP]
     return json.dumps(record, indent=1) + "\n"
 
@@ -120,7 +120,7 @@ def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
-# Each type is parsed by its annotation. Positions are records, tuples are lists.
+# Annotation of a field → the type of its JSON value. Tuples are lists; all other values, such as positions, are records.
 JSON_TYPES = {
     "int": int,
     "str": str,

@@ -1,8 +1,9 @@
-"""Stores the consumers that a destination has from its first start: those of Canal. `sluice import-canal` writes them; the first start
-reads them.
+"""Stores the consumers of Canal, which a destination has from its first start. `sluice import-canal` writes them; the first start reads
+them.
 
-They begin at the destination's first position. Without this, a consumer that connects later would begin with the changes that are in
-memory then."""
+The consumers begin at the destination's first position. Without the record, a consumer that connects later would begin with the changes
+that are in memory then.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the protocol for keeping a ledger. `stored_ledger` keeps it in a record store; `mirrored_meta` also copies its cursor to
+"""Defines the interface that stores a ledger. `stored_ledger` stores it in a record store; `mirrored_meta` also copies its cursor to
 ZooKeeper.
 """
 
@@ -26,7 +26,7 @@ def begins(epoch: int, stopped: Iterable[StoppedTable]) -> Transition:
 
 
 class MetaManager(Protocol):
-    """Keeps the ledger of one destination. Its methods may be called from any thread."""
+    """Stores and changes the ledger of one destination. Its methods may be called from any thread."""
 
     @property
     def ledger(self) -> Ledger:
@@ -43,7 +43,9 @@ class MetaManager(Protocol):
         """Whether this ledger was never written."""
 
     def require_own(self) -> None:
-        """Raises LeaseLostError once a write was refused: the stored ledger is not the one that is known here, and will not become it."""
+        """Raises LeaseLostError once a write was refused: another process wrote or removed the stored ledger, so every later write is
+        refused too.
+        """
 
     def close(self) -> None:
-        """Ends what is under way. Call it last, when the engine stops."""
+        """Ends writes that are in progress. Call it last, when the engine stops."""

@@ -48,8 +48,8 @@ def ledger_text(location: Location) -> str:
 
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:
-    """Returns a function from a ledger to what Canal's tools find in ZooKeeper: cursor and filter of each client, by path under the
-    destination.
+    """Returns a function that computes the values for Canal's tools in ZooKeeper from a ledger: cursor and filter of each client, by path
+    under the destination.
     """
 
     def nodes(ledger: Ledger) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
-"""Keeps the ledger in a file and copies the cursor to ZooKeeper for other readers: the kinds `mixed` and `period_mixed` of conf/.
+"""Stores the ledger in a file and copies the cursor to ZooKeeper for other readers: the kinds `mixed` and `period_mixed` of conf/.
 
-All that makes the effect exactly once is in the file before a change returns. A separate thread copies the cursor, always the newest,
-after each change or once per period. A ZooKeeper that does not answer delays nothing else. `close` writes the last cursor.
+The file has a change before `update` returns, so exactly-once does not depend on ZooKeeper. A separate thread copies the cursor, always the
+newest, after each change or once per period. A ZooKeeper that does not answer delays nothing else. `close` writes the last cursor.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CLOSE_SECONDS_MAX = 15.0
 
 
 class MirroredMeta:
-    """Keeps the ledger in a file and copies its cursor. Implements `MetaManager`. `tell`: writes what other readers see of a ledger; raises
-    MetaError. `period_seconds`: 0 means after each change.
+    """Stores the ledger in a file and copies its cursor. Implements `MetaManager`. `tell`: writes the values for other readers of a ledger;
+    raises MetaError. `period_seconds`: 0 means after each change.
     """
 
     def __init__(self, kept: MetaManager, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:

@@ -21,7 +21,7 @@ class ResumeKind(enum.StrEnum):
 
     RESUME = "resume"  #: The table continues from its stop.
     RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, with a re-snapshot.
-    CANCEL = "cancel"  #: Its snapshot ends, and the table returns to its state before the snapshot.
+    CANCEL = "cancel"  #: Its snapshot is canceled, and the table stops at the position before the snapshot.
 
 
 @dataclasses.dataclass(frozen=True)

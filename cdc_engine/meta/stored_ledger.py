@@ -1,9 +1,9 @@
-"""Keeps a destination's ledger as the record `meta.json` of its record store. Every write is compare-and-set under the lease's token.
+"""Stores a destination's ledger as the record `meta.json` of its record store. Every write is compare-and-set under the lease's token.
 
 A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). After that, no write of an earlier
-holder can succeed in a store that several hosts share, however late it arrives. A write without an answer may have been stored or not: the
-ledger in memory is right, because nobody else may write, and the next write follows whichever version is stored. A record that cannot be
-understood is never overwritten.
+holder can succeed in a store that several hosts share, however late it arrives. After a write without an answer, it is unknown which
+version is stored. The ledger in memory stays valid, because no other process may write, and the next write follows whichever version is
+stored. A record that cannot be understood is never overwritten.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _cursor_of_earlier(text: str) -> str:
 
 
 def nobody_else(_: Ledger) -> Mapping[str, str]:
-    """Returns nothing: no reader other than Sluice needs values."""
+    """Returns no values, for a store that only Sluice reads."""
     return NOTHING
 
 
@@ -75,8 +75,8 @@ def _not_fenced() -> None:
 
 
 class StoredLedger:
-    """Keeps the ledger in a record store. Implements `MetaManager`. It reads the record once, and then only writes it. `token`: the
-    lease's. `fence`: called before each write; raises when this process may not write any more (`ports.Lease.check`).
+    """Stores the ledger in a record store. Implements `MetaManager`. Reads the record once, and then only writes it. `token`: the lease's.
+    `fence`: called before each write; raises when this process may not write any more (`ports.Lease.check`).
 
     `also`: returns what is written for other readers in the same step.
     """

@@ -1,6 +1,7 @@
 """Serves metrics to Prometheus over HTTP: one endpoint per process, for all its engines. Started by `launcher` if conf/ names a port.
 
-It answers with the states that the engines have stored, and waits for none of them. If another process has the port, Sluice tries again."""
+The endpoint answers with the last status of each engine, and waits for no engine. If another process has the port, Sluice tries again.
+"""
 
 from __future__ import annotations
 

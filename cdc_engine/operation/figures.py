@@ -1,6 +1,6 @@
 """Converts the state of engines to Prometheus metrics: Canal's names if the meaning is the same, Debezium's, and Sluice's own. Pure.
 
-docs/reference/metrics.md has the table. A value that Canal has and Sluice does not measure in the same sense has no metric of that name.
+docs/reference/metrics.md has the table. If Sluice does not measure a value of Canal in the same sense, it has no metric of that name.
 """
 
 from __future__ import annotations

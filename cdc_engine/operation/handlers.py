@@ -1,5 +1,5 @@
-"""Sends alarms to the log, to a webhook, or by email. Each way has a thread: none waits for another, and an engine waits for none.
-Started by `operator`.
+"""Sends alarms to the log, to a webhook, or by email. Each handler has its own thread, so that it delays neither other handlers nor an
+engine. Started by `operator`.
 
 An alarm that is not accepted is tried again, then dropped with a line in the log. `sluice status` shows the same while the problem lasts.
 """

@@ -47,7 +47,7 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 server.login(config.user, password)
             refused = server.send_message(mail(alarm, config.sender, config.to))
         for address, (code, _) in refused.items():
-            # This raises no error: a new attempt would send the mail to the other addresses again.
+            # A refused address raises no error, because a new attempt would send the mail to the other addresses again.
             log.error(
                 "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
             )

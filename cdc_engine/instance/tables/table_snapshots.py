@@ -94,7 +94,7 @@ class SnapshotDecisions:
     def now(self) -> Iterator[tuple[SnapshotRecord, StepDecision]]:
         """Yields the open snapshots, each with its next step. Raises MetaError.
 
-        A table whose next step cannot be decided is to be worked on: the run that tries it names what is wrong.
+        If an unexpected error prevents the decision about a table, yields READ for it: the run that reads the table reports the error.
         """
         records, look = self._records.all(), self._tables.look_at_once()
         for each in records:

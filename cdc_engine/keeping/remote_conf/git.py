@@ -31,7 +31,7 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
-        attributes = Path(folder) / "info" / "attributes"  # They take precedence over the attributes of the repository.
+        attributes = Path(folder) / "info" / "attributes"  # This file overrides the attributes of the repository.
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_text(WHOLE)
         name, revision = _newest(remote, command)
