@@ -22,7 +22,7 @@ _lock = threading.Lock()
 
 
 def as_location(location: Location) -> LedgerLocation:
-    """Converts a location to a `LedgerLocation`: one stays as it is, a `DestinationDir` contains one, and a plain directory gets one."""
+    """Converts a location to a `LedgerLocation`. For a plain directory, this is a ledger in files of the directory itself."""
     if isinstance(location, LedgerLocation):
         return location
     known = location.location if isinstance(location, DestinationDir) else None
@@ -34,7 +34,7 @@ def record_store(location: Location) -> RecordStore:
     return _opened(as_location(location), os.getpid())
 
 
-@functools.cache  # There is one per destination of conf/.
+@functools.cache  # One store per destination of conf/.
 def _opened(location: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  connections belong to one process
     if location.kind == "memory":
         with _lock:

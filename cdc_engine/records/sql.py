@@ -51,8 +51,8 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlRecordStore(RecordStore):
-    """Stores records in a SQL database. `url`: in SQLAlchemy's form. `password`, or the password in `url`, says where the password is; it
-    is read at each connect.
+    """Stores records in a SQL database. `url`: in SQLAlchemy's form. `password`, or the password in `url`, is the location of the password,
+    which is read at each connect.
     """
 
     def __init__(self, url: str, destination: str, password: str = "") -> None:
@@ -86,7 +86,7 @@ class SqlRecordStore(RecordStore):
         )
         with self._translated("read"), self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        # SQLite's LIKE ignores case.
+        # SQLite's LIKE ignores case, so names are compared again.
         found = (row for row in rows if in_folder(row.name, prefix))
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
@@ -103,7 +103,7 @@ class SqlRecordStore(RecordStore):
                 if connection.execute(sqlalchemy.update(_records).where(*is_read).values(**values)).rowcount == 1:
                     return version + 1
         except IntegrityError:
-            pass  # Another process created it first.
+            pass  # Another process created the record first.
         raise StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
 
     def remove(self, name: str) -> bool:

@@ -124,7 +124,7 @@ def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
     """
     with _lock:
         shared = _shared.setdefault((servers, os.getpid()), _Shared())
-    with shared.lock:  # This is not `_lock`: servers that do not answer must not delay requests to others.
+    with shared.lock:  # A lock per client, because servers that do not answer must not delay requests to others.
         if is_over(shared.client):
             over, shared.client = shared.client, None
             end(over)

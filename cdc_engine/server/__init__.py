@@ -1,1 +1,1 @@
-"""Implements Canal's service over the store and the ledger: subscribe, get, ack, rollback. It has no sockets."""
+"""Implements Canal's service over the store and the ledger: subscribe, get, ack, rollback. The sockets are in `protocol`."""

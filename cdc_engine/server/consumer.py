@@ -31,7 +31,7 @@ Content_co = TypeVar("Content_co", covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class Delivery(Generic[PositionT]):
-    """What was handed out under an id: everything up to `end`."""
+    """Changes that were handed out under an id: everything after the previous delivery, up to `end`."""
 
     batch_id: int
     end: PositionT
@@ -63,8 +63,8 @@ class DeliveryQueue(Generic[PositionT]):
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
 
     def rolled_back(self, batch_id: int | None, who: str) -> DeliveryQueue[PositionT]:
-        """Removes all waiting deliveries, which are then handed out again. With an id only if it is the first one's; raises as
-        `acked_up_to` does.
+        """Removes all waiting deliveries, which are then handed out again. With an id, only if it is the first delivery's; otherwise raises
+        as `acked_up_to` does.
         """
         if batch_id is not None:
             self._first(batch_id, f"rollback error, {who} batchId:{batch_id} is not exist , please check")
@@ -94,8 +94,8 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         *,
         entries_max: int = BATCH_EVENTS_MAX,
     ) -> tuple[Content_co | None, PositionT]:
-        """Returns what follows `position`, and the position of its end. None: there is nothing for this consumer up to the returned
-        position. Raises SluiceError. `entries_max`: a group's stream does not count entries.
+        """Returns the content after `position`, and the position of its end. None: there is nothing for this consumer up to the returned
+        position. Raises SluiceError. `entries_max`: a group's stream ignores it.
         """
 
     def wake(self) -> None:
@@ -157,7 +157,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
     ) -> tuple[int, Content_co | None]:
         """Returns the next delivery and its id; (-1, None) if nothing arrived in time. Raises SluiceError."""
         deadline = time.monotonic() + timeout_seconds
-        stops = self._stops  # It is read before the wait for another get: what ends that get ends this one too.
+        stops = self._stops  # Read before the lock: a call that ends the running get also ends this one.
         with self._taking:
             while not self._closed:
                 left = max(0.0, deadline - time.monotonic())

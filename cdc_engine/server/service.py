@@ -1,9 +1,9 @@
 """Implements `CanalService`: the requests that a reader of a destination may make, with Canal's meaning (canal.md §6.1) for whole
 transactions.
 
-`instance` starts it and takes batches from it. Every method may be called from any thread. The order of steps that makes this safe is
-always the same: first the ledger is written, then the store moves. After a crash between the two, the store, which is memory, is rebuilt
-from the ledger."""
+`instance` starts it and takes batches from it. Every method may be called from any thread. Each method first writes the ledger, then moves
+the store. After a crash between the two, the next start begins at the ledger's position.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ServedDestination:
     """A started destination. get and rollback hold `taking`, ack and rollback hold `settling`, so that an ack never waits for a get.
 
     `rewind` must empty the store and start parser and store again at the given position. It is called when a rollback goes back further
-    than the store, and when the store is not at the ledger's position (`was_elsewhere`: the last get found that). `owed`: a call of it
-    failed. `filter_changed` is called with a client's filter.
+    than the store, and when the store is not at the ledger's position. `was_elsewhere`: the last get found the store at another position.
+    `owed`: a call of `rewind` failed. `filter_changed` is called with a client's filter.
     """
 
     store: EventStore

@@ -1,5 +1,5 @@
-"""Keeps the chunks of one generation of a snapshot: a Parquet file of rows and a record per chunk. A chunk counts once its record exists.
-Used by `work`.
+"""Stores the chunks of one generation of a snapshot: a Parquet file of rows and a record per chunk. A chunk is complete once its record
+exists. Used by `work`.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class ChunksInFolder:
 class ChunksInStore:
     """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
-    A process that stalled and was replaced by another one may still write, so its files have names of their own. So a name never has
-    other rows than its record describes, and an extra file is noticed when rows are counted.
+    A process that stalled and was replaced by another one may still write, so each process uses file names of its own. A record therefore
+    always describes the rows in its file, and an extra file is noticed when rows are counted.
     """
 
     def __init__(self, placed: StoredFiles) -> None:

@@ -57,7 +57,9 @@ def chunks(
 
 
 def chunk_key(connection: Asks, table: TableVersion) -> Key | None:
-    """Returns the key and the index that has its order: the primary key, if it is the table's key and has whole columns."""
+    """Returns the key by which a table is split; None if it has no suitable key. Its `index` is PRIMARY if the primary key begins with
+    these columns and indexes whole columns.
+    """
     key = key_of(table)
     if key is None:
         return None

@@ -33,7 +33,7 @@ ACCEPT_AGAIN_SECONDS = 0.1
 # The time for TLS, the server's greeting and the client's authentication together.
 GREETING_SECONDS = 10.0
 FAREWELL_SECONDS = 1.0  # The time to write the sentence to a connection that is ended.
-SILENCE_SECONDS = 3600.0  # The silence that a client may keep if it does not request less.
+SILENCE_SECONDS = 3600.0  # The longest silence of a client that requests no shorter time-out.
 WRITE_SECONDS = 60.0  # The time in which the client must read one answer.
 BACKLOG = 64
 SEND_BYTES = 1 << 18
@@ -146,7 +146,7 @@ class CanalListener:
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
-            # stop_reading may have found the plain socket, which has no descriptor any more.
+            # If `stop_reading` found the plain socket, which has no descriptor any more, this call raises EOFError.
             connection.greeting_left()
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))

@@ -58,7 +58,7 @@ class Served(Protocol):
     def unsubscribe(self, client_id: int) -> None: ...
     def service(self, client_id: int) -> SessionConsumer: ...
     def messages(self, content: Any) -> bytes:
-        """Encodes a delivery as the fields 2 of Messages."""
+        """Encodes a delivery as the repeated field 2 of a Messages packet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
