@@ -1,15 +1,16 @@
-"""Reads the rows of a table without a key at an exactly known position of the stream. Without a key, nothing shows whether the rows contain
-a change.
+"""Reads the rows of a table without a key at an exactly known position of the stream. Without a key, a change cannot be matched with its
+row, so it must be known whether the rows contain the change.
 
-MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not: LOCK TABLES … READ keeps writers out of the
-table for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
+MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not: LOCK TABLES … READ keeps writers out of the table
+for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
 
 Where the account may not lock tables, MySQL with GTIDs is read between two positions. Everything that the binlog has up to the first one is
-committed before the read begins, as `gtid_executed` shows right before. What the binlog has between it and the second one, which is looked
-up right after the read began, does not change the table. Otherwise the read begins again.
+committed before the read begins, as `gtid_executed` shows right before. The second one is the binlog's end right after the read began. If a
+transaction between the two may have changed the table, the read begins again.
 
-Before MySQL 8.0 the lock of a table does not keep out foreign keys, which change a child inside InnoDB. There the tables above the child
-are locked with it."""
+Before MySQL 8.0 a table lock does not prevent changes by foreign keys, which InnoDB makes in the child table. There the parent tables are
+locked too.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ TRANSACTIONAL = {"INNODB", "ROCKSDB"}
 LOCKS_WITH_PARENTS = 8  # MySQL's first version whose table lock also blocks changes by foreign keys.
 UNLOCKED_TRIES = 100  # How often a read without a lock begins before it gives up.
 POLL_SECONDS = 0.1
-pause = time.sleep  # A test replaces it.
+pause = time.sleep  # Tests replace this function.
 
 # `positions.logged_after`: gets the position from which the binlog is read, the tables (database, name), the end (file, offset) up to which
 # their changes count, and the GTID set whose transactions do not count. Returns the binlog's end, and whether a table may have changed.
@@ -42,7 +43,7 @@ Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unlocked:
-    """What a read without a lock needs. `begin`: a position in the server's binlog, with all that was executed before it."""
+    """The arguments of a read without a lock. `begin`: a position in the server's binlog, with its executed set."""
 
     begin: Position
     logged: Logged
@@ -186,7 +187,9 @@ def _parents(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]
 
 
 def _lock(reader: RowReader, table: TableVersion, seconds_max: int) -> None:
-    """Locks the table for reading. A commit is in the binlog before it is visible, so two equal ends of the binlog alone prove nothing."""
+    """Locks the table for reading. An unchanged end of the binlog would not be sufficient, because a commit is in the binlog before it is
+    visible.
+    """
     try:
         lock(reader, table, seconds_max)
     except ConfigurationError as error:

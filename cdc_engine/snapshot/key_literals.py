@@ -1,8 +1,8 @@
-"""SQL literals of a key's values, exact in the column's own type, charset and collation. Called by `chunks`.
+"""Makes SQL literals of a key's values, exact in the column's own type, charset and collation. Called by `chunks`.
 
-The server prints a value as a text without loss (`printed`), the text becomes a literal (`literal`), and `compared` is the other operand
-of a comparison. A literal with an introducer takes the collation of the column that it is compared with. The session must be one of
-`reader`: UTC, and text as it is stored.
+The server prints a value as a text without loss (`printed`), the text becomes a literal (`literal`), and `compared` is the other operand of
+a comparison. A literal with an introducer takes the collation of the column that it is compared with. The session must be one of `reader`:
+UTC, and text as it is stored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_uuid(column: Column) -> bool:
 
 
 def as_text(found: KeyColumn) -> KeyColumn:
-    """Returns a column that is compared by its printed text. Any order without gaps is sufficient, although no index has this one."""
+    """Returns a column that is compared by its printed text. Chunks need only a total order, which this is, although no index has it."""
     return dataclasses.replace(found, compared=found.printed)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0  # The wait until the next query of the source; it doubles each time.
 QUERY_SECONDS_MIN = 1.0  # Within a chunk the source is queried at most this often.
-BURST_SECONDS = 1.0  # How much of a delay may be made up for.
+BURST_SECONDS = 1.0  # After a delay, reading exceeds the rate until it has caught up at most this much.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class PaceLimits:
 
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
-    """Returns when the rows that were just read are due. `due`: when the rows before them were due."""
+    """Returns the time before which the rows that were just read must not be complete. `due`: the same time for the rows before them."""
     if limits.rows_per_second <= 0:
         return now
     return max(due, now - BURST_SECONDS) + rows / limits.rows_per_second

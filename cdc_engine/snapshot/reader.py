@@ -1,7 +1,8 @@
 """Reads rows over a session: plain queries as text, and one SELECT at a time in the binary protocol. `open_reader` opens it.
 
-Its time zone is UTC, texts, bytes and invalid dates arrive as they are stored, and the server ends no SELECT that takes long. Each SELECT
-is a read-only transaction of its own."""
+The session's time zone is UTC. Texts, bytes and invalid dates arrive as they are stored, and the server sets no time limit for a SELECT.
+Each SELECT is a read-only transaction of its own.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class RowReader:
             with self._translated():
                 statement = self._prepare(sql)
                 self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
-                # PyMySQL leaves the timeout of a write there.
+                # PyMySQL left the timeout of a write on the socket.
                 self._session.silent_for(limits.SNAPSHOT_SILENCE_SECONDS_MAX)
                 yield ResultReader(self._session.take_socket().recv_into)
                 self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
@@ -96,7 +97,7 @@ class RowReader:
         answer = self._session.answer()
         (statement,) = struct.unpack_from("<I", answer, STATEMENT_AT)
         (columns,) = struct.unpack_from("<H", answer, COLUMNS_AT)
-        # The execution repeats these packets, and only its descriptions count.
+        # The packets describe the columns. They are skipped, because the execution sends these descriptions again.
         for _ in range(columns + 1 if columns else 0):
             self._session.answer()
         return int(statement)

@@ -298,7 +298,7 @@ def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
 
 
 def progress_record(made: ReadProgress) -> dict[str, Any]:
-    """Returns what a program is told about the progress of a snapshot."""
+    """Returns the progress of a snapshot as a JSON record, for other programs."""
     return {
         "rows": made.done,
         "rows_expected": made.expected,
@@ -309,7 +309,7 @@ def progress_record(made: ReadProgress) -> dict[str, Any]:
 
 
 def progress(record: SnapshotRecord, now: float) -> ReadProgress:
-    """Returns the progress of the reading, in rows. What is expected is the server's estimate."""
+    """Returns the progress of the reading, in rows. The expected number is the server's estimate."""
     seconds = max((record.read_at or now) - record.reading_at, 1e-3) if record.reading_at else 0.0
     complete = record.state in {SnapshotState.READ, SnapshotState.PUBLISHED}
     return measured(record.rows, record.rows_expected, seconds, complete=complete)

@@ -2,7 +2,8 @@
 files are in `snapshots/<digest>/`, or in an object store if staged batches are there and the ledger is shared.
 
 The console begins, pauses and cancels; a run of the snapshot job reads and publishes; a run that merges buffers changes. Each change of a
-record is computed from its current state. Only the holder of the run lock makes a change that leaves out buffered files."""
+record is computed from its current state. Only the holder of the run lock may make a change after which buffered files are no longer used.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +89,9 @@ class SnapshotRecords:
         return self._placed(record.name, f"{record.snapshot_id}-changes-{record.buffered_after}")
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of the buffered changes of parent rows that foreign keys pass on. It changes when that of `changes` does."""
+        """Returns the location of buffered changes of parent rows, which foreign keys pass on to the table. A new one begins whenever that
+        of `changes` does.
+        """
         return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
@@ -111,8 +114,8 @@ class SnapshotRecords:
         return open_lock(self._location, READING)
 
     def take_reading(self) -> Lock | None:
-        """Acquires and returns that lock; returns None if another run has it. Waits for the lock of a run that was killed on another
-        host.
+        """Acquires and returns the lock of `reading`; returns None if another run has it. Waits for the lock of a run that was killed on
+        another host.
         """
         reading = self.reading()
         seconds = 2 * self._location.session_seconds if self._location.is_shared else 0.0

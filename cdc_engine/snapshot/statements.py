@@ -1,8 +1,8 @@
 """Builds the SELECTs of a snapshot: for the next bound, and for a chunk's rows. Pure; called by `chunks` and `read`.
 
 A bound of a composite key is written as `a >= x AND (a > x OR (a = x AND b > y))`, which the servers' optimisers turn into ranges of the
-key's index. Two neighbours share a bound: one excludes it and the other includes it, so a row is in one chunk, whatever the collation
-considers equal.
+key's index. Two neighbouring chunks share a bound: one excludes it and the other includes it. So a row is in one chunk, whichever values
+the collation considers equal.
 """
 
 from __future__ import annotations

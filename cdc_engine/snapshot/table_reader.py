@@ -23,8 +23,8 @@ from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
 from sluice.cdc_engine.source import reader as replica
 
-# MySQL without GTIDs does not report what its reads contain. A transaction in its binlog is committed within
-# milliseconds, or waits for a replica.
+# MySQL without GTIDs does not report what its reads contain. A transaction in its binlog is committed within milliseconds, unless it waits
+# for a replica. So after this time only such waits are checked.
 UNTOLD_SECONDS = 2.0
 
 

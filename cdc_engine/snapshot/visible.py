@@ -40,7 +40,7 @@ def waits_for_replicas(reader: RowReader) -> bool:
 
 
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
-    """Returns whether every transaction that had written to the table is committed. It locks the table and releases the lock at once.
+    """Returns whether every transaction that had written to the table is committed. Locks the table and releases the lock at once.
 
     A writer keeps its locks until its commit is complete. Also returns False if the account may not lock tables.
     """

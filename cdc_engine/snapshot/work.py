@@ -37,7 +37,7 @@ from sluice.cdc_engine.states import SnapshotState
 
 logger = logging.getLogger(__name__)
 
-CHANGED_TRIES_MAX = 30  # One attempt per run: in so many minutes the stream reaches what the server already has.
+CHANGED_TRIES_MAX = 30  # One attempt per run, about one per minute. In this time the stream reaches the statement that changed the table.
 # The attempts for a table whose error nobody expected; a table that cannot be merged has the same number.
 RAISED_TRIES_MAX = 4
 # Our own code raises these, or a library that it called wrongly. Other errors say what a source, a disk, a store or
@@ -172,7 +172,7 @@ def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
         return False
     files = chunks_in(dependencies.records.chunks(record))
     if not record.key:
-        files.clear()  # The position of the table's only read was not stored.
+        files.clear()  # Such a table is read at one position, which was not stored, so it is read again.
     whole = files.prepare()
     reader = dependencies.reader(table, record.where)
     try:
