@@ -71,9 +71,9 @@ class Column:
 class TableVersion:
     """A table with the schema that is valid for the row events that refer to it. `version`: a short digest, equal for equal schemas.
 
-    `cascades`: what changes of its rows cause in captured tables, over all levels. `watched`: its events are read only for its cascades;
-    the table itself is not captured. `follows`: its own rows change with those of other tables. `stopped`: consumers get these rows and
-    the lake does not. `unreadable`: why not even consumers can decode them; `columns` is empty then.
+    `cascades`: the changes that foreign keys pass on from its rows to captured tables, over all levels. `watched`: its events are read only
+    for its cascades; the table itself is not captured. `follows`: its own rows change with those of other tables. `stopped`: consumers get
+    these rows and the lake does not. `unreadable`: why not even consumers can decode them; `columns` is empty then.
     """
 
     database: str
@@ -102,13 +102,13 @@ class TableChangeKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table itself, in stream order with the row events. `order_key`: the order key of the statement event's end.
+    """A change of a table by a statement, in stream order with the row events. `order_key`: the order key of the statement event's end.
 
-    `schema`: what the table has afterwards; for STOPPED, how consumers read it, or None. `alterations`: for SCHEMA, what the lake's table
-    must follow, in order, without items that a policy left out. `fills`: for SCHEMA, (column, value as in Column.default) of each added
-    column that has a value in existing rows, as these have no row events; other added columns are NULL there.
-    `renamed_from`: "database.table" of the captured table that got this name. For SCHEMA, the lake's rows are those that it had under
-    that name immediately before `order_key`; empty if the table keeps its own rows.
+    `schema`: the table's schema afterwards; for STOPPED, how consumers read it, or None. `alterations`: for SCHEMA, the changes that the
+    lake's table must follow, in order, without items that a policy left out. `fills`: for SCHEMA, (column, value as in Column.default) of
+    each added column that has a value in existing rows, as these have no row events; other added columns are NULL there. `renamed_from`:
+    "database.table" of the captured table that got this name. For SCHEMA, the lake's rows are those that it had under that name immediately
+    before `order_key`; empty if the table keeps its own rows.
     """
 
     kind: TableChangeKind
@@ -281,7 +281,8 @@ class BlockSlice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """What `get` hands out: everything in (start, end], ending on a transaction boundary. `batch_id` -1: nothing waits.
+    """A part of the stream that `get` hands out: everything in (start, end], ending on a transaction boundary. `batch_id` -1: there is
+    nothing to hand out.
 
     `isolated`: it is a statement for which conf/ requires a batch of its own.
     """
@@ -309,7 +310,7 @@ NOTHING = Batch(batch_id=-1, start=None, end=None)  #: `get` hands this out when
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientIdentity:
-    """A client's subscription to a destination. Equality ignores the filter, as in canal.md §5."""
+    """A client's subscription to a destination. Equality ignores the filter, as in Canal."""
 
     destination: str
     client_id: int = 1001
@@ -319,7 +320,8 @@ class ClientIdentity:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
     """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. Batches that wait for
-    an ack are handed out again after a restart. `identity`: not that of an earlier consumer of this number; empty until it is needed.
+    an ack are handed out again after a restart. `identity`: distinguishes it from earlier consumers with this number; empty until it is
+    needed.
     """
 
     client_id: int
@@ -335,8 +337,8 @@ class OutstandingBatch:
     (ledger_id, batch_id, delivery) identifies one delivery: `delivery` never repeats, over restarts and rollbacks. A batch that is
     delivered again keeps `batch_id` and `path`: the staged directory, relative to the destination's directory. `tables`: the
     "database.table" names to merge from it. `appendable`: `end` and `path` are not fixed until its run takes it, because the changes that
-    arrive until then may be appended. `first_end`: order key of the end with which it was staged first, which is never above `end`; with
-    it the name is permanent, also if an older ledger is restored, which gives the same numbers to other changes.
+    arrive until then may be appended. `first_end`: order key of the end with which it was staged first, which is never above `end`. It
+    keeps deliveries distinct after an older ledger is restored, which gives the same numbers to other changes.
     """
 
     ledger_id: str
@@ -403,8 +405,8 @@ class StoreMetrics:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition. `held`: whether somebody holds
-    the lease now; False for a record that a dead process left.
+    """The process that holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition. `held`: whether
+    somebody holds the lease now; False for a record that a dead process left.
     """
 
     pid: int

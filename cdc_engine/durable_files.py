@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.cdc_engine.errors import MetaError
 
 FileStamp = tuple[int, int, int]  # Inode, time of the last write in ns, and size.
-RECENT_NS = 50_000_000  # This is more than the resolution of file systems' clocks, which is 10 ms at most.
+RECENT_NS = 50_000_000  # More than the resolution of file systems' clocks, which is 10 ms at most.
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

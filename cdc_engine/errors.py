@@ -22,7 +22,7 @@
     ├── EngineStartingError         the engine is being started; call again
     ├── EngineStoppedError          an operator stopped the engine, permanently or for another host
     ├── ActRefusedError             an operator's request is not possible in the current state
-    ├── MetaError                   the meta file is unreadable or was written by something else
+    ├── MetaError                   a stored record, such as the ledger, cannot be read or written
     │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
     │   ├── NotSharedError          shared data of several hosts could not be uploaded or downloaded: Sluice tries again
     │   └── StaleWriteError         another writer changed the same record meanwhile: nothing was changed
@@ -32,7 +32,7 @@
     ├── StoreUnfitError             stored events that do not fit the ledger, and that the source no longer has
     ├── HandlerError                an installed handler failed: it is called again with each tick; the batches wait
     ├── PublishError                a broker did not accept a message: it is sent again
-    └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
+    └── CanalServiceError           a wrong call of get, ack or rollback
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
         ├── ConsumerStoppedError    a consumer requires a table that is stopped
         ├── OutstandingBatchError   auto-acking get while batches wait for their ack

@@ -1,6 +1,7 @@
 """Locks a file exclusively between processes (flock). Owns the descriptor; `file_lease` and `run_lock` define what the lock guards.
 
-The kernel releases it when the process ends, in whatever way, so a held lock has a living holder."""
+The kernel releases the lock when the process ends, in whatever way, so a held lock has a living holder.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Releases the lock; no effect if it is not held. The file stays, because removing it could release a lock twice."""
+        """Releases the lock; no effect if it is not held. The file stays: if it were removed, two processes could lock two files of this
+        name.
+        """
         if self._descriptor is not None:
             # Closing the descriptor alone would leave the lock to a child that is just being started.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)

@@ -32,8 +32,9 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 class SetText(NamedTuple):
-    """The text of a set, divided at the number of its newest transaction. `first`: where the interval begins that ends with this number; 0:
-    the text has no interval; -1: `before` is the whole text. `last`: the highest number for which the rest of the text is the same.
+    """The text of a set, divided at the number of its newest transaction, so that the text for following transactions is quickly made.
+    `first`: the start of the interval that ends with this number; 0: the text has no interval; -1: `before` is the whole text. `last`: the
+    highest number for which `before` and `after` stay the same.
     """
 
     before: str

@@ -26,7 +26,7 @@ BATCH_EVENTS_MAX = 1_000_000
 COMMITS_DISORDER_SECONDS = 60  # A search by time reads this much further, because commit times are not in order.
 # A source that takes longer to answer a heartbeat has failed once. Several failures in a row cause a failover.
 HEARTBEAT_QUERY_SECONDS_MAX = 5
-HEARTBEAT_SECONDS = 15  # On an idle stream the server sends a heartbeat this often (canal.md §2.1).
+HEARTBEAT_SECONDS = 15  # On an idle stream the server sends a heartbeat this often.
 READ_TIMEOUT_SECONDS = 25  # A heartbeat's interval and 10 s: after a longer silence the connection counts as dead.
 CONNECT_TIMEOUT_SECONDS = 10
 SNAPSHOT_SILENCE_SECONDS_MAX = 3600  # A SELECT of a chunk may search for long before its first row.
@@ -36,9 +36,9 @@ KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_AGAIN_SECONDS = 15
 RECONNECT_SECONDS_MIN = 0.5  # The first wait after a lost connection. It doubles, with jitter, up to the next limit.
 RECONNECT_SECONDS_MAX = 20.0
-# The wait before a parser restarts that ended because of a full disk or a replica with its identity.
+# The wait before a parser restarts after an error that may pass, such as a full disk or a replica with its identity.
 REVIVE_SECONDS = 5.0
-REVIVE_SECONDS_MAX = 60.0  # For such a replica the wait doubles, up to this.
+REVIVE_SECONDS_MAX = 60.0  # After such an error other than a full disk, the wait doubles up to this.
 SOURCE_WATCH_SECONDS = 60.0  # How often a second connection queries the source's end and identity.
 # A stream that seems to come from another server is checked again after this time, because an answer may be slightly
 # old.

@@ -9,12 +9,11 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# The size of Arrow data: large enough for fast scans, small compared with the host's memory.
+# The maximum of Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 16
 WRITE_BATCH_ROWS = 1 << 14  # The rows that pyarrow encodes at a time. This is twice as fast as its default of 1024.
-# These files are read once, from the local disk. For text that does not repeat, lz4 takes three times as long and saves
-# 12 %.
+# Staged files are read once, from the local disk. For text that does not repeat, lz4 takes three times as long and saves 12 %.
 COMPRESSION: Literal["none"] = "none"
 
 
@@ -33,8 +32,8 @@ def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.P
 def lake_writer(path: Path, schema: pa.Schema, repeated: Sequence[str] = ()) -> pq.ParquetWriter:
     """Opens a file that may become part of a lake table. `repeated`: columns with few distinct values. Raises OSError.
 
-    It is compressed as it is written: zstd takes a third more time than no compression, and text becomes smaller without a dictionary
-    than with one.
+    The file is compressed, because the lake keeps it: zstd takes a third more time than no compression. Only `repeated` columns get a
+    dictionary, because other text becomes smaller without one.
     """
     return pq.ParquetWriter(
         path,

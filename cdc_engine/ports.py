@@ -35,15 +35,17 @@ class BlockSink(Protocol):
 
 
 class EventStore(Protocol):
-    """Keeps the events between the stream and the batches. Its cursors are put ≥ get ≥ ack.
+    """Stores the events between the stream and the batches. Its cursors are put ≥ get ≥ ack.
 
-    One thread puts. If another thread calls `drop_open_transaction` or `clear`, puts of the putting thread raise InterruptedError until
-    it calls `drop_open_transaction` itself, on its way to a new connection. Otherwise the rest of a transaction could be appended after
-    its beginning was dropped.
+    One thread puts. If another thread calls `drop_open_transaction` or `clear`, puts of the putting thread raise InterruptedError until it
+    calls `drop_open_transaction` itself, on its way to a new connection. Otherwise the rest of a transaction could be appended after its
+    beginning was dropped.
     """
 
     def put(self, block: Block) -> None:
-        """Appends a block. Waits while the store is full, unless the open transaction alone fills the ring: then it goes to disk."""
+        """Appends a block. Waits while the store is full. If the open transaction alone fills the ring, writes the transaction to disk
+        instead.
+        """
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
         """Returns the next whole transactions after the last get, at least one if any is complete. Its batch_id is 0, because the ledger
@@ -154,7 +156,9 @@ class SchemaHistory(Protocol):
         """Returns which rows of captured tables change when rows of this table change, at the current position of the stream."""
 
     def follows(self, database: str, table: str) -> bool:
-        """Returns whether rows of this table change when rows of others change, at the current position of the stream."""
+        """Returns whether foreign keys change rows of this table when rows of other tables change, at the current position of the
+        stream.
+        """
 
     def rewind(self, position: Position) -> None:
         """Drops everything after `position`, at which the stream starts again."""
@@ -171,7 +175,7 @@ class Lease(Protocol):
         """Acquires the lease if nobody holds it, or if its holder died. Never waits. Returns True while this process holds it."""
 
     def holder(self) -> Holder | None:
-        """Returns who holds the lease or held it last; None if it was never held."""
+        """Returns the process that holds the lease or held it last; None if it was never held."""
 
     def check(self) -> None:
         """Raises LeaseLostError if this process does not hold the lease."""

@@ -46,7 +46,7 @@ def order_key(epoch: int, number: int, offset: int) -> int:
 
 def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Returns the order keys of offsets in one file (n, at least one). Raises as `order_key` does."""
-    order_key(epoch, number, int(offsets.max()))  # All of them fit, or this raises.
+    order_key(epoch, number, int(offsets.max()))  # Raises if any offset is too large.
     keys: npt.NDArray[np.int64] = order_key(epoch, number, 0) + (offsets >> UNIT_BITS)
     return keys
 
@@ -96,7 +96,7 @@ class Position:
 
 
 def position_text(record: object) -> str:
-    """Formats a record of the form of `Position.to_json` like the position; empty for an empty record, or if it is none."""
+    """Formats a record of `Position.to_json` like the position itself; returns an empty text for an empty record or another value."""
     if not isinstance(record, Mapping) or not record:
         return ""
     return f"{record.get('file')}:{record.get('offset')}@{record.get('epoch')}"

@@ -18,7 +18,7 @@ class EngineState(enum.StrEnum):
     RECONNECTING = "RECONNECTING"
     STOPPED = "STOPPED"
     STANDBY = "STANDBY"  #: Another host reads this host's destination.
-    STALE = "STALE"  #: The console reports it: the lease is held, and the status is not written.
+    STALE = "STALE"  #: Reported by the console: the lease is held, but no status is written.
     LEASE_LOST = "LEASE_LOST"
     POSITION_LOST = "POSITION_LOST"
     LEDGER_LOST = "LEDGER_LOST"
@@ -59,7 +59,9 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
 
 
 def engine_follows(before: EngineState, reported: EngineState) -> bool:
-    """Returns whether an engine changes to a reported state. An engine that lost its lease or that ended keeps its state."""
+    """Returns whether an engine changes to a reported state. After LEASE_LOST no state follows. A state of ENDED changes only when the
+    engine starts again, is stopped or loses its lease.
+    """
     return reported in ENGINE_TRANSITIONS[before]
 
 
@@ -143,8 +145,8 @@ OF_THE_LAKE = frozenset(
     }
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
-# A re-snapshot gives such a table the rows that it lacks, and the table continues. After other stops the same obstacle
-# would remain, or the operator ended the table.
+# A re-snapshot repairs tables in these states: it reads the rows that they lack. After other stops the same obstacle would remain, or the
+# operator ended the table.
 HEALED_BY_ROWS = RESOLVABLE | {
     TableState.DDL_UNSUPPORTED,
     TableState.STATEMENT_FORMAT,
@@ -154,8 +156,7 @@ HEALED_BY_ROWS = RESOLVABLE | {
     TableState.RULES_CHANGED,
 }
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
-# The cause of these stops is not in the stream after the table's position. Reading on does not meet it again, so the
-# table waits for an operator.
+# Stops whose cause is not in the stream. Reading on from the stop does not find the cause again, so the table waits for an operator.
 UNTIL_RESUMED = frozenset(
     {
         TableState.NEWLY_INCLUDED,
@@ -209,13 +210,13 @@ def way_out(state: str, destination: str, table: str) -> str:
 
 
 class SnapshotState(enum.StrEnum):
-    """How far the snapshot of a table is. While it is open, changes of the table are buffered and not merged."""
+    """The state of a table's snapshot. While it is open, changes of the table are buffered and not merged."""
 
-    WANTED = "WANTED"  #: It is requested, and nothing is read yet.
+    WANTED = "WANTED"  #: Requested; nothing is read yet.
     READING = "READING"
     READ = "READ"  #: All chunks are complete. The stream must pass the position that the source had then.
     PUBLISHED = "PUBLISHED"
-    FAILED = "FAILED"  #: It does not continue by itself.
+    FAILED = "FAILED"  #: Waits for an operator.
     CANCELED = "CANCELED"
 
     @property

@@ -1,7 +1,7 @@
 """Parses and formats times for people. Pure; used by `config`, by the console and in messages.
 
-A schedule consists of cron's five fields. Dagster reads them with its own parser, and a schedule that it refuses keeps it from showing
-any destination. Everything that is accepted here, Dagster accepts too (a test compares both); its extensions (L, #, @daily) are refused.
+A schedule consists of cron's five fields. Dagster reads them with its own parser, and shows no destination at all if it refuses one
+schedule. Everything that is accepted here, Dagster accepts too (a test compares both); its extensions (L, #, @daily) are refused.
 """
 
 from __future__ import annotations

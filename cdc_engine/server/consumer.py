@@ -5,7 +5,7 @@ except for its locks.
                     └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
 A delivery may end inside a transaction. Its ack is then remembered by row events (`StreamPosition`), so that a rollback goes back no
-further than necessary, while the cursor, with which a restart begins, stays at the end of the last transaction (canal.md §4). This module
+further than necessary, while the cursor, with which a restart begins, stays at the end of the last transaction. This module
 does not know how the consumer uses a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Implements `CanalService`: the requests that a reader of a destination may make, with Canal's meaning (canal.md §6.1) for whole
+"""Implements `CanalService`: the requests that a reader of a destination may make, with Canal's meaning for whole
 transactions.
 
 `instance` starts it and takes batches from it. Every method may be called from any thread. Each method first writes the ledger, then moves

@@ -1,4 +1,4 @@
-"""Classifies a statement for consumers of Canal's protocol: its kind, and the table that its entry names (canal.md §2.8)."""
+"""Classifies a statement for consumers of Canal's protocol: its kind, and the table that its entry names."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 thread.
 
 A moved cursor is written to the ledger within a second (`keep`, which the engine calls) and when the engine stops. After a kill, changes
-that were acked in that second are handed out again (canal.md §12.8). `consumers` has the subclass for a destination, `group` the one for a
+that were acked in that second are handed out again. `consumers` has the subclass for a destination, `group` the one for a
 group.
 """
 

@@ -1,1 +1,1 @@
-"""Serves Canal's protocol over TCP: frames, packets, authentication and the server (canal.md §6.2)."""
+"""Serves Canal's protocol over TCP: frames, packets, authentication and the server."""

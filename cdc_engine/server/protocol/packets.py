@@ -1,4 +1,4 @@
-"""Converts packets of Canal's protocol (CanalProtocol.proto, canal.md §6.2-6.3) between bytes and values. Pure.
+"""Converts packets of Canal's protocol (CanalProtocol.proto) between bytes and values. Pure.
 
 A frame is its length (4 bytes, big-endian) and a Packet: type 3, body 5. Clients send only small packets: a length above the limit is
 refused.

@@ -1,6 +1,6 @@
 """Answers the requests of one client's connection. It reads whole packets and writes whole answers; `listener` has the sockets.
 
-Order (canal.md §6.2): handshake, authentication, then subscription, get, ack and rollback in any order. An error is answered with a
+Order: handshake, authentication, then subscription, get, ack and rollback in any order. An error is answered with a
 number and a sentence. A failed authentication, and bytes that are not a packet, end the connection."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
 FULL = 503  # Canal has no number for this. Its clients show the sentence of any number.
-BYTES_A_UNIT = 1024  # The unit of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit).
+BYTES_A_UNIT = 1024  # The unit of a fetch size, as with Canal's batch mode MEMSIZE (memunit).
 # The most bytes of row events in one answer. As entries they take about ten times as much, for each client with a get
 # at the same time.
 FETCH_BYTES_MAX = 4 << 20

@@ -1,4 +1,4 @@
-"""Checks whether a client knows the password: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password), as hex text (canal.md §6.2). Pure."""
+"""Checks whether a client knows the password: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password), as hex text. Pure."""
 
 from __future__ import annotations
 
