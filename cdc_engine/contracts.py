@@ -281,10 +281,8 @@ class BlockSlice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """A part of the stream that `get` hands out: everything in (start, end], ending on a transaction boundary. `batch_id` -1: there is
-    nothing to hand out.
-
-    `isolated`: it is a statement for which conf/ requires a batch of its own.
+    """A part of the stream, as `get` hands it out: (start, end], ending on a transaction boundary. `batch_id` -1: there is nothing to hand
+    out. `isolated`: the batch is a statement for which conf/ requires a batch of its own.
     """
 
     batch_id: int
@@ -305,7 +303,7 @@ class Batch:
         return self.isolated or (not self.event_count and any(part.block.stands_alone for part in self.slices))
 
 
-NOTHING = Batch(batch_id=-1, start=None, end=None)  #: `get` hands this out when nothing waits.
+NOTHING = Batch(batch_id=-1, start=None, end=None)  #: The result of `get` if there is nothing to hand out.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -319,9 +317,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. Batches that wait for
-    an ack are handed out again after a restart. `identity`: distinguishes it from earlier consumers with this number; empty until it is
-    needed.
+    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. Batches without an ack
+    are handed out again after a restart. `identity`: differs from that of earlier consumers with this number; empty until it is needed.
     """
 
     client_id: int
@@ -336,9 +333,9 @@ class OutstandingBatch:
 
     (ledger_id, batch_id, delivery) identifies one delivery: `delivery` never repeats, over restarts and rollbacks. A batch that is
     delivered again keeps `batch_id` and `path`: the staged directory, relative to the destination's directory. `tables`: the
-    "database.table" names to merge from it. `appendable`: `end` and `path` are not fixed until its run takes it, because the changes that
-    arrive until then may be appended. `first_end`: order key of the end with which it was staged first, which is never above `end`. It
-    keeps deliveries distinct after an older ledger is restored, which gives the same numbers to other changes.
+    "database.table" names to merge. `appendable`: `end` and `path` are not fixed until its run takes it, because changes may be appended
+    until then. `first_end`: order key of the end with which it was staged first, never above `end`. It keeps deliveries distinct after a
+    restored older ledger gives the same numbers to other changes.
     """
 
     ledger_id: str
@@ -443,8 +440,8 @@ class LedgerLocation:
 
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
     SQLAlchemy's, for `sql`, and `password`: the location of its password. `zookeeper`: the ZooKeeper servers. `session_seconds`: a holder
-    that is silent for this long loses what it holds. `address`: "host:port" at which other hosts find this one. `source`: (host, port)
-    of the source, for Canal's cursor. `staging`: prefix of an object store for staged batches; empty: they are in `directory`.
+    that renews nothing for this long loses its leases and locks. `address`: "host:port" at which other hosts find this one. `source`:
+    (host, port) of the source, for Canal's cursor. `staging`: prefix of an object store for staged batches; empty: they are in `directory`.
     `storage_options`: (name, value) of that store, as in conf/, with the locations of secrets instead of secrets.
     """
 

@@ -146,7 +146,7 @@ class UnknownEventError(BinlogFormatError):
 
 
 class TableStoppedError(SluiceError):
-    """A table cannot continue. `state` is SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, IMAGE_NOT_FULL or DDL_UNSUPPORTED.
+    """A table cannot continue. `state`: a `states.TableState`, such as SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED or IMAGE_NOT_FULL.
 
     `version`: the TableVersion by which consumers read the table's rows from here on; None if the rows are not in the stream.
     """

@@ -20,8 +20,8 @@ SEGMENT_BYTES = 64 * MEBIBYTE  # One event file. It is synced as a whole and rem
 WINDOW_BYTES_MAX = 64 * MEBIBYTE
 # A dump that several destinations read. A destination that is behind it opens its own connection.
 SHARED_BYTES_MAX = 64 * MEBIBYTE
-BATCH_BYTES_MAX = 256 * MEBIBYTE  # A batch has everything that waits, up to this. Usually the ring is the limit.
-# The row events of a batch: at most those of a full ring, so the ring's reason applies here, too.
+BATCH_BYTES_MAX = 256 * MEBIBYTE  # A batch contains everything that waits, up to this size.
+# The row events of a batch: the same maximum as for the ring, for the same reason.
 BATCH_EVENTS_MAX = 1_000_000
 COMMITS_DISORDER_SECONDS = 60  # A search by time reads this much further, because commit times are not in order.
 # A source that takes longer to answer a heartbeat has failed once. Several failures in a row cause a failover.
@@ -46,7 +46,8 @@ WATCH_AGAIN_SECONDS = 3.0
 # How often the Delta tables are checked between runs. An unchanged table costs two stat calls.
 LAKE_WATCH_SECONDS = 30.0
 TICK_SILENCE_SECONDS_MAX = 90.0  # Dagster begins a tick every 5 s; a busy daemon may be late.
-TICK_FAILED_SECONDS_MAX = 400.0  # Failed ticks are up to 300 s apart. An older one says nothing about the daemon.
+# Failed ticks are up to 300 s apart. An older failure does not show that the daemon runs.
+TICK_FAILED_SECONDS_MAX = 400.0
 # How long the cursor may stay unmoved while changes wait. The largest batches take some minutes.
 PROGRESS_SECONDS_MAX = 600.0
 # The time from a batch's hand-out until a run works on it: the run is queued, created, and imports Dagster.

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 # The maximum of Arrow data in a row group: large enough for fast scans, small compared with the host's memory.
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 1 << 16
-WRITE_BATCH_ROWS = 1 << 14  # The rows that pyarrow encodes at a time. This is twice as fast as its default of 1024.
+WRITE_BATCH_ROWS = 1 << 14  # The rows that pyarrow encodes at a time: twice as fast as with its default of 1024.
 # Staged files are read once, from the local disk. For text that does not repeat, lz4 takes three times as long and saves 12 %.
 COMPRESSION: Literal["none"] = "none"
 

@@ -97,7 +97,9 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
 
 
 def blocked(progress: Progress, destination: str) -> str:
-    """Returns why a snapshot cannot end without an operator, with the command that continues it; empty if each can. Pure."""
+    """Returns why an open snapshot cannot end without an operator, with the command that continues it; empty if none needs an operator.
+    Pure.
+    """
     for each in progress.snapshots:
         if each.state == SnapshotState.FAILED:
             return f"the snapshot of {each.name} failed: {each.reason} (`sluice snapshot resume {destination} {each.name}`)"

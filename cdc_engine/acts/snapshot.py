@@ -26,7 +26,7 @@ def captured(tables_file: Path) -> tuple[str, ...]:
 
 
 def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
-    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for other tables,
+    """Returns the named tables, or all captured ones if none is named. Raises ActRefusedError for tables that are not captured,
     NotSharedError, MetaError.
     """
     known = captured(local_copy(directory, TABLES_FILE))

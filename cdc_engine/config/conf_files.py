@@ -19,7 +19,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 MAIN = "sluice.yaml"
 # Replaces the text of a file that cannot be read: this character, which is not valid YAML, and the reason.
 UNREADABLE = "\0"
-_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # The parser's errors quote parts of the file like this.
+_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # How PyYAML's errors quote parts of a file.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ def file_of(destination: str) -> str:
 
 
 def read_conf_files(directory: Path) -> ConfFiles:
-    """Reads the files of conf/, or what was pulled last if conf/remote.yaml names a source. Raises ConfigurationError if there is no
-    such folder, or nothing was pulled yet. The text of an unreadable file begins with UNREADABLE.
+    """Reads the files of conf/, or the revision that was pulled last if conf/remote.yaml names a source. Raises ConfigurationError if there
+    is no such folder, or nothing was pulled yet. The text of an unreadable file begins with UNREADABLE.
     """
     if not directory.is_dir():
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def read_conf_files(directory: Path) -> ConfFiles:
 
 
 def read_remote(directory: Path) -> RemoteConfig | None:
-    """Returns where conf/ is pulled from; None without conf/remote.yaml. Raises ConfigurationError."""
+    """Returns the source from which conf/ is pulled; None without conf/remote.yaml. Raises ConfigurationError."""
     if not (directory / REMOTE).exists():
         return None
     problems: list[str] = []
@@ -82,7 +82,7 @@ def read_remote(directory: Path) -> RemoteConfig | None:
 
 
 def remote_record(directory: Path) -> RemoteRecord | None:
-    """Returns what was pulled last, and the state of its source; None without conf/remote.yaml. Raises ConfigurationError."""
+    """Returns the record of the last pull and of the state of its source; None without conf/remote.yaml. Raises ConfigurationError."""
     remote = read_remote(directory)
     return read_record(remote.record_file) if remote is not None else None
 

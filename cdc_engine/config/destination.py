@@ -127,7 +127,7 @@ class DrainConfig(Strict):
     )
 
 
-NO_OPTIONS = TableConfig()  # These options apply to every table that conf/ does not name.
+NO_OPTIONS = TableConfig()  # The options of every table that conf/ does not name.
 
 
 class DestinationConfig(AssetsOfDestination, StreamConfig):

@@ -15,7 +15,7 @@ from sluice.cdc_engine.config_paths import path_segment
 from sluice.cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
-# The options that a common table can have. Other options are not proven to affect the rows of one shard only.
+# The settings that `options` may have. Other settings might change rows of other shards.
 OPTIONS = frozenset(
     {
         *("key", "deletes", "deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"),

@@ -115,7 +115,7 @@ class TableConfig(AssetOfTable, Strict):
 
     @property
     def has_rules(self) -> bool:
-        """Whether rows of the lake may differ from those of the source."""
+        """Whether rows of the lake may differ from those of the source because of a row filter, masks or a transform."""
         return bool(self.rows.strip() or self.masks or self.transform)
 
     @model_validator(mode="after")

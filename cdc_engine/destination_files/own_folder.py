@@ -30,7 +30,7 @@ class OwnFolder:
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
-        #: Whether the stream was not read with another folder since.
+        #: Whether no other folder was used after this one.
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:

@@ -167,18 +167,16 @@ class ZooKeeperLock:
         administrators move a destination in this way.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(
-                KazooException, KazooTimeoutError
-            ):  # If no server answers, the lock expires by itself.
+            # If no server answers, the lock expires by itself.
+            with contextlib.suppress(KazooException, KazooTimeoutError):
                 if not self._confirm_once(client):
                     return
 
     def _confirm_once(self, client: Any) -> bool:
         """Returns whether the node is still ours."""
         requested_at = now()
-        answer(
-            client.sync_async(self._nodes.held)
-        )  # A server that has no contact with the other servers may have old data.
+        # A server that has no contact with the other servers may have old data.
+        answer(client.sync_async(self._nodes.held))
         if not self._is_ours(client):
             self._session.end()
             return False

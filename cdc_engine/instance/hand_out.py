@@ -124,7 +124,7 @@ class HandOut:
     def _begin(self, *, appendable: bool) -> Future[OutstandingBatch | None]:
         try:
             return self._pool.submit(functools.partial(self._try_next, appendable=appendable))
-        except RuntimeError:  # A pool that was shut down raises this.
+        except RuntimeError:  # The pool was shut down.
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
@@ -147,7 +147,7 @@ class HandOut:
                 self._appendable = None
                 try:
                     taking = self._pool.submit(self._take, head, parts)
-                except RuntimeError:  # A pool that was shut down raises this.
+                except RuntimeError:  # The pool was shut down.
                     raise NotStartedError(ENDS.format(self._client.destination)) from None
                 self._taking = head.delivery, taking
         try:
@@ -384,7 +384,7 @@ class _Rest:
         self._service, self._client, self._limits = service, client, limits
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
         self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
-        self.parts: list[Batch] | None = []  # The parts, while they are small enough to be kept; otherwise None.
+        self.parts: list[Batch] | None = []  # The parts, while they are small enough to stay in memory; otherwise None.
 
     def __call__(self, taken: Batch) -> Batch:
         if self.parts is not None:

@@ -16,7 +16,7 @@ from sluice.cdc_engine.errors import (
     StagingError,
 )
 
-AT_WORK = frozenset({"STARTED", "CANCELING"})  # In these states a run has a process.
+AT_WORK = frozenset({"STARTED", "CANCELING"})  # The states of a Dagster run that has a process.
 RESTART = "`sluice down` and `sluice up` restart everything"
 # Begins the sentence about an engine without ticks. `sluice status` looks for this text.
 NO_TICK = "no tick of the sensor"

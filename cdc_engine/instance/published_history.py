@@ -56,7 +56,7 @@ class PublishedHistory:
         return self._history.follows(database, table)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """-"""
+        """Returns all cascades, as `TableHistory.all_cascades`."""
         return self._history.all_cascades()
 
     def rewind(self, position: Position) -> None:

@@ -9,7 +9,7 @@ from sluice.cdc_engine.position import Position
 
 
 class Pulse:
-    """What the sensor's ticks reported. Times are of a monotonic clock. Thread-safe, because each call is one assignment."""
+    """Stores what the sensor's ticks reported. Times are of a monotonic clock. Thread-safe, because each call is one assignment."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()

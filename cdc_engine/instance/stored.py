@@ -63,7 +63,9 @@ def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, dire
 
 
 def _digest(config: DestinationConfig) -> str:
-    """Returns a digest of the table filters, because rows of other tables were dropped before they were stored."""
+    """Returns a digest of the table filters. Stored events are valid only for these filters, because rows of other tables were dropped
+    before they were stored.
+    """
     return hashlib.sha256(json.dumps([config.include, config.exclude]).encode()).hexdigest()[:16]
 
 

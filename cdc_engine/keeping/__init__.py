@@ -1,1 +1,3 @@
-"""Runs the engines of a process as conf/ and the operators require: which conf/ is in use, which orders exist, what to do about them."""
+"""Runs the engines of a process as conf/ and the operators require: decides which conf/ is in use, which orders are open, and what
+follows.
+"""

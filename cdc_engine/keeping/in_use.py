@@ -126,7 +126,7 @@ def conf_in_use() -> InUse:
     return InUse(config_of(kept[0]), *kept)
 
 
-ROLES = ("engine", "code-server")  # The processes that keep engines on a host.
+ROLES = ("engine", "code-server")  # The processes that run engines on a host.
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
@@ -200,7 +200,7 @@ def _troubles(refused: Mapping[str, str], destination: str) -> tuple[str, ...]:
 
 
 def kept_file(data_dir: Path, role: str) -> Path:
-    """Returns the file in which the process of a role, such as "engine", writes down what it uses."""
+    """Returns the file in which the process of a role, such as "engine", writes down the configuration that it uses."""
     return data_dir / FOLDER / f"{role}.json"
 
 

@@ -186,5 +186,5 @@ def _held(directory: Path) -> bool:
     try:
         holder = lease_holder(directory)
     except SluiceError:
-        return True  # If it is unknown, nothing is taken from another process.
+        return True  # If the holder is unknown, another process may hold the lease.
     return holder is not None and holder.held

@@ -215,7 +215,7 @@ def take_up(destination: str) -> None:
             engine = get_or_start(destination)
             break
         except EngineStartingError:
-            continue  # The call itself waits.
+            continue  # `get_or_start` has waited already.
     threading.Thread(target=_stage_first, args=(engine,), name=f"take-up-{destination}", daemon=True).start()
 
 
@@ -293,7 +293,7 @@ def _take_up_group(name: str) -> None:
         try:
             slot.get(START_WAIT_SECONDS)
         except EngineStartingError:
-            continue  # The call itself waits.
+            continue  # `get` has waited already.
         except Exception as error:
             _note_failed(name, error)
             raise

@@ -277,7 +277,8 @@ class Ledger:
         )
 
     def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
-        """Does the same as `rollback` if the batch is the first. It removes later batches too, because they are handed out again after it.
+        """Removes all batches in flight, as `rollback` does, if the batch is the first one. The later batches are handed out again after
+        it.
 
         In Canal they stay and can never be acked. Raises as `ack` does.
         """

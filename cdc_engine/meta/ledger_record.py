@@ -98,7 +98,7 @@ def _with_identity(record: Any) -> Any:
 def _outstanding(record: Any) -> OutstandingBatch:
     if not isinstance(record, dict):
         raise ValueError("a batch is not a record")
-    # Earlier versions write neither of the two fields.
+    # Ledgers of earlier versions lack both fields.
     fields = _checked(OutstandingBatch, {"appendable": False, "first_end": -1, **record})
     if not all(isinstance(table, str) for table in fields["tables"]):
         raise ValueError("tables of a batch are not strings")

@@ -14,7 +14,7 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.states import ENDED
 
-QUIET_SECONDS = 60.0  # A problem that was away for a shorter time counts as continuing.
+QUIET_SECONDS = 60.0  # A problem that ends and begins again within this time counts as one problem.
 FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")  # Matches a number, and an age with its unit, which also rises.
 ENGINE = "engine"
 

@@ -28,7 +28,7 @@ TRIES, PAUSE_SECONDS = 5, 1.0
 ANSWER_SECONDS = 10.0
 
 log = structlog.get_logger()
-# Raises if the alarm was not accepted; it is then tried again.
+# A handler raises an error if the alarm was not accepted. The alarm is then tried again.
 Handler = Callable[[Alarm], None]
 
 

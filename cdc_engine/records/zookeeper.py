@@ -52,7 +52,7 @@ class ZooKeeperRecordStore(RecordStore):
             requested = {name: client.get_async(self._path(name)) for name in names}
             found = {}
             for name, each in requested.items():
-                with contextlib.suppress(NoNodeError):  # removed meanwhile
+                with contextlib.suppress(NoNodeError):  # Another process removed the record meanwhile.
                     data, stat = answer(each)
                     if data:  # not a folder
                         found[name] = _kept(data, stat.version, f"{name} in {self}")

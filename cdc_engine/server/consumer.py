@@ -135,7 +135,7 @@ class ConsumerService(Generic[PositionT, Content_co]):
         self._stops = 0  # A number that rises when waiting gets must return.
         self._closed = False
         self.trouble = ""  # Why the last get failed.
-        self.undelivered = ""  # Why a broker could not be sent what its consumer got.
+        self.undelivered = ""  # Why a delivery could not be sent to the consumer's broker.
         self.waiting_since = 0.0  # When the oldest waiting delivery was handed out, in seconds since 1970.
 
     @property

@@ -41,7 +41,8 @@ def chunks(
 ) -> Iterator[Chunk]:
     """Yields the chunks lazily, from the table's beginning or after an existing chunk. A table without a key is one chunk without bounds.
 
-    Each has `rows_per_chunk` of the rows that `where` selects, as the table is when the bound is searched. Raises as `Reader`.
+    Each has `rows_per_chunk` of the rows that `where` selects, as the table is when the bound is searched. Raises the errors of
+    `RowReader`.
     """
     if after is not None and not after.up_to:
         return

@@ -80,7 +80,7 @@ def rows_at_a_position(
 def _between_positions(
     connect: Callable[[], RowReader], table: TableVersion, unlocked: Unlocked, refused: ConfigurationError
 ) -> Iterator[tuple[RowReader, SourceEnd]]:
-    """Yields as `rows_at_a_position`, without a lock. Raises `refused`, with its GRANT, if the table is changed too often."""
+    """Yields the same as `rows_at_a_position`, without a lock. Raises `refused`, with its GRANT, if the table is changed too often."""
     with contextlib.closing(connect()) as reader:
         tables = {(table.database, table.table), *_parents(reader, (table.database, table.table))}
         end, _ = unlocked.logged(unlocked.begin, tables, None, "")

@@ -51,7 +51,7 @@ class ReadPace:
         self._due = self._queried_at = clock()
 
     def before_chunk(self) -> None:
-        """-"""
+        """Waits while the source is busy."""
         seconds = BUSY_SECONDS_MIN
         while self.limits.threads_running_max and is_busy(self.limits, self._threads_running()):
             self._wait(seconds)

@@ -25,7 +25,7 @@ from sluice.cdc_engine.progress import ReadProgress, measured
 from sluice.cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
-RESTARTS_MAX = 8  # for one cause
+RESTARTS_MAX = 8  # The maximum of restarts for one cause.
 
 
 class RestartCause(enum.StrEnum):

@@ -13,8 +13,8 @@ from sluice.cdc_engine.states import SnapshotState
 
 
 class SnapshotStep(enum.Enum):
-    NOTHING = "nothing"  #: It ended, failed, or is paused.
-    WAIT = "wait"  #: It waits for the engine or for the stream.
+    NOTHING = "nothing"  #: The snapshot ended, failed, or is paused.
+    WAIT = "wait"  #: The engine or the stream must advance first.
     BEGIN = "begin"  #: A run begins the reading once no other run is working.
     READ = "read"  #: The chunks that are not complete yet are read.
     PUBLISH = "publish"

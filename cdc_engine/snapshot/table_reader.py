@@ -52,7 +52,7 @@ class SourceTable:
         self._end: SourceEnd | None = None  # For a table without a key: the position at which `read` saw its rows.
         self._shown: Position | None = None  # The position that `shows` was called with last.
         self._server = ""  # The server whose binlog the stream reads, once it is known.
-        # The GTID set that each connection to a replica must show, because one name may be several servers.
+        # The GTID set that each connection to a replica must show, because one host name may lead to several servers.
         self._needed = ""
 
     def rows_expected(self) -> int:

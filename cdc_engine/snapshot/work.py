@@ -40,8 +40,7 @@ logger = logging.getLogger(__name__)
 CHANGED_TRIES_MAX = 30  # One attempt per run, about one per minute. In this time the stream reaches the statement that changed the table.
 # The attempts for a table whose error nobody expected; a table that cannot be merged has the same number.
 RAISED_TRIES_MAX = 4
-# Our own code raises these, or a library that it called wrongly. Other errors say what a source, a disk, a store or
-# Spark refused.
+# Errors of Sluice's own code, or of a library that it called wrongly. Other errors report what a source, a disk, a store or Spark refused.
 MISTAKES = (
     ArithmeticError,
     AssertionError,
@@ -82,13 +81,13 @@ class TableReader(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotDependencies:
-    """The dependencies of the work.
+    """The dependencies of `advance` and `run_all`.
 
-    `look`: returns the current state of the destination for a "database.table", as `steps` needs it. `table`: its captured columns, None
-    if it is not captured. `spark_columns`: (name, Spark type) of a table's columns. `reader`: makes a reader of one table. `run_lock`:
-    the lock that merging runs hold. `publish`: makes the lake table and returns the label that it got. `say`: reports a line of text.
-    `progress`: called after each chunk. `conf_changed`: returns why work under the configuration from the start must end, or an empty
-    text: rows that were excluded since would be read.
+    `look`: returns the current state of the destination for a "database.table", as `steps` needs it. `table`: its captured columns, None if
+    it is not captured. `spark_columns`: (name, Spark type) of a table's columns. `reader`: makes a reader of one table. `run_lock`: the
+    lock that merging runs hold. `publish`: makes the lake table and returns the label that it got. `say`: reports a line of text.
+    `progress`: called after each chunk. `conf_changed`: returns why work under the configuration from the start must end, or an empty text:
+    rows that were excluded since would be read.
     """
 
     records: SnapshotRecords
@@ -316,7 +315,7 @@ def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
 def _publish(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
     """Publishes under the run lock, so that no change is buffered or merged meanwhile. Returns whether it published."""
     with dependencies.run_lock():
-        # The record and conf/ may have changed while this waited for the lock.
+        # The record and conf/ may have changed during the wait for the lock.
         now = dependencies.records.get(record.name)
         table = dependencies.table(record.name)
         if now is None or table is None or next_step(now, dependencies.look(record.name)).step != SnapshotStep.PUBLISH:

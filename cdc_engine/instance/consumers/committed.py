@@ -42,7 +42,9 @@ class Counting:
 
 
 class StreamPositionTexts:
-    """Implements `server.consumer.PositionTexts` for a destination. `identity`: that of the consumer. `counting`: the current one."""
+    """Implements `server.consumer.PositionTexts` for a destination. `identity`: returns the consumer's identity. `counting`: returns the
+    current `Counting`.
+    """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[], Counting]) -> None:
         self._identity, self._counting = identity, counting
@@ -56,7 +58,7 @@ class StreamPositionTexts:
 
 
 def packed(identity: str, record: dict[str, Any]) -> str:
-    """Returns the text of a record. `identity`: the consumer whose position it is."""
+    """Encodes a record as a text for a broker. `identity`: of the consumer whose position the record has."""
     text = json.dumps({"format": FORMAT, CONSUMER: identity, **record}, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 

@@ -19,9 +19,8 @@ from sluice.cdc_engine.store.opening import another_file
 from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
 from sluice.cdc_engine.store.window.window import Window
 
-NEVER_FULL = (
-    1 << 62
-)  # The window needs no limit, because it gets the next block only after the reader has read the block before.
+# The window needs no limit, because it gets the next block only after the reader has read the block before.
+NEVER_FULL = 1 << 62
 
 
 class StoredStreams:
@@ -104,10 +103,10 @@ class StoredStream:
         return WindowReading((), position)
 
     def stream_state(self) -> None:
-        """Returns None, because it does not read the source."""
+        """Returns None, because a stored stream does not read the source."""
 
     def wake(self) -> None:
-        """Does nothing, because it never waits."""
+        """Does nothing, because a stored stream never waits."""
 
     def close(self) -> None:
         self._window.close()

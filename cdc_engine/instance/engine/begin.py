@@ -125,7 +125,7 @@ def _no_table(_database: str, _table: str) -> bool:
 
 
 def requested_position_of(config: DestinationConfig) -> RequestedPosition:
-    """Returns the start position that conf/ requests. Raises PositionLostError if it is one of another source."""
+    """Returns the start position that conf/ requests. Raises PositionLostError if this is a position of another source."""
     start = config.start_here()
     return RequestedPosition(
         file=start.file,

@@ -90,9 +90,8 @@ class Engine:
         self._watch_seconds = watch_seconds
         self._watch: SourceWatch | None = None
         self._failover: Failover | None = None
-        self._gave_way = (
-            threading.Event()
-        )  # Set when this engine must end because another one is to read another source.
+        # Set when this engine must end because another one is to read another source.
+        self._gave_way = threading.Event()
         self._unwatched = threading.Event()  # Set to end the running watch and failover.
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._serving: Serving | None = None
@@ -323,7 +322,7 @@ class Engine:
     # ── status ──
 
     def tell_waiting(self, reason: str) -> None:
-        """Sets why the next batch is not handed out yet, for the status; empty when it is."""
+        """Sets, for the status, why the next batch is not handed out yet; empty once it is handed out."""
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
@@ -473,7 +472,7 @@ class Engine:
         # Only the parser stopped; it restarts at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
-            return  # The state so far says more than that the parser stopped.
+            return  # The earlier state says more than that the parser stopped.
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:
             log.error("engine_stopped", destination=self.name, state=reported, reason=reason)

@@ -20,7 +20,7 @@ NO_OTHERS: Mapping[str, str] = {}
 
 
 def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[str, str], bool]) -> ByTime | None:
-    """Returns the start by the clock; None if conf/ does not allow it."""
+    """Returns the function that finds a start by the clock; None if conf/ does not allow it."""
     if config.failover != "by_time":
         return None
     changed = functools.partial(changed_by, captured)

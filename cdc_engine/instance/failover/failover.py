@@ -1,8 +1,8 @@
 """Sends heartbeats to the source that is read, and switches to another source if they fail. Started by `engine`.
 
-The switch itself is one durable write (`source.in_use`). The engine then reports that it has ended, and its keeper (`launcher`) starts
-another engine, which connects to the new source, proves where its stream continues, and begins an epoch. After a crash at any moment the
-file names one source or the other. `sluice source switch` writes the same file, which the next heartbeat notices.
+The switch itself is one durable write (`source.in_use`). The engine then ends, and `launcher` starts another one, which connects to the new
+source, proves where its stream continues, and begins an epoch. After a crash at any moment the file names one source or the other. `sluice
+source switch` writes the same file, which the next heartbeat notices.
 """
 
 from __future__ import annotations

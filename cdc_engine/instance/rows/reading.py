@@ -1,6 +1,8 @@
 """Reads an interval of the binlog while the stream continues, and stages it like a batch. Used by `plan` and `work`.
 
-It has its own connection, which is not a replica's, and its own scan with the schemas of the interval: the engine is not affected."""
+The reading does not affect the engine: it uses a connection of its own, which is not a replica's, and a scan of its own with the schemas of
+the interval.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class EngineActs:
             return
         try:
             steering.hand_out.while_idle(lambda: self._fulfil(wanted, due, steering))
-        except SourceConnectionError as error:  # The ring's events are still handed out.
+        except SourceConnectionError as error:  # Batches are still handed out, and a later call tries again.
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:

@@ -52,7 +52,7 @@ def _digests(policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
 
 
 def _what(rules: RowRules) -> str:
-    """Returns what of a table's rules is not in conf/ itself; empty if there is nothing."""
+    """Names the parts of a table's rules that are not in conf/ itself: a transform's module, a mask's salt. Empty if there are none."""
     function = "the module of its transform" if rules.transform is not None else ""
     salt = "the salt of a mask" if any(mask.salt for mask in rules.masks) else ""
     return " or ".join(filter(None, (function, salt)))

@@ -27,7 +27,7 @@ NO_SECRET = SecretLocation()
 SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
-FULL = 503  # Canal has no number for this. Its clients show the sentence of any number.
+FULL = 503  # A number that Canal does not use. Its clients show the sentence of any refusal.
 BYTES_A_UNIT = 1024  # The unit of a fetch size, as with Canal's batch mode MEMSIZE (memunit).
 # The most bytes of row events in one answer. As entries they take about ten times as much, for each client with a get
 # at the same time.
@@ -140,7 +140,7 @@ class ClientSession:
             return refused(PACKET, str(error), closes=True)
         except SluiceError as error:
             return refused(PACKET, f"something goes wrong with reason: {error}")
-        except Exception as error:  # This is a bug; the client gets only the error's type.
+        except Exception as error:  # A bug of Sluice. The client gets only the error's type.
             return refused(
                 PACKET, f"internal error of the server, a defect to report ({type(error).__name__})", closes=True
             )

@@ -34,7 +34,7 @@ from sluice.cdc_engine.position import GroupPosition, Position
 from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 LOOK_SECONDS = 0.1  # The interval between two checks of the clocks of members that the group waits for.
-# The most that counts as silence between two checks, because a client may not have requested anything for an hour.
+# The most that one interval between checks adds to a member's silence, because a client may request nothing for an hour.
 SILENCE_SECONDS_MAX = 1.0
 RUNS_MAX = 2000  # The most runs per batch; each has at least one entry.
 FUTURE_US_MAX = 60_000_000  # A commit time that is further ahead of its source's clock is not valid (SET timestamp).

@@ -12,7 +12,7 @@ from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
 
 
 def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFigures:
-    """Returns the current figures."""
+    """Returns the current figures of a group. `consumers`: the status of each of its consumers."""
     missing, known = members.missing(), members.known()
     figures = []
     for name in members.names:
