@@ -126,14 +126,13 @@ class TableChange:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSession:
-    """What a query event contains about its statement's session. It decides how the statement is parsed and what it does to rows.
+    """The session of a statement, as its query event describes it. It decides how the statement is parsed and what it does to rows.
 
     `sql_mode`: its bits. `started_us`: the value of CURRENT_TIMESTAMP, µs since 1970, in whole seconds unless `fraction`; 0 if not
     reported. `time_zone`: as it was set; empty if not reported. `explicit_timestamps`: explicit_defaults_for_timestamp; None if not
     reported. `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a
-    database that is created without a charset (collation_server); empty if not reported. `flavour`: "mysql" or "mariadb"; empty if
-    unknown. `thread_specific`: the statement used something that only its session has, which may be a temporary table with the name of
-    another table.
+    database that is created without a charset (collation_server); empty if not reported. `flavour`: "mysql" or "mariadb"; empty if unknown.
+    `thread_specific`: the statement depends on its session, for example on a temporary table with the name of another table.
     """
 
     sql_mode: int = 0
@@ -436,7 +435,7 @@ class ZooKeeperServers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLocation:
-    """Where a destination's ledger, leases and run records are: with its files, or in a store that several hosts can reach.
+    """The location of a destination's ledger, leases and run records: its files, or a store that several hosts can reach.
 
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
     SQLAlchemy's, for `sql`, and `password`: the location of its password. `zookeeper`: the ZooKeeper servers. `session_seconds`: a holder

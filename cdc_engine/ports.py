@@ -59,8 +59,8 @@ class EventStore(Protocol):
         """Makes the next get start after the last ack."""
 
     def go_back(self, position: Position) -> bool:
-        """Makes everything after `position` available again, including what was acked since. Returns False if the store no longer has all
-        of it, and then changes nothing.
+        """Makes everything after `position` available again, including acked events. Returns False if the store no longer has all of it,
+        and then changes nothing.
         """
 
     def drop_open_transaction(self) -> None:
@@ -110,7 +110,7 @@ class PreparedTransactions(Protocol):
         """Adds a whole event, without checksum."""
 
     def recorded(self) -> Content:
-        """Returns what was recorded since `begin`, for a transaction that commits without XA PREPARE."""
+        """Returns the events recorded since `begin`, for a transaction that commits without XA PREPARE."""
 
     def prepare(self, name: str, order_key: int) -> None:
         """Keeps the recorded transaction under this name until it is decided, and replaces an earlier one. `order_key`: the prepare's."""

@@ -18,8 +18,8 @@ ROWS, BINLOG = Unit(name="rows"), Unit(name="MiB", size=1 << 20)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadProgress:
-    """How much is read. `done`: so far. `expected`: in total, an estimate; 0 if unknown. `percent`, `seconds_left`: estimates, None if
-    unknown.
+    """The progress of reading. `done`: units read so far. `expected`: in total, an estimate; 0 if unknown. `percent`, `seconds_left`:
+    estimates, None if unknown.
     """
 
     done: int

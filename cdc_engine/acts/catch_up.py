@@ -162,8 +162,8 @@ def read_progress(directory: Path, since: float) -> Progress:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Callbacks and limit of a wait. `seconds_max`: seconds after which the wait fails; 0 for no limit. `look`: returns the progress.
-    `say`: reports what is missing, each time that changes. `pause`: called between two looks.
+    """Callbacks and limit of a wait. `seconds_max`: seconds after which the wait fails; 0 for no limit. `look`: reads the progress. `say`:
+    reports what is missing, each time that changes. `pause`: waits between two reads of the progress.
     """
 
     destination: str

@@ -43,7 +43,7 @@ def _often(text: str) -> str:
 Owner = Annotated[str, AfterValidator(_owner)]
 Group = Annotated[str, AfterValidator(_group)]
 Cron = Annotated[str, AfterValidator(cron)]
-STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # The same as `Strict` has.
+STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # As in `Strict`.
 
 
 class MetricsConfig(BaseModel):

@@ -110,8 +110,8 @@ class LakeTables:
         self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
     def _divide(self) -> None:
-        """Divides the single record that an earlier version stored. After a crash in between, that record still exists and is read instead
-        of the others.
+        """Divides the single record that an earlier version stored. After a crash in between, that record still exists, and readers use it
+        alone.
         """
         if not self._undivided:
             return

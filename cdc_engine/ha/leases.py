@@ -169,7 +169,9 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
 # One watcher per lock for the whole process. A new watcher would have to watch a dead holder for a whole session again.
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
-    """Returns the watcher of a lock, one per process. A watcher distinguishes a living holder from a dead one by what it saw earlier."""
+    """Returns the watcher of a lock, one per process. Only a watcher that saw the lock's earlier versions can tell a living holder from a
+    dead one.
+    """
     return LockWatcher(record_store(location), name, location.session_seconds)
 
 

@@ -232,7 +232,7 @@ class HandOut:
         batch = self._now(batch)
         whole = self._batches.is_whole(batch)
         if batch.appendable:
-            # Its run ended without taking the batch: the run may be on a host that does not reach the engine.
+            # The run ended without taking its batch: it may be on a host that does not reach the engine.
             self._runs_take = False
         # The run may have taken the batch during this check. Then the longer batch is rolled back.
         while (now := self._now(batch)).path != batch.path:
@@ -321,7 +321,9 @@ class HandOut:
     def _keep(
         self, batch: Batch, record: OutstandingBatch, staged: Staged, parts: list[Batch]
     ) -> OutstandingBatch | None:
-        """Publishes a batch and records it in the ledger. `parts`: what it was staged from, if changes may be appended to it later."""
+        """Publishes a batch and records it in the ledger. `parts`: the parts from which it was staged, if changes may be appended to it
+        later.
+        """
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"
             how = way_out(stopped.state, self._client.destination, name)

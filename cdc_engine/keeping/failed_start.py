@@ -16,7 +16,7 @@ from sluice.cdc_engine.keeping.acts import holder_of
 from sluice.cdc_engine.states import engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
-# These states mean that the engine is starting, must not run, or runs elsewhere.
+# Errors after which the engine is starting, must not run, or runs elsewhere.
 NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
 
 

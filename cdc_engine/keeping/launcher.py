@@ -176,7 +176,7 @@ def get_or_start(destination: str) -> Engine:
             _operator.tell_failed(destination, error)
         _note_failed(destination, error)
         raise
-    except Exception as error:  # This is a defect; the engine then has the state ERROR.
+    except Exception as error:  # A defect of Sluice. The engine then has the state ERROR.
         _note_failed(destination, error)
         raise
 

@@ -60,7 +60,7 @@ def requested(directory: Path, now: float | None = None) -> Order | None:
 
 
 def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
-    """Orders the engine to do something once. Raises MetaError."""
+    """Orders the engine to restart or to release the destination, once. Raises MetaError."""
     return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), kind=kind))
 
 

@@ -178,7 +178,7 @@ class Ledger:
         tables: tuple[str, ...],
         appendable: bool = False,
     ) -> Ledger:
-        """Records what was staged for a batch in flight. Raises BatchNotFoundError."""
+        """Records the result of staging a batch in flight. Raises BatchNotFoundError."""
         self._outstanding(batch_id, "staged")
         outstanding = tuple(
             dataclasses.replace(

@@ -62,7 +62,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 
 def _check_order(ledger: Ledger) -> None:
-    """Raises ValueError for a ledger that no transition can produce, because something else wrote it."""
+    """Raises ValueError for a ledger that no transition can produce, because Sluice did not write it."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
         raise ValueError(f"its ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):

@@ -17,7 +17,7 @@ BEGIN_FILE = "new-start.json"
 
 
 class ResumeKind(enum.StrEnum):
-    """What an operator requests for a table."""
+    """The kinds of requests for a table."""
 
     RESUME = "resume"  #: The table continues from its stop.
     RE_SNAPSHOT = "re-snapshot"  #: The table continues at the stream's current position, with a re-snapshot.
@@ -44,8 +44,8 @@ class ResumeRequest:
 
 
 def request(destination_dir: Path, database: str, table: str, kind: ResumeKind = ResumeKind.RESUME) -> None:
-    """Requests that the destination's engine does something for a table, now or when it runs next. The newest request for a table counts.
-    Raises MetaError.
+    """Requests an act of the destination's engine for a table, now or when it runs next. The newest request for a table replaces earlier
+    ones. Raises MetaError.
     """
     digest = hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]
     text = json.dumps({"database": database, "table": table, "kind": kind})

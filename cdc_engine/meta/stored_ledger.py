@@ -78,7 +78,7 @@ class StoredLedger:
     """Stores the ledger in a record store. Implements `MetaManager`. Reads the record once, and then only writes it. `token`: the lease's.
     `fence`: called before each write; raises when this process may not write any more (`ports.Lease.check`).
 
-    `also`: returns what is written for other readers in the same step.
+    `also`: returns the values for other readers, which are written in the same step.
     """
 
     def __init__(

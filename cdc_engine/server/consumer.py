@@ -200,8 +200,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
         return text
 
     def continue_after(self, text: str) -> bool:
-        """Moves to a position that a broker has stored if everything up to there is not acked yet; waiting deliveries are dropped. Returns
-        whether it moved. Raises SluiceError if the position cannot be compared with what is acked.
+        """Moves to a position that a broker has stored if it is after the acked position; waiting deliveries are dropped. Returns whether
+        it moved. Raises SluiceError if the two positions cannot be compared.
         """
         while self._texts is not None and text:
             acked = self._line.acked

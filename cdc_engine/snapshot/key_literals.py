@@ -34,8 +34,8 @@ UUID_PROBE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyColumn:
-    """How a key column is printed and compared. `printed`, `compared`: SQL with {} for the quoted name. `literal`: raises ValueError for a
-    text that the server does not print.
+    """The SQL by which a key column is printed and compared. `printed`, `compared`: SQL with {} for the quoted name. `literal`: raises
+    ValueError for a text that the server does not print.
     """
 
     printed: str

@@ -62,7 +62,9 @@ class ChunkFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ReadRules:
-    """How the rows of a table are read. `where`: an SQL condition that selects rows. `kept`, `policy`: as for `rows.decoder.RowDecoder`."""
+    """The rules for reading the rows of a table. `where`: an SQL condition that selects rows. `kept`, `policy`: as for
+    `rows.decoder.RowDecoder`.
+    """
 
     where: str = ""
     pace: ReadPace | None = None
@@ -105,8 +107,8 @@ def read_chunk(
 
 
 def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
-    """Returns the columns of `marks`. Returns none if the table itself has a column of such a name; the code that makes a table from the
-    file then refuses it.
+    """Returns the columns of `marks`. Returns none if the table itself has a column of one of their names; the code that makes a table from
+    the file then refuses it.
     """
     ours = marks.columns() if marks else {}
     clash = {name.lower() for name in decoder.schema.names} & ours.keys()

@@ -135,13 +135,13 @@ class SnapshotRecords:
         return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
     def sweep_buffered(self, name: str) -> None:
-        """Removes what was buffered before the last restart. The caller holds the run lock. Chunks stay, because a run may be writing
-        them.
+        """Removes changes that were buffered before the last restart. The caller holds the run lock. Chunks stay, because a run may be
+        writing them.
         """
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 
     def sweep(self, name: str) -> None:
-        """Removes what is no longer needed: other generations, and everything of a snapshot that ended. Raises MetaError."""
+        """Removes files that are no longer needed: other generations, and everything of a snapshot that ended. Raises MetaError."""
         self._sweep(name, lambda _: True)
 
     def _sweep(self, name: str, may_go: Callable[[str], bool]) -> None:

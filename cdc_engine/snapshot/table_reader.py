@@ -108,8 +108,8 @@ class SourceTable:
         return read_chunk(reader, self._table, chunk, path, self._rules, marks=marks)
 
     def end(self) -> SourceEnd:
-        """Returns the end of the binlog that is read. Everything that a replica shows is before it. For a table without a key, returns the
-        position at which its rows were read.
+        """Returns the end of the binlog of the stream's source. All changes in rows of a replica are before it. For a table without a key,
+        returns the position at which its rows were read.
         """
         if self._end is not None:
             return self._end

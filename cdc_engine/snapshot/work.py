@@ -51,7 +51,8 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-VISIBLE_SECONDS_MAX = 60.0  # The longest wait until the server's reads contain what was read from its binlog.
+# The longest wait until the server's reads show the transactions that were read from its binlog.
+VISIBLE_SECONDS_MAX = 60.0
 
 
 class SnapshotRaisedError(SluiceError):
@@ -171,7 +172,7 @@ def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
         return False
     files = chunks_in(dependencies.records.chunks(record))
     if not record.key:
-        files.clear()  # Such a table is read at one position, which was not stored, so it is read again.
+        files.clear()  # A table without a key is read at one position, which was not stored, so it is read again.
     whole = files.prepare()
     reader = dependencies.reader(table, record.where)
     try:

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True)
 class Counting:
-    """What the meaning of a position depends on: the highest epoch, and the patterns of the captured tables. A position within a
+    """The facts on which the meaning of a position depends: the highest epoch, and the patterns of the captured tables. A position within a
     transaction is a number of row events of these tables.
     """
 

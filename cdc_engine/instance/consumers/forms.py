@@ -17,8 +17,8 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownEntries:
-    """Which kinds of entries a consumer gets. `rows_queries`: SQL of statements that change rows. `transactions`: every beginning and end;
-    otherwise one every few seconds. `statements`: of any kind; `others`: those of the type QUERY.
+    """The kinds of entries that a consumer gets. `rows_queries`: SQL of statements that change rows. `transactions`: every beginning and
+    end; otherwise one every few seconds. `statements`: of any kind; `others`: those of the type QUERY.
     """
 
     rows: bool = True

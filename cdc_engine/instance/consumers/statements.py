@@ -50,8 +50,8 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class StatementDescription:
-    """How a client sees a statement. `schema`, `table`: what the entry's header names. `tables`: all tables that the statement concerns
-    (database, table).
+    """The description of a statement for a client. `schema`, `table`: named in the entry's header. `tables`: all tables that the statement
+    concerns (database, table).
     """
 
     kind: EventType

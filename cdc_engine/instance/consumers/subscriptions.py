@@ -104,7 +104,7 @@ def without(client_id: int) -> Transition:
 
 
 class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
-    """The consumers of a destination or a group. `brokers`: name and filter of those that send to brokers, by number."""
+    """Manages the consumers of a destination or a group. `brokers`: name and filter of the consumers that send to brokers, by number."""
 
     def __init__(self, meta: MetaManager, brokers: Mapping[int, tuple[str, str]]) -> None:
         self._meta, self._brokers = meta, dict(brokers)

@@ -287,7 +287,7 @@ class Engine:
                 return batch
 
     def _carry_out(self) -> None:
-        """Carries out what is requested for tables and for a lost position, before the next batch."""
+        """Carries out the requests for tables and for a lost position, before the next batch."""
         parts, hand_out = self._opened(), self._handing_out()
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
         self._acts.carry_out(self._state, steering)
@@ -444,7 +444,7 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Stops all reading, staging and writing for the destination, because another process may hold it by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # This comes first, because another engine may send the same changes already.
+        self._stop_serving()  # First, because another engine may send the same changes already.
         self._service.stop(self.name)
         with self._steering:
             if self._parts is not None:

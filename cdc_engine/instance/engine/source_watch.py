@@ -112,7 +112,7 @@ class SourceWatch:
         """Checks the stream once, and reconnects it if it does not match. Raises SluiceError if the source does not answer."""
         stream_state = self._parser.stream_state()
         if stream_state is None:
-            # There is no stream to check. The parser's state shows the reason.
+            # Without a stream, nothing can be checked. The parser's state shows the reason.
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(stream_state.position.file, *self._end_of_saved(), *self._unknown_oldest())
@@ -191,7 +191,7 @@ class SourceWatch:
         return 0.0 if stream_state is None else self._watch.behind_seconds(stream_state, self._clock())
 
     def trouble(self) -> str:
-        """Returns a sentence about what is wrong with the stream, or with asking the source; empty if nothing is."""
+        """Returns a sentence if the stream has a problem, or if the source could not be queried for long; otherwise an empty text."""
         stream_state = self._parser.stream_state()
         if stream_state is None:
             return ""

@@ -104,7 +104,7 @@ def _parts_around(
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     share = functools.partial(for_runs.share, directory, TABLES_FILE)
     published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
-    goes_on = store.put_position or begin  # The stream continues after what is stored.
+    goes_on = store.put_position or begin  # The stream continues after the stored events.
     published.publish(goes_on)
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
     window = window_of(config, goes_on) if config.has_consumers or groups else None

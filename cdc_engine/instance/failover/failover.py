@@ -187,7 +187,9 @@ def failover_of(
 
 
 def _unreadable(parser: EventParser) -> str:
-    """Returns why the stream cannot continue on a source that answers. Another source may have what it lacks or has purged."""
+    """Returns why the stream cannot continue on the current source although this answers, or an empty text. Another source may have the
+    missing transactions.
+    """
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 
 

@@ -72,8 +72,8 @@ class TableFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusalAdvice:
-    """What to do about a refused table, where a backfill and a repair differ. `again`: about statements and unread rows. `partial`: about
-    images that lack columns; empty, or it ends in a comma.
+    """The advice about a refused table, where it differs between a backfill and a repair. `again`: about statements and unread rows.
+    `partial`: about images that lack columns; empty, or it ends in a comma.
     """
 
     again: str

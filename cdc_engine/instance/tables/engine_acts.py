@@ -1,6 +1,7 @@
-"""Carries out what is requested for an engine's tables while no batch is in flight: a new start, resumes, re-snapshots.
+"""Carries out the requests for an engine's tables while no batch is in flight: a new start, resumes, re-snapshots.
 
-`engine` calls it before each batch. Operators request these acts with files that `acts` writes; conf/ requests them with `snapshot`."""
+`engine` calls it before each batch. Operators request these acts with files that `acts` writes; conf/ requests them with `snapshot`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class EngineActs:
         self._waits_for = ""
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
-        """Carries out what is requested or due in the engine's current state. If the source does not answer, a later call does it."""
+        """Carries out the requests and the due re-snapshots that the engine's state allows. If the source does not answer, a later call
+        does it.
+        """
         if state == EngineState.POSITION_LOST:
             self._restart(steering)
         elif state == EngineState.RUNNING:

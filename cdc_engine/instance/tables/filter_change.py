@@ -179,7 +179,7 @@ def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -
 def _digests(config: DestinationConfig, policies: Mapping[str, ValuePolicy]) -> dict[str, str]:
     """Returns digests that identify each table's set of rules, by "database.table". They reveal no salt.
 
-    For a table without a current-state table they also identify what it has instead: a current-state table that is added later, or a
+    For a table without a current-state table, a digest also identifies its log or history: a current-state table that is added later, or a
     history in place of a change log, lacks all earlier rows.
     """
     rules = {name: rules_digest(policy.rules) for name, policy in policies.items() if policy.rules}

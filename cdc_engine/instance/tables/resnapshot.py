@@ -56,8 +56,8 @@ class Resnapshots:
         self._tried: dict[str, tuple[int, float]] = {}  # Table → number of attempts, and when it is due again.
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
-        """Returns the stopped tables whose pause is over: those that only a re-snapshot can repair, if conf/ allows it, and those that may
-        be no tables.
+        """Returns the stopped tables whose pause is over: tables that only a re-snapshot can repair, if conf/ allows it, and names that may
+        not belong to a table.
         """
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)

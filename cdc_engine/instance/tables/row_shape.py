@@ -38,8 +38,8 @@ OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
     "cascades": ShapeEffect.SHAPES_ROWS,
     **dict.fromkeys(("rows", "masks", "transform", "current_state"), ShapeEffect.RULES),
     "path": ShapeEffect.LOCATION,
-    # A change log or a history that is added to a current-state table starts when it is configured, and records what it
-    # has missed.
+    # A change log or a history that is added next to a current-state table starts with the next change. A `gap` row of the change log marks
+    # the missing changes.
     **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
     # The layout of files, and who writes them. Changed partitions are refused by name.
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),

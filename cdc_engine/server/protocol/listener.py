@@ -50,7 +50,7 @@ ANYONE = Access()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where to listen, and which clients are allowed. `port` 0: any free port."""
+    """The address to listen on, and which clients are allowed. `port` 0: any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0

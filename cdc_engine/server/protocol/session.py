@@ -63,7 +63,7 @@ class Served(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """Which clients are allowed. Empty `user`: any. Empty `password_hash`: no password is needed.
+    """The rule that decides which clients are allowed. Empty `user`: any. Empty `password_hash`: no password is needed.
 
     `password_hash`: the location of hex(SHA1(SHA1(password))), which is read at each login.
     """

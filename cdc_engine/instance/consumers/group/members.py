@@ -122,7 +122,9 @@ class MemberStream:
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, position: WindowPosition, bytes_max: int) -> View:
-        """Returns what is available, without waiting. Raises nothing: the view contains the error if nothing can be read."""
+        """Returns the available part of the member's stream, without waiting. Raises nothing: the view contains the error if nothing can be
+        read.
+        """
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
