@@ -298,7 +298,7 @@ class Batch:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether a staged batch must end with this batch."""
+        """Whether this batch must be staged alone: nothing is appended to it, and it is not appended to another batch."""
         return self.isolated or (not self.event_count and any(part.block.stands_alone for part in self.slices))
 
 

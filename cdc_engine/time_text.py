@@ -100,5 +100,5 @@ def _numbers(text: str, field: str, name: str, least: int, most: int, words: dic
 
 
 def _number(word: str, words: dict[str, int]) -> int:
-    """Returns the number that a text means; -1 if it means none."""
+    """Returns the number for a text in a cron field, such as `7` or `sun`; -1 for another text."""
     return int(word) if word.isdigit() else words.get(word, -1)

@@ -71,7 +71,7 @@ class RegistryConfig(Strict):
             raise ValueError("url: write http://host:port or https://host:port, with a path if the registry has one")
         if "@" in parts.netloc:
             raise ValueError("url: set `user` and `password` instead of a login in the URL")
-        _ = parts.port  # Raises ValueError.
+        _ = parts.port  # The property raises ValueError for an invalid port.
         return url
 
     @model_validator(mode="after")

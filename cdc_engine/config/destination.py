@@ -305,12 +305,12 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         return made
 
     def reading(self, address: str) -> DestinationConfig:
-        """Returns a copy that reads the source at this address; one with the current source if no source has the address."""
+        """Returns a copy that reads the source at this address, or the current source if conf/ has no source with this address."""
         found = next((each for each in self.sources if each.address == address), self.source)
         return self.model_copy(update={"source": found})
 
     def reading_now(self, directory: Path) -> DestinationConfig:
-        """Returns a copy that reads the source in use, which the files of its directory name. Raises ConfigurationError."""
+        """Returns a copy that reads the source in use, which a file in its directory names. Raises ConfigurationError."""
         return self.reading(address_in_use(directory)) if self.sources else self
 
     def reads_first_rows(self, database: str, table: str) -> bool:

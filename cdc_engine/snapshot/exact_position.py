@@ -166,7 +166,7 @@ def unlock(reader: RowReader) -> None:
 
 
 def _tables_above(reader: RowReader, table: tuple[str, str]) -> list[tuple[str, str]]:
-    """Returns the tables above this one (`_parents`), if the server does not lock them with it."""
+    """Returns the parent tables (`_parents`) that the server does not lock together with a table."""
     ((version,),) = reader.texts("SELECT VERSION()")
     if reader.mariadb or int((version or "0").split(".")[0]) >= LOCKS_WITH_PARENTS:
         return []

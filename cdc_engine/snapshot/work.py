@@ -38,7 +38,7 @@ from sluice.cdc_engine.states import SnapshotState
 logger = logging.getLogger(__name__)
 
 CHANGED_TRIES_MAX = 30  # One attempt per run, about one per minute. In this time the stream reaches the statement that changed the table.
-# The attempts for a table whose error nobody expected; a table that cannot be merged has the same number.
+# The maximum of attempts for a table after unexpected errors, the same as for a table that cannot be merged.
 RAISED_TRIES_MAX = 4
 # Errors of Sluice's own code, or of a library that it called wrongly. Other errors report what a source, a disk, a store or Spark refused.
 MISTAKES = (

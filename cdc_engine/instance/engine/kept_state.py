@@ -44,15 +44,18 @@ def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
 
 
 def take_up(directory: Path) -> Transition:
-    """Returns the change of the ledger at a start: a batch that lacks staged files is staged again from the cursor, other batches stay."""
+    """Returns the transition of the ledger at a start. It keeps the batches before the first one that lacks staged files; all later changes
+    are staged again.
+    """
     return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 
 
 def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> None:
-    """Refuses to start a destination whose ledger is gone as a new one: changes before the new start would be missing silently.
+    """Raises LedgerLostError if a destination ran before and its ledger is gone. Started as a new destination, it would silently miss the
+    changes before the new start.
 
-    Refuses a ledger without a position too: the cursor is saved before the schema history, so the ledger is a copy from before the first
-    start. Raises LedgerLostError if schema history or staged batches still exist.
+    Also refuses a ledger without a position: the cursor is saved before the schema history, so the ledger is a copy from before the first
+    start. The destination ran before if schema history, staged batches, prepared transactions or stored events exist.
     """
     if meta.ledger.cursor is not None:
         return

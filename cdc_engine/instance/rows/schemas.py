@@ -75,7 +75,7 @@ class IntervalSchemas:
         return {version.name: version for version in self._history.versions(self._start)}
 
     def rows_follow(self, database: str, table: str) -> bool:
-        """Returns whether rows of a table change with those of other tables, without row events."""
+        """Returns whether foreign keys change rows of a table without row events."""
         return self._history.follows(database, table)
 
     # ── called by the scan ──
