@@ -1,9 +1,10 @@
-"""Computes the effect of an ALTER TABLE on a table's schema, and which part of it the lake's table must follow. Pure functions; called by
+"""Computes the schema of a table after an ALTER TABLE, and the alterations that the lake's table needs. Pure functions; called by
 `effects`.
 
-The servers do not execute the items of a statement one after the other. First the existing columns are dropped, changed and renamed,
-under their names from before the statement. Then added and moved columns are positioned in the statement's order, relative to columns
-under their new names; a column that is moved by a later item is still at its old position. This module does the same."""
+The servers do not execute the items of a statement one after the other. First they drop, change and rename the existing columns; the items
+refer to them by their old names. Then they position the added and moved columns in the statement's order, relative to columns under their
+new names. A column that a later item moves is still at its old position. This module does the same.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +49,17 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 )
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
-_TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # A longtext stays a longtext.
+# CONVERT TO cannot enlarge a longtext, the largest text type.
+_TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Altered:
-    """The `schema` after a statement. `fills`: as in TableChange. `unknown`: why the values of existing rows cannot be known; otherwise
-    empty.
+    """The effect of a statement: the table's `schema` after it, and the `alterations` for the lake's table. `fills`: as in TableChange.
+    `unknown`: why the binlog does not contain the values of existing rows; empty if the values are known.
 
-    `alterations`: ordered by kind, so that they can be followed one after the other. DROP and RENAME have the column's name before the
-    statement, ADD, WIDEN and CONVERT the name after it.
+    `alterations`: ordered by kind, so that the lake can apply them one after the other. DROP and RENAME contain the column's name before
+    the statement; ADD, WIDEN and CONVERT contain its name after the statement.
     """
 
     schema: TableSchema
@@ -80,8 +82,8 @@ def altered(
     database_charset: str | None = None,
     session: StatementSession = NO_SESSION,
 ) -> Altered:
-    """Returns the effect of the statement on `schema`. `database_charset`: its database's default, None if unknown. `session`: the
-    session that ran the statement.
+    """Returns the effect of the statement on `schema`. `database_charset`: the default charset of the table's database, None if unknown.
+    `session`: the session that ran the statement.
 
     Raises CannotFollowError if the statement contradicts the schema, or if a character set is unknown.
     """
@@ -105,7 +107,7 @@ def altered(
 
 
 def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
-    """Returns whether the table has system versioning afterwards. It keeps it even if the columns with the rows' times are dropped."""
+    """Returns whether the table has system versioning after the statement. Dropping the columns with the rows' times does not end it."""
     found = any(column.generated in {ROW_END, HIDDEN_END} for column in schema.columns)
     for item in statement.items:
         found = item.versioned if isinstance(item, SetVersioning) else found
@@ -113,7 +115,7 @@ def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
 
 
 def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the columns that a period makes NOT NULL."""
+    """Returns the columns of the periods that the statement adds. A period makes its columns NOT NULL."""
     periods = (item.columns for item in statement.items if isinstance(item, SetPeriod))
     columns = tuple(slot.column for slot in slots)
     return tuple(name for names in periods for name in named_as_declared(names, columns))
@@ -122,8 +124,8 @@ def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
 def difference(
     before: TableSchema, after: TableSchema, names: dict[str, str] | None = None, *, strict: bool = True
 ) -> tuple[Alteration, ...]:
-    """Returns the alterations that lead from one schema to the other. `names`: name after → name before, for columns that stay; None means
-    that equal names are the same column.
+    """Returns the alterations that lead from one schema to the other. `names`: new column name → old column name, for the columns that both
+    schemas have; None: columns with equal names are the same column.
 
     `strict`: as in AlterTable. Hidden columns are ignored, because they are not in the lake.
     """
@@ -153,9 +155,10 @@ def _seen(schema: TableSchema) -> TableSchema:
 
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:
-    """Returns the effect of a new schema that no ALTER TABLE produced: a copy was swapped in, or an operator gave a schema.
+    """Returns the effect of a schema that replaces `before` without an ALTER TABLE: a schema change tool renamed its copy, or an operator
+    gave a schema.
 
-    Existing rows get the default in a new column, because a copy was filled without it.
+    Existing rows have the default in a new column, because a tool fills its copy without values for new columns.
     """
     if before is None:
         return Altered(schema=after)
@@ -198,7 +201,7 @@ def _key_change(before: TableSchema, after: TableSchema, names: dict[str, str]) 
 
 
 def _charsets(statement: AlterTable, default: str, database_charset: str | None) -> tuple[str, bool]:
-    """Returns the table's default charset afterwards, and whether its columns are converted to it."""
+    """Returns the table's default charset after the statement, and whether the statement converts the columns to it."""
     items = [item for item in statement.items if isinstance(item, SetCharset)]
     for item in items:
         default = item.charset or database_charset or ""
@@ -206,7 +209,7 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
 
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:
-    """Makes CONVERT TO apply to columns that the statement defines, whatever charset it declares for them, except `binary`."""
+    """Removes the charset of the columns that the statement defines, because CONVERT TO overrides it. Only `binary` remains."""
     items = (
         dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
         if isinstance(item, AddColumn | ChangeColumn) and item.definition.charset != "binary"
@@ -219,7 +222,7 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """Returns the existing columns that are not dropped, at their old positions. Columns that move are placed later."""
+    """Returns the columns that the statement does not drop, with its changes, at their old positions. `_placed` moves columns later."""
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
         _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
@@ -304,8 +307,10 @@ def _index(slots: list[_Slot], definition: ColumnDefinition) -> int:
 
 
 def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the primary key afterwards: the existing key with its columns' new names and without dropped columns, or a new key."""
-    # This is for DROP a, ADD a: a key refers to columns by name.
+    """Returns the primary key after the statement: a new key, or the existing key with its columns' new names and without dropped
+    columns.
+    """
+    # The key refers to columns by name, so after DROP a, ADD a it contains the added column.
     now = {slot.column.name.lower(): slot.column.name for slot in slots if slot.was is None}
     now |= {slot.was.name.lower(): slot.column.name for slot in slots if slot.was is not None}
     key = tuple(now[name.lower()] for name in schema.key if name.lower() in now)
@@ -356,7 +361,7 @@ def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: s
 
 
 def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:
-    """Returns the values that added columns have in existing rows, and why one of them cannot be known."""
+    """Returns the values of added columns in existing rows, and why a value is unknown (empty if all are known)."""
     fills, unknown = [], ""
     for column, definition in additions:
         try:

@@ -1,7 +1,8 @@
 """Computes the schema that a CREATE TABLE creates, and converts a column's definition to a column. Pure functions; called by `effects` and
 `alteration`.
 
-Raises CannotFollowError, with the table state and a sentence for the operator, if the table cannot continue. Nothing is ever guessed."""
+The functions raise CannotFollowError, with the table state and a sentence for the operator, if they cannot determine the schema.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ DDL_UNSUPPORTED, ROWS_ELSEWHERE, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
 
 
 class CannotFollowError(Exception):
-    """The lake cannot follow a statement: the table stops in `state`. `reason`: a sentence without the position, which the caller knows."""
+    """The lake cannot follow a statement, so the table stops in `state`. `reason`: a sentence for the operator; the caller adds the
+    position.
+    """
 
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(state, reason)
@@ -76,7 +79,7 @@ def created(
 def declared_column(
     definition: ColumnDefinition, table_charset: str, session: StatementSession = NO_SESSION
 ) -> DeclaredColumn:
-    """Returns the column of a definition, with its own charset or else the table's default."""
+    """Converts a definition to a column. The column's charset is the definition's own, or else the table's default."""
     declared, charset = with_charset(definition.type, definition.charset or table_charset)
     definition = stored(definition, charset)
     declared = dataclasses.replace(declared, labels=definition.type.labels)
@@ -119,7 +122,7 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
 
 
 def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    """Returns the column as a part of the primary key: it is NOT NULL, and therefore has another default if none is declared."""
+    """Returns the column as NOT NULL if it is in the key. Its implicit default NULL becomes the type's zero value."""
     if column.name not in key or not column.nullable:
         return column
     bare = ColumnDefinition(column.name, declared_type(column.type), column.charset, nullable=False)
@@ -128,8 +131,8 @@ def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
 
 
 def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
-    """Returns the type that the server makes of a declared one with a character set, and that set's name: `binary` for bytes, empty if the
-    type has none.
+    """Returns the type that the server creates for a declared type and charset, and the name of the column's charset: `binary` for byte
+    strings, empty for a type without charset.
     """
     if declared.is_binary_string:
         return fitted(_short_enough(declared, 1), 1), "binary"

@@ -1,7 +1,9 @@
-"""Computes the effect of a statement on foreign keys: its table's, and those of other tables that refer to it. Pure functions; called by
+"""Computes the foreign keys after a statement: those of its table, and those of other tables that refer to it. Pure functions; called by
 `effects`.
 
-A name that the server generated (`child_ibfk_1`) gets the next number after the highest one, and is changed when its table is renamed."""
+The server generates a missing name as `child_ibfk_1`, with the next number after the highest one. It changes generated names when it
+renames the table.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,12 @@ TableKey = tuple[str, str]
 
 
 class ForeignKeyRules(NamedTuple):
-    """How a server reads definitions of foreign keys. `inline`: REFERENCES in a column definition counts. `indexed`: FOREIGN KEY name (…)
-    names the constraint.
+    """How a server interprets definitions of foreign keys. `inline`: REFERENCES in a column definition creates a foreign key. `indexed`: in
+    FOREIGN KEY name (…), the name is the constraint's name.
 
-    `lower_case`: names of tables are folded. `match_ends`: what follows MATCH is ignored, that is, ON DELETE and ON UPDATE. `same_names`:
-    omitted columns of the parent have the names of the child's columns, and are not the parent's primary key (MariaDB).
+    `lower_case`: the server converts names of tables to lower case. `match_ends`: the server ignores ON DELETE and ON UPDATE after MATCH.
+    `same_names`: without a list of the parent's columns, the parent's columns have the names of the child's columns (MariaDB); otherwise
+    they are the parent's primary key.
     """
 
     inline: bool = False
@@ -73,7 +76,7 @@ def of_altered(
 
 
 def column_names(statement: AlterTable) -> dict[str, str]:
-    """Returns old name in lower case → new name, for columns that a statement renames."""
+    """Returns the column names that RENAME, CHANGE and MODIFY contain: old name in lower case → new name."""
     names = {}
     for item in statement.items:
         if isinstance(item, RenameColumn):
@@ -84,7 +87,7 @@ def column_names(statement: AlterTable) -> dict[str, str]:
 
 
 def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table that was called `before`, with the names that are generated for its new name."""
+    """Returns the foreign keys of a table that was renamed from `before`. Generated names of foreign keys get the new table name."""
     return in_order(
         dataclasses.replace(each, name=f"{schema.table}_ibfk_{number}")
         if (number := _generated(each.name, before))
@@ -96,8 +99,8 @@ def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
 def pointing(
     schema: TableSchema, tables: Mapping[TableKey, TableKey], columns: Mapping[TableKey, Mapping[str, str]]
 ) -> TableSchema:
-    """Returns the table with its foreign keys pointing at renamed parents. `tables`: old → new name. `columns`: by the parent's old name,
-    as from `column_names`.
+    """Returns the table with foreign keys that refer to the new names of their parents and columns. `tables`: old → new table name.
+    `columns`: the parent's old table name → the result of `column_names`.
     """
     found = []
     for each in schema.foreign_keys:
@@ -108,7 +111,7 @@ def pointing(
 
 
 def in_order(found: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
-    """Returns foreign keys ordered by name. They have no order of their own, and equal sets of them must compare as equal."""
+    """Returns foreign keys ordered by name, so that equal sets of them compare as equal."""
     return tuple(sorted(found, key=lambda each: (each.name.lower(), each.columns)))
 
 
@@ -143,7 +146,7 @@ def _with(
 
 
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys without the dropped one. If none has the dropped name, all of them are in doubt."""
+    """Removes the dropped foreign key. If the history has no foreign key of that name although one existed, all of them get a `doubt`."""
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:
         return left

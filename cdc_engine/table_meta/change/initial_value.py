@@ -1,8 +1,9 @@
-"""Finds the value of existing rows in a column that ALTER TABLE … ADD adds. The binlog has no row events for it.
+"""Computes the value that existing rows have in a column that ALTER TABLE … ADD adds. The binlog has no row events for it.
 
-A nullable column without DEFAULT gives NULL, a plain literal gives what the type stores of it (`literal_value`), a NOT NULL column
-without DEFAULT gives the type's zero value, and CURRENT_TIMESTAMP gives the time of the statement. Any other DEFAULT, such as an
-expression, raises InitialValueUnknownError: the table is re-snapshotted, which is always correct. Pure functions; used by `evolution`."""
+Existing rows get NULL in a nullable column without DEFAULT, the type's zero value in a NOT NULL column without DEFAULT, the value that the
+type stores for a plain literal (`literal_value`), and the time of the statement for CURRENT_TIMESTAMP. Any other DEFAULT, for example an
+expression, raises InitialValueUnknownError, and the table is re-snapshotted. Pure functions; used by `evolution` and `alteration`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _SPATIAL = (
     "multipolygon",
     "geomcollection",
 )
-# The values of types that are NOT NULL without DEFAULT.
+# Type → value of a NOT NULL column without DEFAULT in existing rows.
 _ZEROS = {
     **dict.fromkeys((*_INTEGERS, "year", "bit"), "0"),
     **dict.fromkeys(("float", "double"), "0.0"),
@@ -43,17 +44,18 @@ _ZEROS = {
     "inet4": "0.0.0.0",  # noqa: S104 - a value, nothing is bound to it
     "inet6": "::",
 }
-_FRACTIONS = {"time", "datetime", "timestamp"}  # Values of these types have as many fractional digits as the type.
-_BY_SERVER = {"timestamp"}  # A server setting decides whether such a type has an implicit DEFAULT.
-EMPTY_STRING_IS_NULL = 1 << 32  # This is a sql_mode of MariaDB.
+# Types with fraction digits of a second. The servers print all digits of the type.
+_FRACTIONS = {"time", "datetime", "timestamp"}
+_BY_SERVER = {"timestamp"}  # Types whose implicit DEFAULT depends on a server setting.
+EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's flag in the sql_mode of the binlog.
 NO_ZERO_IN_DATE = 1 << 23
 
 
 def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> str | None:
-    """Returns the value as MySQL prints it: bytes in hexadecimal, a TIMESTAMP in UTC, None for NULL. `session`: the session that ran the
-    statement.
+    """Returns the value of existing rows in an added column, as MySQL prints it: bytes in hexadecimal, a TIMESTAMP in UTC, None for NULL.
+    `session`: the session that ran the statement.
 
-    `column` has the type and the charset that its table gave it. Raises InitialValueUnknownError if the value is not certain.
+    `column` has its final type and charset, after the table's defaults. Raises InitialValueUnknownError if the value is not certain.
     """
     if column.auto_increment:
         raise InitialValueUnknownError("it is AUTO_INCREMENT")

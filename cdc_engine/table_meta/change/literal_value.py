@@ -46,7 +46,7 @@ class LiteralColumn:
 
     @property
     def digits(self) -> int:
-        """The number of fraction digits of its seconds."""
+        """The number of fraction digits of a second in the column's type."""
         return max(self.type.length, 0)
 
 
@@ -61,7 +61,7 @@ def stored(column: LiteralColumn, literal: Default) -> str:
 
 
 def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:
-    """Prints a date and time as the column shows it: in UTC for a TIMESTAMP, otherwise in the session's time zone."""
+    """Prints a date and time in the column's format. `there` is in UTC for a TIMESTAMP, otherwise in the session's time zone."""
     if column.type.base == "date":
         return there.with_digits(0).day()
     return f"{there.day()} {there.with_digits(column.digits).clock(column.digits)}"
@@ -195,14 +195,16 @@ def _set(column: LiteralColumn, literal: Default) -> str:
 
 
 def _string(column: LiteralColumn, literal: Default) -> str:
-    """Returns the text of a string. It does not accept a number, which would mean the number of a label and not its text."""
+    """Returns the text of a string. Refuses a number, because the server reads it as the index of a label and not as its text."""
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     return _characters(column, literal)
 
 
 def _label(column: LiteralColumn, text: str) -> int:
-    """Returns the index of a label. Upper and lower case of ASCII letters are equal in every collation in which the server accepts them."""
+    """Returns the index of a label, ignoring the case of ASCII letters. A server with a case-sensitive collation refuses a DEFAULT in
+    another case, so the binlog does not contain it.
+    """
     labels = column.type.labels
     if text in labels:
         return labels.index(text)

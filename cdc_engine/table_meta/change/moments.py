@@ -20,7 +20,7 @@ _OFFSET = re.compile(r"([+-])(\d\d):([0-5]\d)")
 _UTC = {"UTC", "GMT", "ETC/UTC", "ETC/GMT"}
 _SECONDS_MAX = 838 * 3600 + 59 * 60 + 59
 SECOND_US = 1_000_000
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  a Moment has no zone; its reader knows which zone it is in
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  a DateTimeValue has no zone; its caller knows the zone
 
 
 class NoMomentError(Exception):
@@ -51,12 +51,12 @@ class DateTimeValue:
         return DateTimeValue((there.year, there.month, there.day), seconds, there.microsecond)
 
     def cut_to(self, digits: int) -> DateTimeValue:
-        """Returns the value without the digits of the second after the first `digits`."""
+        """Truncates the fraction of the second to `digits` digits."""
         return dataclasses.replace(self, micros=self.micros - self.micros % 10 ** (6 - digits))
 
     def with_digits(self, digits: int) -> DateTimeValue:
-        """Raises NoMomentError if the second has more than `digits` digits: a server's settings decide whether it rounds or truncates
-        them.
+        """Returns the value if its second has at most `digits` fraction digits. Otherwise raises NoMomentError, because a server setting
+        decides whether the server rounds or truncates.
         """
         if self.cut_to(digits) != self:
             raise NoMomentError("it has more digits of a second than its column")

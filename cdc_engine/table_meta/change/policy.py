@@ -4,10 +4,11 @@ functions.
 `effects` calls `decide` for every statement that affects the lake. The settings of a policy:
 
     apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
-    hold                                       the table stops in DDL_HELD until an operator approves one of those
+    hold                                       the table stops in DDL_HELD until an operator approves one of the settings above
     stop                                       the table stops in DDL_REFUSED
 
-An approval applies only to `hold`, and only to the one statement that it was given for."""
+An approval is for one statement, and has an effect only on changes whose setting is `hold`.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    "widen": "rewrite",  # Every reader in docs/readers.md that Sluice itself uses can read the table afterwards.
+    "widen": "rewrite",  # After `rewrite`, every reader in docs/readers.md that Sluice itself uses can read the table.
     "convert": HOLD,
     "key": HOLD,
     TRUNCATE: "apply",
@@ -89,8 +90,8 @@ class PolicyAnswer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class ChangeDecision:
-    """The decision about a statement. `words`: the plan of each item, for FOLLOW. `alterations`: the lake's alterations in order, each with
-    its plan.
+    """The decision about a statement. `words`: the plan of each item, only with FOLLOW. `alterations`: the lake's alterations in order,
+    each with its plan.
     """
 
     verdict: PolicyAnswer
@@ -99,7 +100,7 @@ class ChangeDecision:
 
 
 def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeDecision:
-    """Decides about the items of one statement. `approved`: the plan in an operator's approval of it; empty if there is none."""
+    """Decides whether the lake follows the items of one statement. `approved`: the plan that an operator approved for it, or empty."""
     words = [policy[item.kind] for item in items]
     if STOP in words:
         return ChangeDecision(PolicyAnswer.STOPPED)
@@ -151,7 +152,7 @@ def described(alteration: Alteration) -> str:
 
 
 def lake_type(mysql_type: str) -> str:
-    """Returns Spark's name of the lake type for a declared type; the declared type itself if there is none."""
+    """Returns Spark's name of the lake type for a declared type, or the declared type itself if the lake has no type for it."""
     text, _, charset = mysql_type.partition(" character set ")
     try:
         return type_of(DeclaredColumn(name="", type=text, charset=charset).column()).spark
@@ -198,14 +199,16 @@ def _unresolved(_database: str, _table: str, _reason: str, _position: str) -> Ta
 
 
 def _unnoted(_pending: PendingChange) -> None:
-    """Does nothing; it is used for a history that nobody reviews."""
+    """Ignores a pending schema change; for a history that no operator reviews."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaDecisions:
-    """Callbacks through which `history` gets policies and approvals, and reports pending statements. By default the lake follows changes
-    that harm no row, nothing is approved, and nothing is reported. `resolved`: (database, table, reason, position of the statement or
-    empty) → the schema that was given for a table that stopped for this reason.
+    """Callbacks through which `history` gets policies and approvals, and reports pending statements. By default the lake follows ADD and
+    TRUNCATE, every other change stops the table, and nothing is reported.
+
+    `resolved`: returns the schema that an operator gave for a stopped table. Arguments: database, table, reason of the stop, position of
+    the statement or empty.
     """
 
     destination: str = ""

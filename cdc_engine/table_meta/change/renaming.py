@@ -52,14 +52,12 @@ def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]])
 
 
 def is_copy(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether `origin`, the former name of the table that now has this name, is a name that a schema change tool gives to its
-    copy.
-    """
+    """Returns whether the table that was renamed from `origin` to `name` is the copy that a schema change tool made."""
     return _is_named(_COPIES, origin[1], name[1])
 
 
 def is_remains(name: TableKey, origin: TableKey) -> bool:
-    """Returns whether a schema change tool gives this name to the table that it swapped out."""
+    """Returns whether `name` is a name that a schema change tool gives to the original table `origin` when it swaps in its copy."""
     return _is_named(_REMAINS, name[1], origin[1])
 
 

@@ -1,7 +1,8 @@
-"""Decides what else changes when a table changes: through triggers, and through views of the table. Pure functions.
+"""Finds the tables that a statement may change through triggers and views. Pure functions.
 
-Used by `history` for statements in statement format, of which the binlog has no rows. A trigger or view counts by the names in its body:
-every table of such a name, in whatever database, may change with it. That is too many rather than too few."""
+`history` calls it for statements in statement format, of which the binlog has no row events. The search compares names only: a trigger or
+view may change every table, of any database, whose name occurs in its body. The result can have too many tables, never too few.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class StoredObject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObjects:
-    """The triggers and views of a server. `complete`: there are no others; otherwise a change may reach every table."""
+    """The triggers and views of a server. `complete`: the server has no others. If it is False, a statement may change any table."""
 
     objects: tuple[StoredObject, ...] = ()
     complete: bool = True
@@ -109,8 +110,8 @@ class StoredObjects:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectReach:
-    """What a statement may change besides the tables that it names. `tables`: each with the trigger or view. `everything`: why every table
-    may be changed; empty if only those are.
+    """The tables that a statement may change in addition to those that it names. `tables`: table → the trigger or view that changes it.
+    `everything`: why any table may change; empty if only `tables` may change.
     """
 
     tables: Mapping[TableKey, str] = dataclasses.field(default_factory=dict)
@@ -124,7 +125,7 @@ def _is_view(objects: Iterable[StoredObject]) -> bool:
 def _calling(
     views: Iterable[TableKey], at: Mapping[TableKey, list[StoredObject]], named: Mapping[str, set[TableKey]]
 ) -> str:
-    """Returns why reading these views may change every table: one of them, or of the views that they read, calls a routine."""
+    """Returns why a read of the views may change any table: a view, or a view that it reads, calls a routine. Empty if none does."""
     left, seen = list(views), set[TableKey]()
     while left:
         table = left.pop()
@@ -146,8 +147,8 @@ def _why_everything(found: StoredObject) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectChanges:
-    """What a statement does to triggers and views. `objects`: the new definition of each, None if it is gone. `unknown`: it may have
-    changed any.
+    """The changes of triggers and views by a statement. `objects`: the new definition of each changed object, None if it was dropped.
+    `unknown`: the statement may have changed any trigger or view.
     """
 
     objects: Mapping[ObjectKey, StoredObject | None] = dataclasses.field(default_factory=dict)
@@ -160,8 +161,8 @@ def object_changes(
     full_name: Callable[[TableName], TableKey],
     database_name: Callable[[str], str],
 ) -> ObjectChanges:
-    """Returns the changes of triggers and views. `there`: those that exist before the statement. `full_name`, `database_name`: convert
-    names to the form that the server stores.
+    """Returns the changes of triggers and views. `there`: the triggers and views before the statement. `full_name`, `database_name`:
+    convert names to the form that the server stores.
     """
     match statement:
         case CreateStoredObject():
@@ -202,7 +203,7 @@ def _created(statement: CreateStoredObject, full_name: Callable[[TableName], Tab
 
 
 def _renamed(pairs: list[tuple[TableKey, TableKey]], there: StoredObjects) -> ObjectChanges:
-    """Returns the changes by a RENAME: triggers belong to their tables, and a view can be renamed too."""
+    """Returns the changes by a RENAME: a table's triggers move with it, and the name of a view changes."""
     new = {origin: name for name, origin in moved(pairs).items() if origin is not None}
     gone: dict[ObjectKey, StoredObject | None] = {}
     made: dict[ObjectKey, StoredObject | None] = {}

@@ -1,7 +1,7 @@
 """Checks whether a column's new type holds every value of the old type unchanged. Pure functions; used by `alteration`.
 
-Types are the canonical texts of `declared`. RULES has one entry per pair of kinds of types. A pair without an entry is CONVERT, because a
-policy that applies a widening must never change a value.
+Types have the canonical form of `declared_type`. RULES has one entry per pair of kinds of types. A pair without an entry is CONVERT,
+because a policy that applies a widening must never change a value.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _KINDS = {
     **dict.fromkeys(("time", "datetime", "timestamp"), "moment"),
     **dict.fromkeys(("enum", "set"), "labels"),
 }
-# First the charsets that contain the characters of all others, then those with characters beyond the first 65,536 of
-# Unicode.
+# _UNIVERSAL: charsets with the characters of all charsets. _BEYOND_BMP: charsets with characters beyond the first 65,536 of Unicode.
 _UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
 _BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
 _BMP = {"utf8mb3", "ucs2"}
@@ -55,7 +54,7 @@ def charset_holds(old: str, new: str) -> bool:
 
 
 def _shown_alike(before: DeclaredType, after: DeclaredType) -> bool:
-    """Returns whether the types differ only in tinyint(1) and tinyint, or in COMPRESSED."""
+    """Returns whether the types differ only as tinyint(1) and tinyint do, or in COMPRESSED."""
     same_integer = before.base == after.base == "tinyint" and before.unsigned == after.unsigned
     return same_integer or before.text.removesuffix(" compressed") == after.text.removesuffix(" compressed")
 
@@ -102,7 +101,7 @@ def _floating(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -
 
 
 def _characters(declared: DeclaredType, bytes_max: int) -> int:
-    """Returns how many characters fit, whichever they are."""
+    """Returns how many characters always fit. `bytes_max`: the number of bytes of the charset's longest character."""
     return _TEXT_BYTES[declared.base] // bytes_max if declared.base in _TEXT_BYTES else declared.length
 
 
@@ -119,8 +118,8 @@ def _length(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> 
 
 
 def _bits(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
-    """Returns whether a BIT column can be widened. One with a single bit cannot, because the lake stores one bit as a boolean and more bits
-    as a number.
+    """Returns whether a BIT column can be widened. BIT(1) cannot, because the lake stores one bit as a boolean and more bits as a
+    number.
     """
     return 1 < before.length <= after.length
 

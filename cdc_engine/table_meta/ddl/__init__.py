@@ -1,1 +1,1 @@
-"""Parses DDL statements of MySQL and MariaDB into values."""
+"""Parses DDL statements of MySQL and MariaDB."""

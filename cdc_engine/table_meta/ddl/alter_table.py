@@ -1,7 +1,8 @@
 """Parses ALTER TABLE after the table's name. ACTIONS has an entry for each kind of action. Called by `reader`.
 
-An action either changes no columns and no rows, or is recorded as an item that `alteration` applies, or as an action that changes rows
-without row events. An action without an entry makes the statement unreadable."""
+The parser skips an action that changes no columns and no rows. It records another action as an item that `alteration` applies, or as a
+change of rows without row events. An action without an entry makes the statement unreadable.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ class _Action:
 
 
 def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: bool = False) -> AlterTable:
-    """Parses the actions. Raises UnreadableError at an unknown action. `ignore`: the server deletes rows that violate a constraint."""
+    """Parses the actions. Raises UnreadableError at an unknown action. `ignore`: for ALTER IGNORE, which deletes rows that violate a
+    constraint.
+    """
     alteration = _Alteration(flavour)
     if cursor.accept("WAIT"):
         cursor.next()
@@ -116,7 +119,7 @@ def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
             return
     if cursor.peek(1) != Token(TokenKind.SIGN, "="):
         raise cursor.unreadable()
-    cursor.next()  # This is an option of a storage engine, whose name may be in backquotes.
+    cursor.next()  # The name of a storage engine's option, which may be in backquotes.
     _option(_Action(cursor, "", alteration))
 
 
@@ -190,7 +193,9 @@ def _versioning(action: _Action) -> None:
 
 
 def _add_period(action: _Action) -> None:
-    """Parses ADD PERIOD FOR name (begin, end). It makes both columns NOT NULL, except those with the times of rows (SYSTEM_TIME)."""
+    """Parses ADD PERIOD FOR name (begin, end), which makes both columns NOT NULL. SYSTEM_TIME, the period of system versioning,
+    is skipped.
+    """
     name = action.cursor.expect_name()
     columns = read_key_columns(action.cursor)
     if name.upper() != "SYSTEM_TIME":
@@ -371,7 +376,7 @@ _OPTIONS = (
     r"|SECONDARY_ENGINE_ATTRIBUTE|STATS_AUTO_RECALC|STATS_PERSISTENT|STATS_SAMPLE_PAGES|STORAGE|TABLE_CHECKSUM|TABLESPACE"
     r"|TRANSACTIONAL|ALGORITHM|LOCK)"
 )
-# After these actions ALTER IGNORE cannot delete rows.
+# Actions with which ALTER IGNORE deletes no rows.
 _HARMLESS = re.compile(
     rf"(?:ADD (?:COLUMN|INDEX|KEY|FULLTEXT|SPATIAL|VECTOR|FOREIGN)|RENAME|ALTER|DISABLE|ENABLE|FORCE|WITH|ORDER|DEFAULT"
     rf"|DROP (?:INDEX|KEY|FOREIGN|CONSTRAINT|CHECK)|CHARACTER|CHAR|CHARSET|COLLATE|ENGINE|TYPE|{_OPTIONS}) "

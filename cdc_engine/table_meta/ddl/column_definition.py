@@ -18,8 +18,8 @@ from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, r
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
-COMMENT_CHARSET = "utf8mb3"  # of the servers' dictionaries
-# These words follow the last column of an ALTER without a comma.
+COMMENT_CHARSET = "utf8mb3"  # The servers store comments in this charset.
+# Clauses that follow the last column of an ALTER without a comma.
 _PARTITIONS = re.compile(r"PARTITION BY |REMOVE PARTITIONING ")
 FIRST = ""  # The value of `after` for a column that becomes the first one.
 
@@ -80,8 +80,9 @@ def read_charset(cursor: TokenCursor) -> str:
 
 
 def read_comment(cursor: TokenCursor) -> str:
-    """Parses the text after COMMENT. Returns an empty text for bytes that are not valid characters, because a comment changes
-    no row."""
+    """Parses the text after COMMENT. Returns an empty text if the bytes are not valid characters: a comment changes no row, so the
+    statement can still be followed.
+    """
     cursor.accept_sign("=")
     try:
         return cursor.literals.stored(cursor.next().text, COMMENT_CHARSET)
@@ -90,7 +91,7 @@ def read_comment(cursor: TokenCursor) -> str:
 
 
 def accept_default(cursor: TokenCursor) -> bool:
-    """Skips DEFAULT where it stands in place of a charset's or collation's name (MySQL 5.7, MariaDB). Returns whether it was there."""
+    """Skips DEFAULT if it replaces the name of a charset or collation (MySQL 5.7, MariaDB). Returns whether it skipped DEFAULT."""
     equals = cursor.peek().text == "="
     if cursor.peek(int(equals)).word != "DEFAULT":
         return False
@@ -99,8 +100,8 @@ def accept_default(cursor: TokenCursor) -> bool:
 
 
 def read_collation(cursor: TokenCursor) -> str | None:
-    """Returns the charset of the collation after COLLATE; None for MariaDB's collations that apply to any Unicode charset and change
-    none.
+    """Returns the charset of the collation after COLLATE. None: one of MariaDB's collations for any Unicode charset, which changes no
+    charset.
     """
     cursor.accept_sign("=")
     name = cursor.expect_name()
@@ -116,7 +117,7 @@ def _read_attribute(cursor: TokenCursor, column: ColumnDefinition) -> None:
             apply(cursor, column)
             return
     if cursor.peek(1) == Token(TokenKind.SIGN, "=") and cursor.peek().word != "COMPRESSED":
-        cursor.expect_name()  # This is an attribute of MariaDB's storage engines.
+        cursor.expect_name()  # The name of an attribute of MariaDB's storage engines.
         _one_token(cursor, column)
         return
     column.type = read_type_attribute(cursor, column.type)
@@ -127,7 +128,7 @@ def _set_charset(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _set_collation(cursor: TokenCursor, column: ColumnDefinition) -> None:
-    if not accept_default(cursor):  # DEFAULT is MariaDB's word for the charset's collation.
+    if not accept_default(cursor):  # In MariaDB, DEFAULT means the charset's default collation.
         column.charset = read_collation(cursor) or column.charset
 
 

@@ -82,7 +82,8 @@ def _read_elements(
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
             key = _without_periods(key, periods)
-            key = tuple(name for name in key if name.lower() not in ends)  # Every key of such a table contains it.
+            # The key of a system-versioned table always contains its row end column, which is hidden.
+            key = tuple(name for name in key if name.lower() not in ends)
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
 
@@ -106,7 +107,7 @@ def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) 
 
 
 def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
-    """Parses table options. There are many, and new ones are added; only those that affect columns or insert rows are evaluated."""
+    """Parses table options. Only options that affect columns or insert rows are evaluated; unknown options are skipped."""
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
@@ -145,7 +146,7 @@ def _skip_option(cursor: TokenCursor) -> None:
 
 
 def _is_query(cursor: TokenCursor) -> bool:
-    """Returns whether a query in parentheses follows. Its first words are reserved, so no column of a list begins like this."""
+    """Returns whether a query in parentheses follows. A query begins with a reserved word, so a list of columns cannot look like one."""
     ahead = 0
     while cursor.peek(ahead) == _OPEN:
         ahead += 1
@@ -153,7 +154,7 @@ def _is_query(cursor: TokenCursor) -> bool:
 
 
 def _selects_after(cursor: TokenCursor) -> bool:
-    """Returns whether a query follows the partitions. Outside parentheses, partitions contain none of its first words."""
+    """Returns whether a query follows the partitions. Outside parentheses, partitions contain no word with which a query begins."""
     while not cursor.at_end:
         if cursor.peek().word in _SELECTS or _is_query(cursor):
             return True

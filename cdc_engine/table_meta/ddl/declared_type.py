@@ -1,8 +1,10 @@
 """Parses a column's declared type from DDL or from information_schema.columns.column_type, and converts it to the layout of a table map.
 
-The many spellings of a type in both servers are converted to one canonical text, close to MySQL 8.0's (`int unsigned`, `varchar(20)`,
-`enum('a','b')`), so that a table's version does not depend on the origin of its schema. Display widths and zerofill are dropped, except
-in `tinyint(1)`, which many treat as a boolean. Pure functions; used by `column_definition`, `snapshot` and `schema`."""
+Both servers have many spellings of a type. The parser converts them to one canonical text, close to MySQL 8.0's (`int unsigned`,
+`varchar(20)`, `enum('a','b')`), so that a table's version does not depend on the origin of its schema. It drops display widths and
+zerofill, except in `tinyint(1)`, which many clients treat as a boolean. Pure functions; used by `column_definition`, `snapshot` and
+`schema`.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ _NAME_WORDS_MAX = 3
 
 
 def is_type(word: str) -> bool:
-    """Returns whether a type's name can begin with the keyword."""
+    """Returns whether the keyword can begin the name of a type."""
     return any(name.partition(" ")[0] == word for name in _NAMES)
 
 
@@ -100,9 +102,9 @@ _BINARY_OF = {
 }
 _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"}
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
-# The lengths of types that are declared without one.
+# Lengths of types whose declaration contains none.
 _LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}
-FLOAT_DIGITS_MAX = 24  # The number of binary digits; FLOAT(25) and more is a double.
+FLOAT_DIGITS_MAX = 24  # In binary digits: FLOAT(25) and longer ones are DOUBLE.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,12 +122,12 @@ class DeclaredType:
 
     @property
     def has_charset(self) -> bool:
-        """Whether the type's bytes are text in a character set."""
+        """Whether the type's values are text in a character set."""
         return self.base in _TEXTS or self.base in {"enum", "set"}
 
     @property
     def is_binary_string(self) -> bool:
-        """Whether the type is a string of bytes, whose charset is `binary`."""
+        """Whether the type's values are byte strings, whose charset is `binary`."""
         return self.base in _FIXED_BYTES or self.base in _BINARY_OF.values() or self.base == "vector"
 
     @property
@@ -222,7 +224,7 @@ def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
 
 # MariaDB's qualifiers for the types of a mode (`mariadb_schema.date`), and the types that differ in that mode.
 _MODES = {"MARIADB_SCHEMA": {}, "ORACLE_SCHEMA": {"date": "datetime"}, "MAXDB_SCHEMA": {"timestamp": "datetime"}}
-_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # Modes differ at most in these types.
+_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # The types that can differ between modes.
 
 
 def _read_qualified(cursor: TokenCursor) -> str:

@@ -1,7 +1,7 @@
-"""Parses the part of a column definition after DEFAULT into a value. Used by `column_definition` and `schema_snapshot`.
+"""Parses the part of a column definition after DEFAULT. Used by `column_definition` and `schema_snapshot`.
 
-A literal keeps its notation, because the same characters can mean different values as a number and in quotes (`enum('2','1') DEFAULT 1`
-is '2'). `table_meta.change.literal_value` converts it to the value that a column of the type stores.
+A literal keeps its notation, because a number and a quoted string with the same characters can mean different values (`enum('2','1')
+DEFAULT 1` is '2'). `table_meta.change.literal_value` converts the literal to the value that the column stores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLOCKS = {
     **dict.fromkeys(("CURRENT_DATE", "CURDATE"), "date"),
 }
 _DIGITS_MAX = 6
-# These need no parentheses.
+# Time functions that need no parentheses.
 _BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE"}
 
 
@@ -33,7 +33,7 @@ class DefaultNotation(enum.Enum):
     BYTES = "bytes"  # x'4142', 0x4142 or b'101'; `value` is in hexadecimal.
     MOMENT = "a moment"  # DATE'…', TIME'…' or TIMESTAMP'…'; `said` is the keyword before the text.
     CLOCK = "the time"  # `value` is as in CLOCKS; `digits`: of the fraction of a second, -1 if not declared.
-    EXPRESSION = "an expression"  # An expression has no value here.
+    EXPRESSION = "an expression"  # `value` is None, because the expression is not evaluated.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _in_parentheses(inside: tuple[Token, ...]) -> Default:
 
 
 def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
-    """Returns the tokens without parentheses that enclose all of them."""
+    """Removes the pairs of parentheses that enclose all tokens."""
     opened: list[int] = []
     closes: dict[int, int] = {}
     for index, token in enumerate(inside):
@@ -87,7 +87,7 @@ def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
 
 
 def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
-    """Returns the tokens between two parentheses, and moves the cursor behind them."""
+    """Returns the tokens between two parentheses, and moves the cursor past them."""
     begin = cursor.index
     cursor.skip_parentheses()
     return cursor.since(begin)[1:-1]
@@ -148,7 +148,7 @@ def _literal(token: Token) -> Default | None:
 
 
 def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
-    """Parses CURRENT_TIMESTAMP or NOW(3). In an expression, it also parses functions that return a part of it."""
+    """Parses CURRENT_TIMESTAMP or NOW(3). In an expression, also parses functions that return a part of the time, for example CURDATE()."""
     word = cursor.peek().word
     what = CLOCKS.get(word)
     if what is None or (what != "now" and not in_expression and word not in _BARE_CLOCKS):

@@ -1,7 +1,7 @@
 """Parses a foreign key in a DDL statement: FOREIGN KEY (…) REFERENCES … of a table, or REFERENCES … of a column.
 
-It determines what the server does without row events: delete or change rows of this table when a row of the other one is deleted or
-changed.
+The foreign key determines which rows of this table the server deletes or changes without row events when a row of the parent table is
+deleted or changed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ CASCADE, SET_NULL = "CASCADE", "SET NULL"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyDefinition:
-    """A foreign key definition. `parent`: (database, table); the database is empty if not given. `referenced`: empty if not given, which
-    means the parent's primary key.
+    """A foreign key definition. `parent`: (database, table); the database is empty if the statement omits it. `referenced`: the parent's
+    columns; empty if the statement omits them, which means the parent's primary key.
 
-    `symbol`: the name after CONSTRAINT; `index`: the name after FOREIGN KEY, which MariaDB uses if there is no symbol. `on_delete`,
-    `on_update`: CASCADE, SET NULL, or empty for all actions that change no row. `inline`: part of a column definition, which servers may
-    ignore. `matches`: there is a MATCH before the actions, which servers may then ignore.
+    `symbol`: the name after CONSTRAINT; `index`: the name after FOREIGN KEY, which MariaDB uses if the definition has no symbol.
+    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for all actions that change no row. `inline`: part of a column definition, which a
+    server may ignore. `matches`: the definition has a MATCH before the actions, which some servers then ignore.
     """
 
     columns: tuple[str, ...]
@@ -36,7 +36,7 @@ class ForeignKeyDefinition:
 
 
 def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
-    """Parses from FOREIGN on, up to the next comma or parenthesis. Raises UnreadableError at an unknown element."""
+    """Parses a definition that begins with FOREIGN, up to the next comma or parenthesis. Raises UnreadableError at an unknown element."""
     cursor.expect("FOREIGN")
     cursor.expect("KEY")
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
@@ -73,7 +73,7 @@ def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKey
 
 
 def _action(cursor: TokenCursor) -> str:
-    """Parses an action. InnoDB refuses SET DEFAULT or executes it as RESTRICT, on all servers."""
+    """Parses an action. SET DEFAULT counts as RESTRICT, because InnoDB refuses it or executes it as RESTRICT on all servers."""
     if cursor.accept("CASCADE"):
         return CASCADE
     if cursor.accept("SET", "NULL"):

@@ -23,14 +23,14 @@ from sluice.cdc_engine.binlog.charsets.statement_text import (
 
 
 class UnreadableError(Exception):
-    """The statement cannot be parsed from here on. The message contains the text there."""
+    """The statement cannot be parsed. The message contains the text at which the parser stopped."""
 
 
 class TokenKind(enum.Enum):
     WORD = "word"  # A keyword or a name without quotes.
-    NAME = "name"  # A name in backquotes, or in double quotes where these enclose names.
+    NAME = "name"  # A name in backquotes, or in double quotes under ANSI_QUOTES.
     STRING = "string"
-    NUMBER = "number"  # This includes hexadecimal and bit literals.
+    NUMBER = "number"  # Includes hexadecimal and bit literals.
     SIGN = "sign"
     END = "end"
 
@@ -52,7 +52,7 @@ class Token:
 
 
 _END = Token(TokenKind.END, "")
-# Alternatives are tried in order. An executable comment loses only its delimiters and its version.
+# Alternatives are tried in order. From an executable comment, only the delimiters and the version are removed.
 _SHAPES = r"""
     (?P<space>{blank}+ | --(?=[\x00-\x20]|\Z)[^\n]* | \#[^\n]* | {fence} | /\*.*?\*/ | \*/ )
   | (?P<name>`(?:[^`]|``)*` {more_names})
@@ -62,10 +62,11 @@ _SHAPES = r"""
   | (?P<word>{letter}+)
   | (?P<sign>[^'"`])
 """
-# This includes characters that Python considers blanks or signs, because servers consider only ASCII ones as such.
+# Every character outside ASCII is a letter, also those that Python treats as blanks or signs: the servers treat only ASCII characters as
+# blanks or signs.
 _LETTER = r"[0-9A-Za-z_$\x80-\U0010FFFF]"
 _BLANK = r"[\t-\r\x20]"
-# The version in an executable comment. Further digits belong to the statement.
+# mariadb → the beginning of an executable comment, with its version. Further digits belong to the statement.
 _FENCES = {
     True: r"/\*M?!(?:\d{5,6})?",
     False: r"/\*!(?:[01]\d{5}|\d{5})?",
@@ -75,9 +76,9 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-    """How a session writes statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of the text; empty if unknown.
+    """The lexical rules of a session's statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of the text; empty if unknown.
 
-    If a server does not execute an executable comment because of its version, it writes it into the binlog as a plain comment.
+    An executable comment that a server skips because of its version is a plain comment in the binlog.
     """
 
     ansi_quotes: bool = False
@@ -117,11 +118,10 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
     pattern, name_pattern = _patterns(notation)
     characters = word_characters(notation.client)
     found: list[Token] = []
-    at, point = 0, _NOWHERE  # The end of a name that a point may follow.
+    at, point = 0, _NOWHERE  # `point`: the end of a name that a point may follow.
     apart = False
     while at < len(statement):
-        # After a point that immediately follows a name, there is a name, even if it would be a number elsewhere:
-        # d.20151214.
+        # After a point that directly follows a name, the next token is a name, even if it looks like a number: d.20151214.
         match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
         if match is None:
             raise UnreadableError(f"a quote is not closed at character {at}")
@@ -139,14 +139,15 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
             token = Token(token.kind, token.text.translate(characters))
         if token.kind in _NAMES_OR_WORDS and not token.text.isascii():
             token = Token(token.kind, _BEYOND_NAMES.sub("?", token.text))
-        # Neighbouring strings such as 'a' 'b' are one string.
+        # The servers concatenate adjacent strings: 'a' 'b' is 'ab'.
         if found and token.kind is found[-1].kind is TokenKind.STRING:
             token = Token(TokenKind.STRING, found.pop().text + token.text)
         found.append(token)
     return found
 
 
-_BEYOND_NAMES = re.compile("[\U00010000-\U0010ffff]")  # names are utf8mb3
+# The servers store names in utf8mb3 and replace other characters.
+_BEYOND_NAMES = re.compile("[\U00010000-\U0010ffff]")
 _NAMES_OR_WORDS = {TokenKind.NAME, TokenKind.WORD}
 _WRITTEN = {*_NAMES_OR_WORDS, TokenKind.STRING}
 
@@ -174,9 +175,9 @@ def _unescaped(escaped: str | None, quote: str) -> str:
 
 
 class TokenCursor:
-    """A position in a statement. `literals`: how literals of its session are converted.
+    """A position in a statement. `literals`: converts literals of the statement's session.
 
-    `accept…` moves on and returns True if the tokens are next; `expect…` raises UnreadableError if they are not.
+    `accept…` skips the tokens and returns True if they are next; `expect…` raises UnreadableError if they are not next.
     """
 
     def __init__(self, found: list[Token], literals: Literals = Literals()) -> None:  # noqa: B008 - a value
@@ -199,7 +200,7 @@ class TokenCursor:
         return self._at
 
     def since(self, index: int) -> tuple[Token, ...]:
-        """Returns the tokens from an earlier position up to here."""
+        """Returns the tokens from an earlier position up to the cursor."""
         return tuple(self._tokens[index : self._at])
 
     @property
@@ -211,7 +212,7 @@ class TokenCursor:
         self._at = len(self._tokens)
 
     def words(self, count: int) -> str:
-        """Returns the next keywords, up to `count` or to the first token that is not a keyword. A blank follows each of them."""
+        """Returns the next keywords, each followed by a blank: at most `count`, up to the first token that is not a keyword."""
         found = []
         for ahead in range(count):
             if not self.peek(ahead).word:
@@ -220,7 +221,7 @@ class TokenCursor:
         return "".join(found)
 
     def accept(self, *words: str) -> bool:
-        """Skips all of these keywords if they follow one after the other. Returns whether they do."""
+        """Skips the keywords if all of them follow in this order. Returns whether it skipped them."""
         if any(self.peek(index).word != word for index, word in enumerate(words)):
             return False
         self._at += len(words)

@@ -1,7 +1,7 @@
 """Converts names of databases and tables to lower case as the servers do (lower_case_table_names): by Unicode 3.0, letter by letter.
 
-Python also converts letters that were added later, and two letters depending on their context. Compared with the servers by
-tests/table_meta.
+Python's `lower` also converts letters of later Unicode versions, and converts two letters depending on their context. tests/table_meta
+compares this module with the servers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEFT_ALONE = (
 
 
 def lowered(name: str) -> str:
-    """Returns a table name in the form of servers that fold names. The number of characters stays the same."""
+    """Returns a name in lower case, as servers with lower_case_table_names store it. The number of characters stays the same."""
     return name.lower() if name.isascii() else "".join(map(_lowered, name))
 
 
@@ -25,4 +25,4 @@ def lowered(name: str) -> str:
 def _lowered(character: str) -> str:
     if any(first <= ord(character) <= last for first, last in _LEFT_ALONE):
         return character
-    return character.lower()[0]  # This maps the capital I with a dot to i.
+    return character.lower()[0]  # For the capital I with a dot, Python returns two characters; the first one is i.

@@ -41,7 +41,7 @@ def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
 
 
 class PeriodName(str):
-    """A key part `name WITHOUT OVERLAPS` (MariaDB). It stands for the period's end and begin, in this order."""
+    """A key part `name WITHOUT OVERLAPS` (MariaDB): the key contains the period's end and begin columns, in this order."""
 
     __slots__ = ()
 

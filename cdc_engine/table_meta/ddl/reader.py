@@ -1,7 +1,8 @@
-"""Parses a statement of the binlog: finds its form and then parses its contents. Pure functions; called by `history`.
+"""Parses a statement of the binlog: finds its form, and parses the rest by the form's function. Pure functions; called by `history`.
 
-Every form is an entry of FORMS: a pattern over the keywords at the beginning, and the function that parses the rest. To support a form
-that stops a table today, change its entry to one that parses more. A statement without an entry is `Unread`."""
+FORMS has one entry per form: a pattern for the keywords at the beginning, and the function that parses the rest. To support a form that
+stops a table today, change its entry to a function that parses more. A statement without an entry is `Unread`.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ def read_statement(
     sql_mode: int = 0,
     literals: Literals = Literals(),  # noqa: B008 - a value
 ) -> Statement:
-    """Parses one statement. Never raises: returns `Unread` for a statement that cannot be parsed, because of its contents or of a defect in
-    the parser.
+    """Parses one statement. Never raises an exception: returns `Unread` if the statement's contents, or a defect of the parser, prevent
+    parsing.
     """
     try:
         return _read_statement(statement, flavour, sql_mode, literals)
@@ -83,7 +84,7 @@ def read_statement(
 
 
 def leading_words(statement: str) -> str:
-    """Returns the first words of a statement that could not be parsed, as a hint at its kind."""
+    """Returns the first two words of a statement that could not be parsed, to show its kind."""
     return " ".join(re.findall(r"[A-Za-z_]+", statement)[:2]).upper()
 
 
@@ -123,7 +124,8 @@ def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> l
         client=client,
     )
     found = tokens(statement, notation)
-    if sql_mode & REAL_AS_FLOAT:  # REAL is a reserved word, so an unquoted REAL is always the type.
+    # In this mode REAL means FLOAT. REAL is a reserved word: without quotes it is always the type.
+    if sql_mode & REAL_AS_FLOAT:
         found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
     return found
 
@@ -165,7 +167,7 @@ def _read_row_change(reading: FormReading) -> Statement:
 
 
 def _read_analyzed(reading: FormReading) -> Statement:
-    """Parses MariaDB's ANALYZE [FORMAT = JSON] before a statement. MariaDB executes the statement and logs it with these words."""
+    """Parses MariaDB's ANALYZE [FORMAT = JSON] before a statement. MariaDB executes the statement and logs it together with this prefix."""
     if reading.cursor.accept("FORMAT"):
         reading.cursor.accept_sign("=")
         reading.cursor.next()
@@ -200,7 +202,7 @@ def _read_create_table(reading: FormReading) -> Statement:
 
 
 def _read_temporary_table(reading: FormReading) -> Statement:
-    """Parses CREATE TEMPORARY TABLE. MariaDB logs its SELECT, which may call a function that writes other tables."""
+    """Parses CREATE TEMPORARY TABLE. MariaDB logs its SELECT, which may call a function that writes to other tables."""
     index = reading.cursor.index
     reading.cursor.skip_all()
     return Query(reading.kind, reading.words, _select_calls(reading, index))
@@ -216,13 +218,15 @@ def _select_calls(reading: FormReading, begin: int) -> bool:
 def _read_stored_object(reading: FormReading) -> Statement:
     try:
         read = read_stored_object(reading.cursor, reading.kind, reading.calls)
-    except UnreadableError:  # No row of a table changes. What later changes cause is unknown.
+    except UnreadableError:  # The statement itself changes no row. Its effect on later statements is unknown.
         return CreateStoredObject(reading.kind)
     return read or Nothing(reading.kind)
 
 
 def _read_alter_table(reading: FormReading) -> Statement:
-    """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as outside strict mode."""
+    """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as it does outside
+    strict mode.
+    """
     name = read_table_name(reading.cursor)
     ignore = " IGNORE " in reading.kind
     try:
@@ -257,7 +261,7 @@ def _read_rename_table(reading: FormReading) -> Statement:
 
 
 def _read_drop_index(reading: FormReading) -> Statement:
-    """Parses DROP INDEX. Only DROP INDEX `PRIMARY` changes what the lake has of the table."""
+    """Parses DROP INDEX. Only DROP INDEX `PRIMARY` affects the lake."""
     is_key = reading.cursor.expect_name().upper() == "PRIMARY"
     reading.cursor.expect("ON")
     name = read_table_name(reading.cursor)
@@ -272,13 +276,13 @@ def _read_database(reading: FormReading) -> Statement:
     try:
         charset = _database_charset(cursor, reading.flavour)
     except UnreadableError:
-        charset = ""  # The charset is unknown: a table that is created without one stops.
+        charset = ""  # With an unknown charset, a table that is created without its own charset stops.
     return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
 
 
 def _database_charset(cursor: TokenCursor, flavour: str) -> str | None:
-    """Parses a database's charset; None if none is given. DEFAULT is the session's (collation_server); MariaDB's COLLATE DEFAULT
-    changes nothing.
+    """Parses a database's charset; None if the statement has none. DEFAULT means the session's charset (collation_server); in MariaDB,
+    COLLATE DEFAULT changes nothing.
     """
     charset: str | None = None
     while not cursor.at_end:

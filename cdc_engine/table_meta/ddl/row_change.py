@@ -1,7 +1,7 @@
 """Finds the tables that a row change in statement format writes: INSERT, REPLACE, UPDATE, DELETE, LOAD DATA. Called by `reader`.
 
-If a statement has several tables, every table that it reads is assumed to be written. The result is empty if the tables are unknown: a
-function or a procedure may write any table.
+If UPDATE or DELETE joins several tables, all of them count as written. The result is empty if the written tables are unknown: a function or
+a procedure may write to any table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
 from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
-# Only reserved words are listed. Others (QUICK, HISTORY, DATA) may be names of tables.
+# Reserved words only. Words that are not reserved (QUICK, HISTORY, DATA) can be names of tables.
 _MODIFIERS = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE"}
 _JOINS = {"JOIN", "STRAIGHT_JOIN"}
 _ENDS = {"UPDATE": {"SET"}, "DELETE": {"WHERE", "ORDER", "LIMIT", "RETURNING"}}
@@ -18,7 +18,7 @@ _OPEN, _CLOSE, _COMMA, _POINT, _STAR, _ESCAPE = (Token(TokenKind.SIGN, sign) for
 
 
 def changed_tables(cursor: TokenCursor, kind: str) -> tuple[TableName, ...]:
-    """Returns the tables that a statement writes. `kind`: the statement's first word; the cursor is behind it. Raises UnreadableError if a
+    """Returns the tables that a statement writes. `kind`: the statement's first word; the cursor is after it. Raises UnreadableError if a
     name is missing.
     """
     match kind:
@@ -44,12 +44,12 @@ def _skip_modifiers(cursor: TokenCursor) -> None:
 
 
 def _skip_to_from(cursor: TokenCursor) -> None:
-    """Skips modifiers and, in DELETE t FROM …, names that only refer to tables after FROM."""
+    """Skips modifiers and, in DELETE t FROM …, the names before FROM, which repeat names of tables after FROM."""
     while not cursor.accept("FROM"):
         if cursor.at_end:
             raise cursor.unreadable()
         if cursor.next() == _POINT:
-            cursor.next()  # This is a name, whatever the word.
+            cursor.next()  # After a point every word is a name.
 
 
 def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
@@ -73,14 +73,14 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
             named = False
             continue
         cursor.next()
-        if token == _ESCAPE:  # This is the escape { OJ t LEFT JOIN u ON … }.
+        if token == _ESCAPE:  # The ODBC escape { OJ t LEFT JOIN u ON … } is not parsed.
             return ()
         if token == _POINT:
-            cursor.next()  # This is a column, whatever the word.
+            cursor.next()  # After a point every word is a column's name.
         depth += {_OPEN: 1, _CLOSE: -1}.get(token, 0)
         using = token.word == "USING" and depth == 0 and not joined
         if using:
-            found.clear()  # The names so far only refer to tables that follow.
+            found.clear()  # The names before USING repeat names of tables after it.
         of_subquery = token.word == "FROM" and depth > 0
         if token == _OPEN or token.word == "SELECT" or of_subquery:
             indices = indices | {depth} if of_subquery or (token == _OPEN and named) else indices - {depth}
@@ -91,12 +91,12 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
 
 
 def _ends(cursor: TokenCursor, ends: set[str]) -> bool:
-    """Returns whether the list of tables ends here. MariaDB's FOR PORTION OF contains a FROM of its own, and follows the only table."""
+    """Returns whether the list of tables ends at the cursor. MariaDB's FOR PORTION OF contains its own FROM, and follows the only table."""
     return cursor.peek().word in ends or cursor.words(3) == "FOR PORTION OF "
 
 
 def _is_name(cursor: TokenCursor) -> bool:
-    """Returns whether a table's name follows, and not a subquery. LATERAL is a name on servers where it is not a keyword."""
+    """Returns whether a table's name follows, and not a subquery. On servers on which LATERAL is not a keyword, it is a name."""
     token = cursor.peek()
     if token.word == "LATERAL":
         return cursor.peek(1) != _OPEN

@@ -1,4 +1,4 @@
-"""Defines DDL statements as values: `reader` produces them, `evolution` takes them."""
+"""Defines the values that `reader` returns for DDL statements, and that `evolution` and `alteration` evaluate."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class CreateTable:
-    """CREATE TABLE. `charset`: the table's own; None if the database's applies. `like`: the table in CREATE TABLE … LIKE. `selects`: it
-    inserts rows from a SELECT.
+    """CREATE TABLE. `charset`: the table's own; None if the database's applies. `like`: the table in CREATE TABLE … LIKE. `selects`: the
+    statement inserts rows from a SELECT. `select_words`, `select_calls`: as in StatementRowChange, for that SELECT.
 
-    `select_words`, `select_calls`: of that SELECT, as in StatementRowChange.
-    `foreign_keys`: in the statement's order, including those of columns. `engine`: as written, empty for the server's default. `union`:
-    the tables that contain the rows of a MERGE table. `versioned`: MariaDB keeps earlier versions of rows (WITH SYSTEM VERSIONING).
-    `sequence`: it is not a table but a MariaDB sequence (SEQUENCE=1). `comment`: the table's.
+    `foreign_keys`: in the statement's order, including those of columns. `engine`: as written, empty for the server's default. `union`: the
+    tables that contain the rows of a MERGE table. `versioned`: MariaDB stores earlier versions of rows (WITH SYSTEM VERSIONING).
+    `sequence`: the statement creates a MariaDB sequence and not a table (SEQUENCE=1). `comment`: the table's.
     """
 
     kind: str
@@ -78,7 +77,7 @@ class DropColumn:
 
 @dataclasses.dataclass(frozen=True)
 class ChangeColumn:
-    """MODIFY or CHANGE of a column, with its whole new definition. `name`: the name before."""
+    """MODIFY or CHANGE of a column, with its whole new definition. `name`: the column's name before the statement."""
 
     name: str
     definition: ColumnDefinition
@@ -102,7 +101,7 @@ class SetVisible:
 
 @dataclasses.dataclass(frozen=True)
 class SetDefault:
-    """ALTER COLUMN … SET DEFAULT, or DROP DEFAULT, whose default is None."""
+    """ALTER COLUMN … SET DEFAULT or DROP DEFAULT. `default`: None for DROP DEFAULT."""
 
     name: str
     default: Default | None
@@ -150,7 +149,7 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD or DROP SYSTEM VERSIONING. The times of rows are in columns without names, or in columns that are added."""
+    """ADD or DROP SYSTEM VERSIONING. The columns with the times of rows are hidden, or the statement adds them."""
 
     versioned: bool
 
@@ -185,11 +184,11 @@ class AlterTable:
     """ALTER TABLE. `items`: in the statement's order. `rows_lost`: actions that remove or insert rows without row events (DROP PARTITION,
     …).
 
-    `others`: further tables that such an action takes rows from or puts rows into, each with the action. `engine`, `union`: as in
-    CreateTable.
+    `others`: other tables that exchange rows with this table in an action without row events, each with the action. `engine`, `union`: as
+    in CreateTable.
 
-    `renames_to`: the table's new name, if it gets one. `strict`: the session refused values that a new type cannot hold; outside strict
-    mode NULL becomes a value if a column becomes NOT NULL. `comment`: the table's new one; None if it stays.
+    `renames_to`: the table's new name, or None. `strict`: the session refused values that a new type cannot hold; outside strict mode, NULL
+    becomes a value if a column becomes NOT NULL. `comment`: the table's new comment; None if the statement has none.
     """
 
     kind: str
@@ -206,8 +205,8 @@ class AlterTable:
 
 @dataclasses.dataclass(frozen=True)
 class RenameTables:
-    """RENAME TABLE, as pairs of old and new name that are executed from left to right. `if_exists`: a pair whose old name does not exist is
-    skipped.
+    """RENAME TABLE, as pairs of old and new name that the server executes from left to right. `if_exists`: the server skips a pair whose
+    old name does not exist.
     """
 
     kind: str
