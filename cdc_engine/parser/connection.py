@@ -1,8 +1,9 @@
-"""Uses the MySQL socket, as the only file that does: for queries before the dump, for the dump itself, and for its end. PyMySQL handles the
-protocol up to the dump.
+"""Uses the MySQL socket, as the only module: for queries before a dump, for the dump, and for its end. PyMySQL handles the protocol up to
+the dump.
 
-A dump's bytes are read raw, into the caller's buffer; nothing here interprets events. Commands:
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/."""
+`receive_into` reads a dump's bytes into the caller's buffer and does not parse them. Commands:
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +31,21 @@ from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import error_code, open_session, session_error
 
 COM_BINLOG_DUMP_GTID = 0x1E
-THROUGH_GTID = 0x04  # The flag of COM_BINLOG_DUMP_GTID which says that a GTID set follows.
-# The flag of a dump for which the server reports the end of the binlog and does not wait (BINLOG_DUMP_NON_BLOCK).
+THROUGH_GTID = 0x04  # Flag of COM_BINLOG_DUMP_GTID: the command contains a GTID set.
+# Flag of a dump (BINLOG_DUMP_NON_BLOCK): the server ends the dump at the end of the binlog and does not wait for new events.
 NON_BLOCKING = 0x01
-# The flag of a dump for which MariaDB also sends the SQL text of statements (BINLOG_SEND_ANNOTATE_ROWS_EVENT). MySQL
-# always sends it.
+# Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB also sends the SQL text of statements. MySQL always sends it.
 ANNOTATED = 0x02
 DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset.
 FIRST_OFFSET = 4  # The first event follows a binlog file's magic bytes.
-GATHER_SECONDS = 0.002  # How long a read waits for more bytes before it returns few.
+GATHER_SECONDS = 0.002  # How long a read waits for more bytes before it returns.
 CLOSED = -1
 GATHER_BYTES = 2 << 20  # A read that has this many bytes does not wait for more.
-# The server's errors for what it does not know: for example no such table, no such procedure.
+# The server's errors for SQL that this version does not support, for example an unknown table, variable or procedure.
 NOT_UNDERSTOOD = frozenset({1064, 1146, 1193, 1289, 1305})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
-# ER_MASTER_FATAL_ERROR_READING_BINLOG: the binlog is purged, foreign or unreadable, or another replica has our id.
+# ER_MASTER_FATAL_ERROR_READING_BINLOG: the binlog is purged, belongs to another server, or is unreadable, or another replica uses the same
+# id.
 DUMP_REFUSED = 1236
 DISPLACED_SENTENCES = ("same server_uuid/server_id", "same server_id")
 POSITION_SENTENCES = (
@@ -55,15 +56,15 @@ POSITION_SENTENCES = (
     "position > file size",
     "not in the master",
 )
-SERVER_ERROR = b"\xff"  # The first byte of an error packet; the packet at the end of a dump has another one.
+SERVER_ERROR = b"\xff"  # The first byte of an error packet. The packet at the end of a dump begins with another byte.
 ERROR_TEXT_AT = 9
 
 
 class SourceConnection:
     """One connection to the source. It runs queries first; after `dump_*` only `receive_into` is allowed.
 
-    Raises SourceConnectionError for errors that another attempt may resolve, ConfigurationError for credentials and TLS,
-    PositionLostError when the server reports that it no longer has what was requested.
+    Raises SourceConnectionError for errors that a retry may resolve, ConfigurationError for wrong credentials or TLS settings, and
+    PositionLostError if the server no longer has the requested position.
     """
 
     def __init__(self, source: Source) -> None:
@@ -86,21 +87,22 @@ class SourceConnection:
         return isinstance(self._connection.take_socket(), ssl.SSLSocket)
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Returns the rows of one query, one dict per row. Raises SourceConnectionError if the server answers with an error."""
+        """Returns the rows of one query, one dict per row. Raises SourceConnectionError if the server returns an error."""
         with _translated(self.source), self._connection.cursor() as cursor:
-            cursor.execute(sql, tuple(arguments) or None)  # Without arguments, a `%` in a name is not a placeholder.
+            # None: PyMySQL then does not interpret `%` in a name as a placeholder.
+            cursor.execute(sql, tuple(arguments) or None)
             rows: Any = cursor.fetchall()
             return list(rows)
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Passes the SQL session to a reader of another package (the schema snapshot) and translates its errors to those of this
+        """Calls a function of another package (the schema snapshot) with the SQL session. Translates its errors to those of this
         connection.
         """
         with _translated(self.source):
             return question(self._connection)
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
-        """Returns the rows of the first statement that this server supports. Returns none if it supports or permits none of them."""
+        """Returns the rows of the first statement that this server supports and permits; no rows if there is none."""
         for sql in statements:
             try:
                 with self._connection.cursor() as cursor:
@@ -113,7 +115,7 @@ class SourceConnection:
         return []
 
     def prepare_dump(self) -> bool:
-        """Sets the session settings of a replica and registers it. Returns whether events will end with a checksum."""
+        """Sets the session settings of a replica and registers as one. Returns whether events will end with a checksum."""
         source = self.source
         settings: list[tuple[str, tuple[Any, ...]]] = [
             ("SET @master_heartbeat_period = %s", (limits.HEARTBEAT_SECONDS * 1_000_000_000,)),
@@ -136,16 +138,17 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_flags(self, *, to_end: bool = False, rows_queries: bool = False) -> int:
-        """Returns the flags of a dump. `to_end`: it ends at the server's current end. `rows_queries`: it includes the SQL text of
-        statements.
+        """Returns the flags of a dump. `to_end`: the dump ends at the current end of the binlog. `rows_queries`: the dump includes the SQL
+        text of statements.
         """
         return (NON_BLOCKING if to_end else 0) | (ANNOTATED if rows_queries and self.mariadb else 0)
 
     def dump_from_file(self, file: str, offset: int, flags: int = 0) -> bool:
-        """Requests everything from an offset of a file on. Returns False if the whole file will arrive, because the command cannot express
-        the offset.
+        """Requests the binlog from an offset of a file on. Returns False if the server will send the whole file, because the command has no
+        room for a large offset.
 
-        The dump does not end, or with NON_BLOCKING among the flags it ends at the server's current end with an answer that is not an event.
+        The dump does not end. With NON_BLOCKING among the flags, it ends at the current end of the binlog, with a packet that is not an
+        event.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
@@ -153,12 +156,14 @@ class SourceConnection:
         return within
 
     def dump_beginning(self, file: str) -> None:
-        """Requests a file from its first byte on, in the way of `dump_independently`."""
+        """Requests the binlog from the first event of a file on, with `dump_independently`."""
         self.prepare_independent_dump()
         self.dump_independently(file, FIRST_OFFSET)
 
     def prepare_independent_dump(self) -> bool:
-        """Sets the session settings of a reader of the binlog that is not a replica. Returns whether events will end with a checksum."""
+        """Sets the session settings of a client that reads the binlog without being a replica. Returns whether events will end with a
+        checksum.
+        """
         for name in ("master", "source"):
             self.rows(f"SET @{name}_binlog_checksum = @@global.binlog_checksum")
         self.rows("SET @mariadb_slave_capability = 4")
@@ -167,8 +172,8 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_independently(self, file: str, offset: int) -> bool:
-        """Requests the binlog from an offset of a file to its current end, as `mysqlbinlog` does, so that it ends no running dump. Returns
-        like `dump_from_file`.
+        """Requests the binlog from an offset of a file to its current end, without a server id, as `mysqlbinlog` does, so that it ends no
+        other dump. Returns the same as `dump_from_file`.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
@@ -176,7 +181,7 @@ class SourceConnection:
         return within
 
     def dump_after_gtids(self, executed: str, flags: int = 0) -> None:
-        """Requests everything that is not in a GTID set (MySQL) or that follows a GTID position (MariaDB). It ends like
+        """Requests all transactions that are not in a GTID set (MySQL) or that follow a GTID position (MariaDB). The dump ends as in
         `dump_from_file`.
         """
         if self.mariadb:
@@ -189,11 +194,11 @@ class SourceConnection:
         self._dump(COM_BINLOG_DUMP_GTID, head + encoded)
 
     def begin_query(self, sql: str) -> None:
-        """Sends one query; `receive_into` then reads its raw answer. Call `end_query` after the answer's last byte."""
+        """Sends one query, whose raw answer `receive_into` then reads. Call `end_query` after the answer's last byte."""
         self._dump(COMMAND.COM_QUERY, sql.encode())
 
     def end_query(self) -> None:
-        """Makes the connection available for other queries."""
+        """Makes the connection usable for other queries."""
         self._socket.setblocking(True)
         self._socket.settimeout(limits.READ_TIMEOUT_SECONDS)
 
@@ -207,10 +212,11 @@ class SourceConnection:
         self._socket.setblocking(False)
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Receives bytes of the dump into `space`. Returns their number, 0 if none arrived in `seconds`. It waits a moment for more, so
-        that a fast stream arrives in large pieces.
+        """Receives bytes of the dump into `space`. Returns their number, 0 if none arrived within `seconds`. Waits a moment for more bytes,
+        so that a fast stream arrives in large pieces.
 
-        Raises SourceConnectionError if the server closed the connection; what it sent before (its reason) was returned first.
+        Raises SourceConnectionError if the server closed the connection, after returning everything that the server sent, for example its
+        reason.
         """
         with _translated(self.source):
             count = self._receive(space, seconds)
@@ -224,7 +230,7 @@ class SourceConnection:
         return count
 
     def _receive(self, space: memoryview, seconds: float) -> int:
-        """Receives bytes. Returns their number, 0 if none arrived in time, or CLOSED. It reads before it polls, because an SSL socket may
+        """Receives bytes. Returns their number, 0 if none arrived in time, or CLOSED. Reads before it polls, because an SSL socket may
         buffer bytes that poll does not report.
         """
         deadline = time.monotonic() + seconds
@@ -247,9 +253,7 @@ class SourceConnection:
             self._connection.drop()
 
     def end_dump(self) -> None:
-        """Closes the connection, and also ends the dump on the server, which otherwise notices only at its next write. It reports no
-        failure.
-        """
+        """Closes the connection and kills it on the server, which otherwise ends the dump only at its next write. Ignores errors."""
         self.close()
         with contextlib.suppress(SluiceError):
             killer = SourceConnection(self.source)
@@ -278,8 +282,8 @@ def _translated(source: Source) -> Iterator[None]:
 
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
-    """Returns the error for a packet that arrives instead of an event: an error (0xFF, code 2, '#' and state 6, text), or the end of the
-    dump (0xFE).
+    """Returns the error for a packet that is not an event: an error (0xFF, code in 2 bytes, '#' and state in 6 bytes, text), or the end of
+    the dump (0xFE).
     """
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")
@@ -288,7 +292,7 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
-    """Returns Sluice's error for a server's error, by its number and, if one number has many meanings, by its text."""
+    """Returns Sluice's error for a server's error, by its number. For a number with several meanings, the text decides."""
     # MySQL and MariaDB have different numbers for this error.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(

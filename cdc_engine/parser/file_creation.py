@@ -1,8 +1,8 @@
-"""Reads the creation time of a binlog file of the source, which distinguishes it from another file of that name. Used by `server_facts`
-and `time_search`.
+"""Reads the creation time of a binlog file of the source, which distinguishes it from another file of that name. Used by `server_facts` and
+`time_search`.
 
-No query returns it, but the file's first event has it. The file is requested without a server id, as `mysqlbinlog` does: a replica's id
-would end the dump that runs under it.
+No query returns the creation time, but the first event of the file contains it. The file is requested without a server id, as `mysqlbinlog`
+does: a dump with the replica's id would end the running dump of that id.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.source.server import Source
 
-BYTES_MAX = 1 << 16  # A file's beginning is shorter; its format description has about 120 to 300 bytes.
+BYTES_MAX = 1 << 16  # More than a file's first events need; the format description has about 120 to 300 bytes.
 
 
 def creation_of(source: Source, file: str) -> int:
-    """Returns seconds since 1970, or 0 if the server does not have the file or does not let this account read it. Raises
+    """Returns seconds since 1970, or 0 if the server does not have the file or does not permit this account to read it. Raises
     SourceConnectionError.
     """
     with contextlib.closing(SourceConnection(source)) as connection:
@@ -50,7 +50,7 @@ def _created(connection: SourceConnection) -> int:
             event = received[at + EVENT_AT : at + PACKET_HEADER_BYTES + length]
             at += PACKET_HEADER_BYTES + length
             if len(event) < HEADER_BYTES or received[at - length] != 0:
-                return 0  # The packet is an error, or the end.
+                return 0  # An error packet, or the end of the dump.
             if event[TYPE_AT] == FORMAT_DESCRIPTION:
                 return int(struct.unpack_from("<I", event)[0])
             if not event[FLAGS_AT] & FLAG_ARTIFICIAL:

@@ -1,9 +1,10 @@
-"""Checks whether a server's binlog files are those to which a cursor belongs, by the server's identity and the file names. Pure; used by
+"""Checks whether a cursor belongs to a server's current binlog files, by the server's identity and the file names. Pure; used by
 `start_position`.
 
-After RESET with gtid_purged set again, on a server rebuilt with its old uuid, or after a restored backup, file names start again, and so
-do offsets. GTIDs may still prove that nothing is missed. They do not if the server itself used numbers again that were read before: those
-are other transactions of the same names."""
+File names and offsets start again after RESET with gtid_purged set again, on a server that was rebuilt with its old uuid, or after a
+restored backup. GTIDs may still prove that no transaction is missing. They prove nothing if the server itself used GTIDs again that were
+read before: these are other transactions with the same names.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 def renumbered(cursor: Position, facts: ServerFacts) -> str:
-    """Returns a sentence why the cursor's file is not the server's file of that name; an empty text if nothing shows a difference."""
+    """Returns a sentence that explains why the server's file of that name is not the cursor's file; empty if nothing shows a difference."""
     if names_restarted(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
     created = facts.created.get(cursor.file, 0)
@@ -29,7 +30,7 @@ def renumbered(cursor: Position, facts: ServerFacts) -> str:
 
 
 def cut_off(cursor: Position, facts: ServerFacts) -> str:
-    """Returns why the server no longer has everything that was read of the cursor's file; otherwise an empty text."""
+    """Returns why the server no longer has all of the cursor's file that was read; empty if it has."""
     size = next((log.size_bytes for log in facts.logs if log.file == cursor.file), cursor.offset)
     if cursor.offset <= size:
         return ""
@@ -42,10 +43,10 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
 def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
-    """Returns why the server's files do not continue the cursor's purged file; otherwise an empty text. Everything that was read must
-    precede the first of them.
+    """Returns why the server's files do not continue the cursor's purged file; empty if they do. All transactions that were read must
+    precede the server's first file.
 
-    Not detected if other transactions of the same names fill the purged files exactly up to the read position.
+    Not detected: other transactions of the same names fill the purged files exactly up to the position that was read.
     """
     first = facts.logs[0].file if facts.logs else ""
     unknown = facts.mariadb and not facts.purged
@@ -58,11 +59,11 @@ def refilled(
 
 
 def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
-    """Returns what was read before and is now in files that were started again, under the server's own name; empty if GTIDs prove that the
+    """Returns the transactions that were read before and that the server itself wrote again into new files; empty if GTIDs prove that the
     stream continues.
 
-    What was executed before the first of the new files (`purged`) was not written again. MariaDB names its servers by number, so
-    everything counts.
+    Transactions that were executed before the first of the new files (`purged`) were not written again. MariaDB identifies servers by
+    number only, so the transactions of all servers count.
     """
     if isinstance(taken, MariadbPosition) or isinstance(purged, MariadbPosition):
         return "" if purged.contains(taken) else str(taken)  # type: ignore[arg-type]
@@ -71,7 +72,7 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
 
 
 def names_restarted(file: str, facts: ServerFacts) -> bool:
-    """Returns whether the server's file names have not reached this file yet."""
+    """Returns whether the file's number is above that of the server's current file."""
     if not file or not facts.file or base(file) != base(facts.file):
         return False
     try:
@@ -81,7 +82,7 @@ def names_restarted(file: str, facts: ServerFacts) -> bool:
 
 
 def comes_before(file: str, other: str) -> bool:
-    """Returns whether one file is before another, if their names can be compared."""
+    """Returns whether one file is before another; False if their names cannot be compared."""
     if not file or not other or base(file) != base(other):
         return False
     try:
@@ -91,7 +92,7 @@ def comes_before(file: str, other: str) -> bool:
 
 
 def base(file: str) -> str:
-    """Returns the common part of the names of one sequence of files."""
+    """Returns the part that the names of one sequence of files have in common."""
     return file.rpartition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""Reads the source's own settings and state, once per connection, for the source check and for the decision where to start."""
+"""Reads the source's settings and state, once per connection, for the source check and for the decision where to start."""
 
 from __future__ import annotations
 

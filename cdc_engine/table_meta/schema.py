@@ -1,7 +1,7 @@
-"""Defines a table's schema as the schema history stores it: declared types and charsets, which determine the layout of row images. Pure
-values.
+"""Defines a table's schema as the schema history stores it: declared types and charsets, which determine the layout of row images.
 
-Created by `snapshot` and `evolution`, compared with table maps by `fitting`, written and read by `repository`."""
+`schema_snapshot` and `evolution` create schemas, `fitting` compares them with table maps, and `repository` writes and reads them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_S
 from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
 from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 
-# Engines whose tables store no rows, or rows of other tables or servers: their contents differ from their row events.
+# Engines whose tables store no rows, or rows of other tables or servers: the tables' contents differ from their row events.
 ROWS_ELSEWHERE = frozenset(
     (
         "BLACKHOLE",
@@ -32,11 +32,11 @@ ROWS_ELSEWHERE = frozenset(
         "SEQUENCE",
     )
 )
-# Aliases of engines. Engines with foreign keys map to an empty name.
+# Alias → canonical engine name. Engines that support foreign keys have an empty name.
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
-VERSION_DIGITS = 16  # 64 bits of a digest: no table has so many versions that two of them collide.
+VERSION_DIGITS = 16  # 64 bits of the digest: a collision between versions of one table is practically impossible.
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
 
@@ -47,11 +47,11 @@ def is_of_users(database: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredColumn:
-    """A column as declared. `type`: the canonical text of `declared`. `charset`: that of a text, enum or set; `binary` for byte strings;
-    otherwise empty.
+    """A column as declared. `type`: the canonical text of `declared_type`. `charset`: the charset of a text, enum or set; `binary` for byte
+    strings; otherwise empty.
 
-    `generated`, `default`: as in contracts.Column. In both servers, row images contain generated and invisible columns at their
-    positions. `comment`: only describes, so columns that differ in it are equal.
+    `generated`, `default`: as in contracts.Column. In both servers, row images contain generated and invisible columns at their positions.
+    `comment`: ignored when columns are compared.
     """
 
     name: str
@@ -64,7 +64,7 @@ class DeclaredColumn:
     comment: str = dataclasses.field(default="", compare=False)
 
     def column(self) -> Column:
-        """Returns the column in the form that row images have."""
+        """Returns the column with the type code and metadata of row images."""
         declared = declared_type(self.type)
         charset = charset_of_name(self.charset)
         type_code, metadata = declared.layout(charset.bytes_max if charset else 1)
@@ -87,16 +87,17 @@ class DeclaredColumn:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> DeclaredColumn:
-        """Parses the JSON of `to_json`. A record from before defaults were stored has an unknown default."""
+        """Parses the JSON of `to_json`. In records of versions that did not store defaults, the default is unknown."""
         return cls(**{**record, "default": tuple(record.get("default", ()))})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKey:
-    """A foreign key of the table with `columns`. `parent`: (database, table) of the `referenced` columns, which are empty if they are its
-    primary key.
+    """A foreign key of the table with `columns`. `parent`: (database, table) of the `referenced` columns, which are empty if they are the
+    parent's primary key.
 
-    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for actions that change no row. `doubt`: why it may no longer exist, or empty.
+    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for actions that change no row. `doubt`: why the definition is uncertain, or
+    empty.
     """
 
     name: str
@@ -129,8 +130,8 @@ class TableSchema:
     """A table's schema. `charset`: the default of new columns. `key`: the primary key's columns in key order. `foreign_keys`: ordered by
     name.
 
-    `engine`: in capitals; empty for engines with foreign keys, and if the statement names none (InnoDB). `from_create`: the
-    stream had the table's CREATE TABLE while it was captured, so every row of it came as a row event. `comment`: as in DeclaredColumn.
+    `engine`: in capitals; empty for engines that support foreign keys, and if the statement has none (InnoDB). `from_create`: the stream
+    contained the CREATE TABLE while the table was captured, so all its rows came as row events. `comment`: as in DeclaredColumn.
     """
 
     database: str
@@ -145,17 +146,17 @@ class TableSchema:
 
     @functools.cached_property
     def comments(self) -> dict[str, str]:
-        """The comments by column; that of the table is under an empty name. Only those that are not empty."""
+        """Column → comment, without empty comments. The table's own comment has an empty name."""
         found = {"": self.comment, **{column.name: column.comment for column in self.columns}}
         return {name: comment for name, comment in found.items() if comment}
 
     def with_comments(self, comments: Mapping[str, str]) -> TableSchema:
-        """Returns the schema with the comments of `comments`, for columns that a table map describes."""
+        """Returns the schema with the given comments. A table map contains none."""
         columns = tuple(dataclasses.replace(each, comment=comments.get(each.name, "")) for each in self.columns)
         return dataclasses.replace(self, columns=columns, comment=comments.get("", ""))
 
     def version(self) -> TableVersion:
-        """The version with these columns. It is the same object each time, so that an unchanged schema costs nothing."""
+        """Returns the version with these columns: the same object at each call, so that an unchanged schema costs nothing."""
         return self._version
 
     @functools.cached_property
@@ -190,8 +191,8 @@ class TableSchema:
         )
 
 
-# The columns with the times of rows in a table WITH SYSTEM VERSIONING that does not name any. The server puts them
-# after all others.
+# The hidden columns with the times of rows, in a table WITH SYSTEM VERSIONING that declares no such columns. The server puts them after all
+# others.
 ROW_TIMES = (
     DeclaredColumn(name="row_start", type="timestamp(6)", nullable=False, generated=HIDDEN_START, visible=False),
     DeclaredColumn(name="row_end", type="timestamp(6)", nullable=False, generated=HIDDEN_END, visible=False),
@@ -199,7 +200,9 @@ ROW_TIMES = (
 
 
 def with_row_times(schema: TableSchema) -> TableSchema:
-    """Returns a system-versioned table with the columns of its rows' times, and with its key as the user declared it."""
+    """Returns a system-versioned table with the columns of its rows' times. Its key does not contain the row end column, which the server
+    adds.
+    """
     ends = {column.name for column in schema.columns if column.generated == ROW_END}
     key = tuple(name for name in schema.key if name not in ends)
     return dataclasses.replace(schema, key=key, columns=schema.columns if ends else (*schema.columns, *ROW_TIMES))
@@ -219,9 +222,8 @@ def rows_elsewhere(engine: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """A stopped table; `state` and `reason` as in TableChange. `schema`: its schema after the stop, None if unknown.
-
-    `gone`: the table does not exist any more.
+    """A stopped table; `state` and `reason` as in TableChange. `schema`: its schema after the stop, None if unknown. `gone`: the table was
+    dropped.
     """
 
     state: str
@@ -254,14 +256,14 @@ class DroppedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DdlServerFacts:
-    """Properties of a server that determine how its DDL is parsed: "mysql" or "mariadb", its default charset, and whether it folds table
-    names.
+    """Properties of a server that determine how its DDL is parsed: "mysql" or "mariadb", its default charset, and whether it converts names
+    of tables to lower case.
 
     - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it; None if unknown.
     - `system_time_zone`: the server's name of the zone SYSTEM, empty if unknown; `system_zone`: the same zone with rules.
     - `inline_references`: REFERENCES in a column definition creates a foreign key.
-    - `match_ends`: what follows MATCH in a foreign key's definition is ignored (before MySQL 8.0, MariaDB 10.5).
-    - `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
+    - `match_ends`: the server ignores actions after MATCH in a foreign key's definition (before MySQL 8.0, MariaDB 10.5).
+    - `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and above, if innodb_native_foreign_keys is OFF).
     """
 
     flavour: str
@@ -275,7 +277,7 @@ class DdlServerFacts:
     logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
-        """Returns the session, completed with the server's settings."""
+        """Returns the session, with the server's settings for values that the session does not have."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
         if zone == "SYSTEM":  # Short names of zones are ambiguous, except UTC and GMT.

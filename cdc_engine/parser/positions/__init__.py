@@ -1,1 +1,1 @@
-"""Finds positions in the binlog: that of a time, the beginning of a transaction, and how long the server keeps a position."""
+"""Finds positions in the binlog: the position of a time, the beginning of a transaction, and how long the server retains a position."""

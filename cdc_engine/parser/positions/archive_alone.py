@@ -1,5 +1,6 @@
-"""Reads binlog files from an archive without connecting to the server, up to the last whole transaction of the newest file. Used by
-backfills with `--archive`."""
+"""Reads binlog files from an archive without a connection to the server, up to the last complete transaction of the newest file. Used by
+backfills with `--archive`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from sluice.cdc_engine.source.archive import Archive
 
 
 class ArchiveAlone:
-    """Implements `ReadableFiles` for an archive. `logs`: the newest files without a gap, with the size that they have in the archive.
+    """Implements `ReadableFiles` for an archive. `logs`: the newest files without a gap, with their sizes in the archive.
 
     The newest file may end within an event or a transaction, if it was copied while the server wrote it. The stream then ends before that
     transaction.
@@ -46,7 +47,7 @@ class ArchiveAlone:
         return file_number(self.logs[0].file) == 1
 
     def bound(self, epoch: int) -> Position:
-        """Returns the end of the last whole transaction: the newest file may have a part of another one after it."""
+        """Returns the end of the last complete transaction. The newest file may contain a part of another transaction after it."""
         return Position(epoch=epoch, file=self.facts.file, offset=self.facts.offset)
 
     def created(self, file: str) -> int:
@@ -58,7 +59,7 @@ class ArchiveAlone:
         return header.created
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Does nothing: the archive is read as it is."""
+        """Does nothing: an archive that is read alone gets no further files."""
 
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
@@ -76,10 +77,10 @@ class ArchiveAlone:
 
 
 def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
-    """Returns the archive's files of the binlog in which a cursor is. Reads the newest one to find the end of its last transaction.
+    """Returns the archive's files of the binlog to which a cursor belongs. Reads the newest file to find the end of its last transaction.
 
-    Raises PositionLostError if the archive has none, or if its files belong to another binlog. The creation time of the cursor's file
-    decides that. If the archive lacks the file, or its creation time is unknown, creation times of other files and GTIDs decide.
+    Raises PositionLostError if the archive has no such file, or if its files belong to another binlog. The creation time of the cursor's
+    file decides that. If the archive lacks this file, or its creation time is unknown, creation times of other files and GTIDs decide.
     """
     sizes = {file: size for file, size in archive.sizes().items() if base(file) == base(cursor.file)}
     if not sizes:
@@ -120,8 +121,8 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
 
 
 def _end_of(files: ArchiveAlone) -> StartChoice:
-    """Returns the end of the last whole transaction in the newest file. If it has none, returns its beginning, with the executed set of the
-    files before it.
+    """Returns the end of the last complete transaction in the newest file. If the file has none, returns its beginning, with the executed
+    set of the files before it.
     """
     newest = files.facts.file
     end = last_end_up_to(files, newest, sys.maxsize)
@@ -133,7 +134,7 @@ def _end_of(files: ArchiveAlone) -> StartChoice:
 
 
 def created_out_of_order(file: str, created: int, cursor: Position) -> str:
-    """Returns why a file with this creation time (in seconds since 1970) cannot belong to the cursor's binlog; empty if it can. Pure."""
+    """Returns why a file with this creation time (in seconds since 1970) cannot belong to the cursor's binlog; empty if it can."""
     earlier = file_number(file) < file_number(cursor.file)
     if cursor.file_created and (created > cursor.file_created if earlier else created < cursor.file_created):
         order = "after" if earlier else "before"
@@ -142,11 +143,11 @@ def created_out_of_order(file: str, created: int, cursor: Position) -> str:
 
 
 def executed_elsewhere(file: str, created: int, executed: str, cursor: Position) -> str:
-    """Returns why nothing proves that the newest file of an archive belongs to the cursor's binlog; empty if something does. Pure.
-    `executed`: the executed set at the file's end.
+    """Returns why the newest file of an archive may not belong to the cursor's binlog; empty if it certainly does. `executed`: the executed
+    set at the file's end.
 
     GTIDs prove it: of two positions in one binlog, the executed set of the later one contains that of the earlier one. Without GTIDs, known
-    creation times are enough, because `created_out_of_order` has compared them.
+    creation times are sufficient, because `created_out_of_order` has compared them.
     """
     both = (executed, cursor.gtid_set) if file_number(file) < file_number(cursor.file) else (cursor.gtid_set, executed)
     if all(both):

@@ -1,6 +1,6 @@
-"""Reads the binlog files of a source, independently of any running stream: first those that only its archive still has, then the server's.
-
-Used by `time_search`, and by backfills, whose interval may begin before what the server still has."""
+"""Reads the binlog files of a source, independently of any running stream: first the files that only its archive has, then the server's
+files. Used by `time_search`, and by backfills, whose interval may begin in a purged file.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _never() -> bool:
 
 
 def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:
-    """Returns the archived files that immediately precede the server's first file, oldest first and without a gap. Pure."""
+    """Returns the archived files that immediately precede the server's first file, oldest first and without a gap."""
     if not first:
         return ()
     kin = {file_number(each.file): each for each in archived if base(each.file) == base(first)}
@@ -45,8 +45,8 @@ def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLo
 
 
 class ReadableFiles(Protocol):
-    """Binlog files of a source or an archive, which are read independently of the running stream. `place`: names the source or archive in
-    messages. `logs`: oldest first. `bytes_read`: how many bytes `blocks` has read.
+    """Binlog files of a source or an archive, which are read independently of the running stream. `place`: the source or archive in
+    messages. `logs`: oldest first. `bytes_read`: the number of bytes that `blocks` has read.
     """
 
     facts: ServerFacts
@@ -58,25 +58,25 @@ class ReadableFiles(Protocol):
     @property
     def nothing_purged(self) -> bool: ...
     def bound(self, epoch: int) -> Position | None:
-        """Returns the end of the last whole transaction if a part of another one may follow it; otherwise None."""
+        """Returns the end of the last complete transaction if a part of another one may follow it; otherwise None."""
 
     def created(self, file: str) -> int:
-        """Returns the creation time of a file in seconds since 1970; 0 if the file is not there."""
+        """Returns the creation time of a file in seconds since 1970; 0 if the file does not exist."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files with the command of conf/, if there is one, until `is_enough` of the oldest file is true or no older file
-        can exist.
+        """Fetches older files with the command in conf/, if conf/ has one, until `is_enough` returns True for the oldest file or no older
+        file can exist.
         """
 
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
     ) -> Generator[Block]:
-        """Yields the blocks from a position in one of the files to the end."""
+        """Yields the blocks from a position in one of the files to the end of the files."""
 
 
 class BinlogFiles:
     """Implements `ReadableFiles` for a source and its archive. In `logs`, a compressed file has its compressed size. `given_up`: called
-    while a file is fetched; if it returns True, the command is ended.
+    while a file is fetched; a true result ends the command.
 
     Raises SourceConnectionError, or ConfigurationError if the archive cannot be read.
     """
@@ -104,10 +104,10 @@ class BinlogFiles:
         return self.source.address
 
     def bound(self, epoch: int) -> None:
-        """Returns None: a server's binlog ends with a whole transaction."""
+        """Returns None: a server's binlog ends with a complete transaction."""
 
     def reach(self, is_enough: Callable[[str], bool]) -> None:
-        """Fetches older files one by one. Raises SourceConnectionError if the command fails, InterruptedError if it was given up."""
+        """Fetches older files one by one. Raises SourceConnectionError if the command fails, InterruptedError if `given_up` ended it."""
         if self._archive is None or not self._archive.can_fetch or not self.logs:
             return
         while (number := file_number(self.logs[0].file)) > 1 and not is_enough(self.logs[0].file):
@@ -116,8 +116,8 @@ class BinlogFiles:
 
     @property
     def reachable(self) -> ServerFacts:
-        """Returns the server's facts as if it still had the files that only the archive has. Their sizes count as unlimited, because the
-        size of a compressed file is unknown before it is read.
+        """Returns the server's facts with the files that only the archive has added to `logs`. Their sizes count as unlimited, because the
+        uncompressed size of a file is unknown before it is read.
         """
         older = tuple(
             BinaryLog(file=each.file, size_bytes=sys.maxsize) for each in self.logs if self.is_archived(each.file)
@@ -125,7 +125,7 @@ class BinlogFiles:
         return dataclasses.replace(self.facts, logs=(*older, *self.facts.logs))
 
     def is_archived(self, file: str) -> bool:
-        """Returns whether only the archive has the file, and has all that follow it up to the server's first one."""
+        """Returns whether only the archive has the file. The archive then has all files between it and the server's first file, too."""
         return file in self._archived
 
     def archived_bytes(self, file: str) -> int:
@@ -142,7 +142,7 @@ class BinlogFiles:
 
     def created(self, file: str) -> int:
         """Returns the creation time of a file in seconds since 1970; 0 if neither server nor archive has it. Raises PositionLostError if
-        the archived file is another server's.
+        the archived file belongs to another server.
         """
         if self._archive is None or file not in self._archived:
             return creation_of(self.source, file)
@@ -157,7 +157,7 @@ class BinlogFiles:
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
     ) -> Generator[Block]:
-        """Yields the blocks from a position in one of the files to the current end.
+        """Yields the blocks from a position in one of the files to the current end of the binlog.
 
         Raises SourceConnectionError, PositionLostError, or the errors of the scan.
         """
@@ -178,7 +178,7 @@ class BinlogFiles:
         captured: Captured,
         prepared: PreparedTransactions,
     ) -> Generator[Block, None, DumpStart]:
-        """Yields the blocks of the archived files. Returns where the server's files continue."""
+        """Yields the blocks of the archived files. Returns the start of the server's files."""
         position = start.position
         interval = ArchivedInterval.before_server(archive, position, self.facts, self._given_up)
         scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)

@@ -1,14 +1,14 @@
-"""Decides where a stream continues by the clock, on another server whose GTIDs do not contain its position: some seconds before the last
+"""Decides where a stream continues by commit times, on another server whose GTIDs do not contain its position: some seconds before the last
 event that was read (`failover_back_seconds`).
 
-The content of these seconds is read twice. So this is only for destinations that allow it (`failover: by_time`); tables that cannot take a
-change twice are stopped by name (`instance.failover.by_time`). A server that has nothing as late as what was read lacks a part of it, and
-the parser waits for it. If that time contains what cannot be applied twice, the stream cannot continue by the clock:
+The stream reads the changes of these seconds twice. So this is only for destinations that allow it (`failover: by_time`), and tables to
+which a change cannot be applied twice stop (`instance.failover.by_time`). If the server has no commit as late as the last event that was
+read, it lacks changes, and the parser waits for them. The stream cannot continue by time if the seconds contain one of the following:
 
-- a statement that changes a captured table: rows from before it would be read with the columns from after it, and renames would
-  happen twice;
-- the commit of an XA transaction that was prepared before that time: its rows are not in what is read twice;
-- rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row."""
+- a statement that changes a captured table: earlier rows would be decoded with the later columns, and renames would happen twice;
+- the commit of an XA transaction that was prepared earlier: its rows are before these seconds;
+- rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def start_by_time(
     source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs, *, back_seconds: int
 ) -> DumpStart | Lost:
     """Returns the start on the server that `facts` describes, in a new epoch. `changed`: returns the captured table that a statement may
-    have changed, or an empty text; its arguments are the statement and whether the server is a MariaDB. `back_seconds`: how long before
-    the cursor's commit time it begins.
+    have changed, or an empty text; its arguments are the statement and whether the server is a MariaDB. `back_seconds`: how long before the
+    cursor's commit time the stream begins.
 
     Raises SourceConnectionError, and the errors of the scan.
     """
@@ -65,7 +65,7 @@ def start_by_time(
 
 
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
-    """Returns a sentence about what a standby source lacks, as far as clocks show it."""
+    """Returns the refusal for a standby source whose binlog, by its commit times, ends before the cursor."""
     return Lost(
         reason=f"{address} lacks what was read: its binlog, which ends at {facts.file}:{facts.offset}, has nothing that was committed at "
         f"{time_text(cursor.time_us)} or later, and the stream was read up to then ({cursor}): it is a replica that is behind, "
@@ -84,7 +84,7 @@ def not_twice(address: str, back_seconds: int, why: str) -> Lost:
 
 
 def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatement], str]) -> str:
-    """Returns a sentence about what in the interval cannot be applied twice, or an empty text if there is nothing."""
+    """Returns a sentence about the first change in the interval that cannot be applied twice; empty if there is none."""
     table = next((name for each in interval.statements if (name := changed(each))), "")
     if table:
         return f"meanwhile a statement changed {table}, and the rows before it would be decoded with the columns and names after it"
@@ -94,7 +94,7 @@ def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatemen
 
 
 def started(found: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
-    """Returns the start at a position that was found, still in the cursor's epoch."""
+    """Returns the start at the position that was found, in the cursor's epoch."""
     position = dataclasses.replace(
         cursor,
         file=found.file,

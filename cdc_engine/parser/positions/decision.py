@@ -1,7 +1,7 @@
-"""Decides where a stream begins: one pure decision over the saved cursor, the requested position, and the server's facts.
+"""Decides where a stream begins: one pure decision from the saved cursor, the requested position, and the server's facts.
 
-`start_position` defines what a cursor or an exact position means on a server. This module handles the step before: positions that must
-first be searched in the binlog. `finding` searches; called by `wiring` when a destination begins, and by `sluice position set`.
+`start_position` defines what a cursor or an exact position means on a server. This module handles the requests before it, for which
+`finding` must search the binlog. `wiring` calls it when a destination begins; `sluice position set` calls it too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestedPosition:
-    """The position that conf/ or an operator requests. Without any value it is the latest one.
+    """The position that conf/ or an operator requests. Without any value, the latest position.
 
-    `file` alone: its beginning. `offset`: in that file, also inside a transaction. `time_us`: over all files, or in `file` alone.
-    `earliest`: the oldest existing file.
+    `file` alone: the file's beginning. `offset`: in that file, also inside a transaction. `time_us`: over all files, or only in `file`.
+    `earliest`: the beginning of the oldest existing file.
     """
 
     file: str = ""
@@ -49,8 +49,8 @@ class OfTime:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeginOf:
-    """A request to search for the end of the last transaction up to an offset. A position inside a transaction becomes the transaction's
-    beginning.
+    """A request to search for the end of the last transaction up to an offset. For an offset inside a transaction, this is the
+    transaction's beginning.
     """
 
     file: str
@@ -63,7 +63,7 @@ Decision = DumpStart | Lost | OfTime | BeginOf
 def decide(
     cursor: Position | None, wanted: RequestedPosition, facts: ServerFacts, epochs: Epochs = NO_EPOCHS
 ) -> Decision:
-    """Decides where a stream begins. A cursor takes precedence over `wanted`. Raises ConfigurationError if a GTID set cannot be read."""
+    """Decides where a stream begins. A cursor takes precedence over `wanted`. Raises ConfigurationError if a GTID set cannot be parsed."""
     if cursor is not None:
         return decide_start(cursor, StartChoice(), facts, epochs)
     if wanted.time_us is not None:
@@ -80,7 +80,7 @@ def decide(
 
 
 def exact_choice(wanted: RequestedPosition, facts: ServerFacts) -> StartChoice:
-    """Returns the start for a request that needs no search. It is empty for the latest position, which changes with time."""
+    """Returns the start for a request that needs no search. The start is empty for the latest position, which the server determines."""
     if wanted.earliest:
         return StartChoice(file=facts.logs[0].file if facts.logs else "")
     return StartChoice(file=wanted.file, gtid_set="" if wanted.file else wanted.gtid_set)

@@ -1,4 +1,4 @@
-"""Turns a requested position into an exact one: searches the source's binlog if `decision` requires it."""
+"""Converts a requested position to an exact one: searches the source's binlog if `decision` requires it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def exact_position(
     *,
     reader: Source | None = None,
 ) -> StartChoice:
-    """Returns a position between two transactions; empty for the latest one. `archive`: used if the server has purged the position.
-    `reader`: a replica whose binlog is searched for a time instead, unless it writes none.
+    """Returns a position between two transactions; empty for the latest one. `archive`: searched if the server has purged the position.
+    `reader`: a replica whose binlog is searched for a time instead of the source's, if it has one.
 
-    Raises PositionLostError if neither has it, with what the server offers; ConfigurationError for a reader without GTIDs;
-    SourceConnectionError; the errors of the scan.
+    Raises PositionLostError, with the positions that the server offers, if neither has the position; ConfigurationError for a reader
+    without GTIDs; SourceConnectionError; the errors of the scan.
     """
     if reader is not None and wanted.time_us is not None and not wanted.file:
         found = position_on_reader(reader, facts, wanted.time_us)
@@ -66,5 +66,5 @@ def _start_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
         return last_end_up_to(files, decision.file, decision.offset)
     choice = exact_choice(wanted, files.reachable)
     if files.is_archived(choice.file):
-        files.created(choice.file)  # This refuses a file of another server.
+        files.created(choice.file)  # Refuses a file of another server.
     return choice

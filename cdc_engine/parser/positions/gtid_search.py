@@ -1,7 +1,8 @@
 """Finds the transactions of a GTID set in the source's binlog, for a backfill of exactly these transactions.
 
-A bisection finds the newest file that begins before all of them. The binlog is read from this file up to the last of them, without
-decoding rows."""
+A bisection finds the newest file that begins before all of them. The binlog is then read from this file up to the last of the transactions,
+without decoding rows.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import file_number, order_key, order_keys
 
 XA_PREPARE, XA_COMMIT = "XA PREPARE", "XA COMMIT"
-NAMES_MAX = 5  # An error names at most so many GTIDs.
+NAMES_MAX = 5  # The maximum number of GTIDs in an error.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTransactions:
-    """Where transactions are in the binlog. `begin`: the position before the first one; `end`: after the last one. `order_keys`: the
-    transactions' ranges of order keys (after, up to), ascending. `from_us`, `to_us`: the range of their commit times; `to_us` is excluded.
+    """The positions of transactions in the binlog. `begin`: before the first one; `end`: after the last one. `order_keys`: the
+    transactions' ranges of order keys (after, up to), ascending. `from_us`, `to_us`: the range of their commit times, without `to_us`.
     """
 
     begin: StartChoice
@@ -44,7 +45,7 @@ def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> Foun
     """Finds the transactions of a GTID set. `wanted`: the set, from `gtid.named_transactions`. `epoch`: the epoch of the order keys.
 
     Raises PositionLostError if some transactions are purged. Raises ConfigurationError if some are not in the binlog, or if the set has
-    only one half of an XA transaction. Each error names the transactions.
+    only one half of an XA transaction. Each error contains the GTIDs.
     """
     files.reach(lambda oldest: not executed_part(_begin_set(files, oldest), wanted))
     search, halves = _Search(wanted, epoch, _file_before(files, wanted)), _XaHalves()
@@ -60,7 +61,7 @@ def find_transactions(files: ReadableFiles, wanted: GtidSet, epoch: int) -> Foun
 
 
 class _XaHalf(NamedTuple):
-    """An XA PREPARE or XA COMMIT, each of which has a GTID of its own. `chosen`: whether the set contains the GTID."""
+    """An XA PREPARE or an XA COMMIT, which have different GTIDs. `chosen`: whether the set contains the GTID."""
 
     xa_name: str
     statement: str
@@ -91,7 +92,7 @@ class _XaHalves(UnwantedRows):
         self._halves = [each for each in self._halves if each.xa_name != name or each.statement == XA_COMMIT]
 
     def choose(self, block: Block, wanted: GtidSet) -> None:
-        """Finds the GTIDs of recorded halves in a block, and whether the set contains them."""
+        """Finds the GTIDs of recorded halves in a block, and whether `wanted` contains them."""
         keys = order_keys(FIRST_EPOCH, file_number(block.file), block.transaction_end).tolist() if self._new else []
         chosen = _mask(block, wanted) if self._new else ()
         for key, name, statement in list(self._new):
@@ -129,7 +130,9 @@ def _one_half(chosen: _XaHalf, other: _XaHalf | None) -> ConfigurationError:
 
 
 class _Search:
-    """The state of a search through the binlog. `missing`: transactions that are not found yet. `previous`: the end of what was read."""
+    """The state of a search through the binlog. `missing`: the transactions that are not found yet. `previous`: the end of the blocks that
+    were read.
+    """
 
     def __init__(self, wanted: GtidSet, epoch: int, file: str) -> None:
         self.missing, self.previous = wanted, StartChoice(file=file, offset=FIRST_OFFSET)
@@ -138,7 +141,7 @@ class _Search:
         self._ends: list[StartChoice] = []
 
     def is_over_after(self, block: Block) -> bool:
-        """Searches the next block. Returns whether all transactions have been found."""
+        """Searches the next block. Returns whether all transactions are found."""
         chosen = np.flatnonzero(_mask(block, self.missing))
         for index in chosen.tolist():
             self._add(block, index)
@@ -172,14 +175,14 @@ class _Search:
         self._times.append(int(block.transaction_time_us[index]))
 
     def _key(self, block: Block, index: int) -> int:
-        """Returns the order key at the end of a block's transaction. Index -1: at the end of the transaction before the block."""
+        """Returns the order key at the end of a block's transaction. Index -1: at the beginning of the block's first transaction."""
         first = self.previous.offset if self.previous.file == block.file else FIRST_OFFSET
         offset = int(block.transaction_end[index]) if index >= 0 else first
         return order_key(self._epoch, file_number(block.file), offset)
 
 
 def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
-    """Returns for each transaction of a block whether the set contains it."""
+    """Returns, for each transaction of a block, whether the set contains it."""
     found = np.zeros(block.transaction_count, np.bool_)
     for index in np.unique(block.transaction_source[block.transaction_source >= 0]):
         runs = np.array(wanted.runs.get(block.gtid_sources[index], ()), np.int64).reshape(-1, 2)
@@ -191,7 +194,7 @@ def _mask(block: Block, wanted: GtidSet) -> npt.NDArray[np.bool_]:
 
 
 def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
-    """Returns the newest file that begins before all of the transactions. Raises PositionLostError if there is none."""
+    """Returns the newest file that begins before all of the transactions. Raises PositionLostError if no file does."""
     names = [log.file for log in files.logs]
     if not names:
         raise PositionLostError(f"{files.place} does not list its binlog files: grant REPLICATION CLIENT")
@@ -209,14 +212,14 @@ def _file_before(files: ReadableFiles, wanted: GtidSet) -> str:
 
 
 def _begin_set(files: ReadableFiles, file: str) -> str:
-    """Returns the executed set at the beginning of a file. If no transaction follows it, this is the executed set of the server."""
+    """Returns the executed set at the beginning of a file. If no transaction follows, this is the server's executed set."""
     with contextlib.closing(blocks_without_rows(files, file, FIRST_OFFSET)) as blocks:
         return next((block.start_gtid_set for block in blocks if block.transaction_count), files.facts.executed)
 
 
 def executed_part(executed: str, wanted: GtidSet) -> GtidSet:
-    """Returns the transactions of a set that an executed set contains, for MySQL and MariaDB. On MariaDB, a transaction is executed if its
-    number is at most the last one of its domain.
+    """Returns the transactions of `wanted` that an executed set contains, for MySQL and MariaDB. On MariaDB, a transaction is executed if
+    its number is at most the last one of its domain.
     """
     if not executed:
         return GtidSet()

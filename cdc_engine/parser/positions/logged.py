@@ -1,5 +1,5 @@
-"""Reads the binlog from a position to its end, and says whether it may change certain tables. Called by a snapshot of a table without a
-key that the account may not lock (`snapshot.exact_position`).
+"""Reads the binlog from a position to its end, and finds whether certain tables may have changed. Called for a snapshot of a table without
+a key that the account may not lock (`snapshot.exact_position`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from sluice.cdc_engine.source.server import Source
 
 
 class _Changes(NoHistory):
-    """Notes whether what was read up to an end may change one of the tables. `until`: its order key; None: nothing counts."""
+    """Records whether the binlog may change one of the tables up to a position. `until`: the order key of that position; None: nothing is
+    recorded.
+    """
 
     def __init__(self, tables: Collection[tuple[str, str]], until: int | None) -> None:
         self._tables, self._until, self.seen = frozenset(tables), until, False
@@ -38,13 +40,13 @@ class _Changes(NoHistory):
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Notes every statement, because it may change any table."""
+        """Records every statement, because it may change any table."""
         self.note(position.order_key)
         return super().apply(statement, default_database, position, session)
 
 
 class _XaCommits(UnwantedRows):
-    """Notes every commit of an XA transaction, whose rows may precede the position at which reading began."""
+    """Records every commit of an XA transaction, whose rows may precede the position at which reading began."""
 
     def __init__(self, changes: _Changes) -> None:
         super().__init__()
@@ -62,9 +64,11 @@ def logged_after(
     until: tuple[str, int] | None = None,
     executed: str = "",
 ) -> tuple[Position, bool]:
-    """Returns the binlog's end, with everything that was executed up to there, and whether one of the tables may have changed up
-    to `until`, a file and an offset. A statement counts as a change. `executed`: a GTID set; transactions do not count as long as this
-    set has them and all that precede them in the binlog. Raises SourceConnectionError, or the errors of the scan.
+    """Returns the binlog's end with its executed set, and whether one of the tables may have changed up to `until`, a file and an offset.
+    Any statement counts as a change.
+
+    `executed`: a GTID set. The first transactions of the binlog do not count as long as the set contains them. Raises
+    SourceConnectionError, or the errors of the scan.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])
     start = _executed_up_to(source, begin, executed) if executed else begin

@@ -1,5 +1,5 @@
-"""Watches the oldest binlog file of a source over time, and so what the source really keeps, whatever its settings say. Pure.
-`instance.source_watch` calls it once per minute and reads the creation time of a file once.
+"""Records the oldest binlog file of a source over time, which shows the actual retention, whatever the settings are. Pure.
+`instance.source_watch` calls it once per minute and reads the creation time of each file once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sluice.cdc_engine.parser.source_check import advice_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OldestFile:
-    """The oldest file when the source was last queried. `creations`: creation times in seconds since 1970, as far as they were read, of
-    the files that the source still has and of the newest one before them. `purged`: older files were purged while this engine watched.
+    """The oldest file at the last query of the source. `creations`: file → creation time in seconds since 1970, if it was read, for the
+    files that the source still has and the newest purged one. `purged`: the source purged older files while this engine watched.
     """
 
     file: str = ""
@@ -30,19 +30,19 @@ class OldestFile:
     def created(self) -> int:
         """When the file was created, or an earlier time at which an older file was created; 0 if neither is known.
 
-        A file whose creation is not read yet, because the one before it was just purged, is therefore no gap in what is known.
+        The older file's time bridges the moment after a purge, at which the creation time of the new oldest file is not read yet.
         """
         return next(
             (self.creations[each] for each in _newest_first(self.creations) if not comes_before(self.file, each)), 0
         )
 
     def unknown(self, facts: ServerFacts) -> tuple[str, ...]:
-        """Returns the file whose creation time the next query should read; empty if it is known."""
+        """Returns the file whose creation time the next query must read; empty if it is known."""
         file = oldest_file(facts)
         return () if not file or (file == self.file and file in self.creations) else (file,)
 
     def seen(self, facts: ServerFacts) -> OldestFile:
-        """Returns the state after another query."""
+        """Returns the state after another query of the source."""
         file, same = oldest_file(facts), facts.server_uuid == self.server_uuid
         if not file:
             return self
@@ -59,14 +59,14 @@ class OldestFile:
         )
 
     def age_seconds(self, now: float) -> float | None:
-        """Returns the age of the oldest file, None if it is not known."""
+        """Returns the age of the oldest file, or None if it is unknown."""
         return max(0.0, now - self.created) if self.created else None
 
     def kept_seconds(self, facts: ServerFacts, now: float) -> float:
-        """Returns how long the source keeps its binlog, as far as it was observed; infinity if no observation contradicts its settings.
+        """Returns for how long the source is observed to retain its binlog; infinity if no observation contradicts its settings.
 
-        A purge shows it. So does the oldest file at Cloud SQL, where the setting that counts is shown by no query: more than it has now,
-        or a day, is not certain.
+        After a purge, this is the age of the oldest file. On Cloud SQL no query shows the effective setting, so the result is the age of
+        the oldest file, at least a day.
         """
         age = self.age_seconds(now)
         if age is not None and self.purged:
@@ -77,7 +77,7 @@ class OldestFile:
 
 
 def purges_early(oldest: OldestFile, facts: ServerFacts, now: float, hours_min: float = DAY_HOURS) -> str:
-    """Returns a sentence if the source purged binlog files that were younger than `hours_min`; otherwise an empty text."""
+    """Returns a sentence if the source purged binlog files that were younger than `hours_min` hours; otherwise an empty text."""
     if not oldest.purged or oldest.kept_seconds(facts, now) >= hours_min * 3600:
         return ""
     return (

@@ -1,8 +1,9 @@
-"""Computes for how long the source still keeps the binlog that a position needs, or that it is gone. Pure; `instance.source_watch` calls it
-once per minute.
+"""Computes for how long the source still retains the binlog file that a position needs, or that it is purged. Pure; `instance.source_watch`
+calls it once per minute.
 
-A server purges a file when the next one was begun longer ago than its retention, or when all files together exceed its size limit. It
-does so when it begins another file, so the result is the earliest time."""
+A server purges a file if the next file began longer ago than its retention, or if all files together exceed its size limit. It purges only
+when it begins another file, so the result is the earliest possible time.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")
 
 
 def next_file(file: str, facts: ServerFacts) -> str:
-    """Returns the file after this one; its creation time tells how old the end of this one is. Empty for the last file, or for a missing
-    one.
+    """Returns the file after this one, whose creation time is the time of this one's end. Empty for the last file, or if the source does
+    not have the file.
     """
     files = [log.file for log in facts.logs]
     return files[files.index(file) + 1] if file in files[:-1] else ""
 
 
 def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> bool:
-    """Returns whether the source has purged what a restart from this position would read. With GTIDs the stream may nevertheless continue
-    after it.
+    """Returns whether the source has purged the binlog that a restart from this position would read. With GTIDs the stream may still
+    continue after it.
 
-    `archived`: there is an archive that may have it. A file above the known ones was begun after the facts were read.
+    `archived`: an archive may have the purged files. A file above the listed ones is not purged: it began after the facts were read.
     """
     if not facts.logs or not comes_before(saved.file, facts.logs[0].file):
         return False
@@ -39,16 +40,16 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
-    """Returns when the file may be purged, in seconds since 1970; None if never, or if nothing is promised and nothing was observed.
-    `facts.created` has the creation time of the file after it.
+    """Returns the earliest time at which the file may be purged, in seconds since 1970. None if it is never purged, or if the server
+    promises nothing and nothing was observed. `facts.created` has the creation time of the next file.
 
-    `observed_seconds`: how long the source was seen to keep its binlog, if that is less than it promises.
+    `observed_seconds`: for how long the source was observed to retain its binlog, if that is less than it promises.
     """
     if file not in {log.file for log in facts.logs}:
-        return None  # The file was begun since then, or `is_gone` reports it.
+        return None  # The file is newer than the facts, or purged: then `is_gone` reports it.
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
-    # A server that promises no retention may purge at any time. Only what was observed is known.
+    # A server that promises no retention may purge at any time, so only the observation limits the result.
     kept_seconds = min(retention_seconds(facts) or math.inf, observed_seconds)
     by_age = created + kept_seconds if created and math.isfinite(kept_seconds) else None
     by_size = _by_size(file, after, created, facts, now)
@@ -56,7 +57,7 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
-    """Returns when the size limit is reached, at the rate at which the files after this one were written."""
+    """Returns when the size limit is reached, at the rate at which the server wrote the files after this one."""
     limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
     if not (limit and after and created):
         return None
@@ -68,7 +69,7 @@ def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: flo
 
 
 def purged_sentence(facts: ServerFacts) -> str:
-    """Returns the sentence for an operator if what a restart would read is purged."""
+    """Returns a sentence for an operator: the binlog that a restart would read is purged."""
     return (
         "the source has purged the binlog that a restart would read, so a restart would be POSITION_LOST, and the tables would "
         "need a re-snapshot (`sluice snapshot start`): find out what delays the merges before you restart anything, and "
@@ -77,8 +78,8 @@ def purged_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
-    """Returns a sentence for the operator if the retention left is short; otherwise an empty text. If the server keeps less than
-    `hours_min` in all, the limit is half of what it keeps.
+    """Returns a sentence for an operator if the retention left is short; otherwise an empty text. If the server retains less than
+    `hours_min` in total, the limit is half of its retention.
     """
     kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):

@@ -1,7 +1,8 @@
 """Reads only the statements of an interval of the stream: from a position to the current end, or to another position.
 
-`instance` calls it at a start, and for a consumer that begins before the schema history does. No row is read, so it runs at the speed of
-the scan."""
+`instance` calls it at a start, and for a consumer that begins before the schema history does. Rows are not decoded, so it is as fast as the
+scan.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +39,14 @@ def scan_ddl(
     prepared: PreparedTransactions | None = None,
     given_up: Callable[[], bool] = _never,
 ) -> None:
-    """Passes each statement between `begin` and the end to `statements` (`apply`). `archive`: has what the server has purged.
+    """Passes each statement between `begin` and the end to `statements` (`apply`). `archive`: has the files that the server has purged.
+    `until`: later statements are not passed.
 
-    `until`: statements after it are not passed. `captured`, `prepared`: the tables whose prepared XA transactions are kept, and where.
-    `given_up`: called repeatedly during the scan; a true result ends it.
+    `captured`: the tables whose prepared XA transactions are recorded; `prepared`: the object that records them. `given_up`: called
+    repeatedly during the scan; a true result ends the scan.
 
-    Raises PositionLostError if it cannot begin, SourceConnectionError, InterruptedError if it was given up, or the errors of the scan.
+    Raises PositionLostError if `begin` is purged, SourceConnectionError, InterruptedError if `given_up` ended the scan, or the errors of
+    the scan.
     """
     prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)
@@ -78,7 +81,7 @@ def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[]
 
 
 def has_come_to(until: Position, position: Position) -> bool:
-    """Returns whether a stream at a position has everything up to another position. Raises ValueError if an executed set cannot be read."""
+    """Returns whether a stream at `position` has read everything up to `until`. Raises ValueError if an executed set cannot be parsed."""
     if position.counts_as(until):
         return position.order_key >= until.order_key
     return has_executed(position.gtid_set, until.gtid_set)

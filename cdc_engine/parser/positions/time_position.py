@@ -1,8 +1,9 @@
 """Decides which position in the binlog belongs to a time. Pure: `time_search` reads from the server what the rules need.
 
-The rules look for the newest file that begins before the requested time. All transactions that were committed at that time or later are
-in this file or in newer files. The position is immediately before the first of them. So none of them is before the position, even if the
-server's clock was changed while it wrote the file."""
+The rules select the newest file that begins before the requested time. All transactions that committed at that time or later are in this
+file or in newer files. The position is immediately before the first of them, so none of them is before the position, even if the server's
+clock changed while it wrote the file.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CreationTimeRequest:
-    """A request for the creation time of this file."""
+    """A request for the creation time of a binlog file."""
 
     file: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Within:
-    """The position is in this file or after it."""
+    """The position is in this file or in a later one."""
 
     file: str
 
@@ -52,11 +53,11 @@ class Gone:
 def file_of_time(
     time_us: int, files: Sequence[str], created: Mapping[str, int], *, nothing_purged: bool = False
 ) -> CreationTimeRequest | Within | Gone:
-    """Returns the file that contains a time, or the file whose creation time is needed first. `files`: oldest first. `created`: known
+    """Returns the file that contains a time, or a request for a creation time that is needed first. `files`: oldest first. `created`: known
     creation times in whole seconds since 1970; 0 if the file no longer exists.
 
-    A creation can be at any moment of its second, so a commit in that second may be before the file. Then the file before it is examined,
-    too. The first second of the oldest file is not available, unless nothing was before it (`nothing_purged`).
+    A file may be created at any moment of its second, so a commit in that second may be in the file before it, which is then searched too.
+    The first second of the oldest file is available only if nothing was before it (`nothing_purged`).
     """
     oldest = ""
     for file in reversed(files):
@@ -79,10 +80,10 @@ def file_of_time(
 
 
 def first_at_or_after(commit_times_us: Int64s, time_us: int) -> int:
-    """Returns the index of the first transaction that committed at a time or later; -1 if there is none.
+    """Returns the index of the first transaction that committed at the time or later; -1 if there is none.
 
-    A commit time in whole seconds stands for its whole second, because servers without a finer time committed at some moment in it. A
-    time of 0 does not count: a file begins there, before any transaction that was read.
+    A commit time in whole seconds can be any moment of its second, because some servers log no finer time. A time of 0 is ignored: it is
+    the beginning of a file, without a transaction.
     """
     whole = np.where(commit_times_us % SECOND_US == 0, SECOND_US - 1, 0)
     hits = (commit_times_us > 0) & (commit_times_us + whole >= time_us)

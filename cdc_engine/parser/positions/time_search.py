@@ -1,6 +1,6 @@
 """Finds the position of a time, or of a transaction, in the source's binlog, by the rules of `time_position`.
 
-No row is decoded. One file is read, at the speed of the scan, independently of any running stream.
+The search reads one file, without decoding rows, independently of any running stream.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-LATE_US = SECOND_US  # A transaction that was logged earlier may have a commit time that is later by this much.
+LATE_US = SECOND_US  # A transaction that is earlier in the binlog can have a commit time that is later by at most this.
 
 
 def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice:
-    """Returns the position before the first transaction that committed at a time or later, or the end if the time is after it.
+    """Returns the position before the first transaction that committed at the time or later, or the end of the binlog if none did. `file`:
+    search only this file, from its beginning to its end.
 
-    `file`: search this file alone, from its beginning to its end.
-
-    Raises PositionLostError if the time is purged, with the earliest available one; SourceConnectionError; the errors of the scan.
+    Raises PositionLostError, with the earliest available time, if the time is purged; SourceConnectionError; the errors of the scan.
     """
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
@@ -46,7 +45,7 @@ def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice
 
 
 def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
-    """Returns the end of the last transaction up to an offset of a file, or the file's beginning if none ends before it."""
+    """Returns the end of the last transaction up to an offset of a file, or the file's beginning if none ends before the offset."""
 
     def first_after(block: Block) -> int:
         if block.file != file:
@@ -60,7 +59,7 @@ def last_end_up_to(files: ReadableFiles, file: str, offset: int) -> StartChoice:
 @dataclasses.dataclass(kw_only=True)
 class SearchedInterval:
     """The content of the binlog from a position up to a time. `reached`: whether anything was committed at that time or later.
-    `statements`: the DDL in it. `commits`: the XA transactions that were committed in it and prepared before the position.
+    `statements`: the DDL in the interval. `commits`: the XA transactions that were committed in it and prepared before it.
     """
 
     reached: bool = False
@@ -69,16 +68,18 @@ class SearchedInterval:
 
 
 def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
-    """Returns what would be read twice of the content up to a time. Servers do not log in the exact order of their clocks: the search
-    continues until everything is a minute later, and includes what was committed up to a second later.
+    """Returns the content of the binlog up to a time, which a stream by time would read twice.
+
+    Servers do not log in the exact order of their clocks. The search continues until all commits are a minute later, and includes commits
+    up to a second later than the time.
     """
     prepared = _PreparedBefore()
     return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns the interval of some blocks. `commits` grows while the blocks are read: its new entries belong to the next block or to a
-    later one.
+    """Returns the content of blocks up to a time. `commits` grows while the blocks are read: its new entries belong to the next block or to
+    a later one.
     """
     interval = SearchedInterval()
     for block in blocks:
@@ -97,8 +98,8 @@ def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Se
 
 
 def _first_us(block: Block) -> int:
-    """Returns the first time of a block with a statement. If the statement is within a transaction (CREATE TABLE … SELECT), the block with
-    the rows has the transaction's end.
+    """Returns the first time of a block with a statement. If the statement is within a transaction (CREATE TABLE … SELECT), the
+    transaction's end is in the block with the rows.
     """
     if block.transaction_count:
         return int(block.transaction_time_us.min())
@@ -106,7 +107,7 @@ def _first_us(block: Block) -> int:
 
 
 class _PreparedBefore(UnwantedRows):
-    """Records the transactions that are committed and were not prepared in the interval."""
+    """Records the XA transactions that are committed in the interval and were prepared before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,14 +120,14 @@ class _PreparedBefore(UnwantedRows):
 
 
 def _first_of_time(time_us: int, only: str, block: Block) -> int:
-    """Returns the index of a block's first transaction that committed at that time or later, or that is in another file than `only`; -1 if
-    there is none.
+    """Returns the index of a block's first transaction that committed at the time or later; 0 if the block is in another file than `only`;
+    -1 if there is none.
     """
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 
 
 def earliest_on_offer(files: ReadableFiles) -> tuple[int, str]:
-    """Returns the earliest time whose binlog exists, in µs since 1970, and its file; (0, "") if none can be read."""
+    """Returns the earliest time whose binlog exists, in µs since 1970, and its file; (0, "") if no file can be read."""
     for log in files.logs:
         if created := files.created(log.file):
             whole = files.nothing_purged and log is files.logs[0]
@@ -141,7 +142,7 @@ def reach_back(files: ReadableFiles, time_us: int) -> None:
 
 
 def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
-    """Returns the binlog file to search in. Opens one connection per file of the server whose creation time is needed. Raises
+    """Returns the binlog file that contains a time. Opens one connection per file of the server whose creation time is needed. Raises
     SourceConnectionError.
     """
     created: dict[str, int] = {}
@@ -155,7 +156,7 @@ def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
 
 def _start_within(files: ReadableFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
     """Returns the position before the first transaction that `first_after` selects. `first_after` returns the transaction's index in a
-    block; -1 if it selects none there.
+    block; -1 if it selects none in the block.
     """
     position = StartChoice(file=file, offset=FIRST_OFFSET)
     for block in blocks_without_rows(files, file, FIRST_OFFSET):

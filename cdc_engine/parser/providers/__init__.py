@@ -1,3 +1,3 @@
-"""Finds out who operates a server: reads the marks of a provider, decides, and knows the retention that the provider promises, and advice
-in its terms.
+"""Determines the provider of a server from its version, variables and host name, the retention that the provider promises, and the
+provider's terms for advice.
 """

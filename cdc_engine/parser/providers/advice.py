@@ -1,7 +1,8 @@
-"""Says what to do on a server, in the terms of its provider: parameter groups, database flags, server parameters, or SET GLOBAL. Pure.
+"""Returns advice in the terms of the server's provider: parameter groups, database flags, server parameters, or SET GLOBAL. Pure.
 
-Nobody has SUPER at a provider, and an option file cannot be edited there. The sentences are parts of those in `source_check`,
-`positions.retention_left` and `failover`."""
+At a provider, nobody has SUPER or can edit an option file. The texts are parts of the sentences in `source_check`,
+`positions.retention_left` and `failover`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from sluice.cdc_engine.parser.providers.decision import Provider
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Parts of sentences. `setting`: how to set a variable, with `{name}` and `{value}`. `log_bin`: how to make the server write a
-    binlog. `keep_more`: how to make it keep binlog files for longer. `gtids`: how to enable GTIDs. `moves`: what can move the name in
-    conf/ to another server. `administrator`: who can grant privileges.
+    """Parts of sentences. `setting`: how to set a variable, with `{name}` and `{value}`. `log_bin`: how to make the server write a binlog.
+    `keep_more`: how to extend its retention. `gtids`: how to enable GTIDs. `moves`: what can move the host name in conf/ to another server.
+    `administrator`: who can grant privileges.
     """
 
     setting: str

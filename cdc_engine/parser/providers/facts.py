@@ -1,7 +1,7 @@
-"""Reads the marks by which the provider of a server is recognized, and the provider's own retention setting. `server_facts` calls it.
+"""Reads the variables that identify a server's provider, and the provider's own retention setting. Called by `server_facts`.
 
-The queries are here alone; `decision` decides. The pages rds-aurora, cloud-sql and azure of docs/guides cite what
-they rely on.
+This module contains the queries; `decision` evaluates the results. The pages rds-aurora, cloud-sql and azure of docs/guides cite the
+sources.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ RETENTION_HOURS = "binlog retention hours"
 RDS_RETENTION = (f"SELECT name, value FROM mysql.rds_configuration WHERE name = '{RETENTION_HOURS}'",)
 RDS_PROCEDURE = ("CALL mysql.rds_show_configuration",)
 NOT_SET = "NULL"
-# ProxySQL answers this itself, in exactly these words, and forwards other statements.
+# ProxySQL answers exactly this statement itself, and forwards all others.
 PROXY = ("SELECT @@version_comment LIMIT 1",)
 PROXYSQL = "(ProxySQL)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
-    """The marks of a server's provider. `host`: as conf/ names it. `version`: as the server greets. `rds_retention`: the value of
-    `binlog retention hours`, NOT_SET if the server has no value; empty if this is not RDS or Aurora, or the account may not read it.
-    `proxy`: PROXYSQL if ProxySQL answers at this address.
+    """The facts from which a server's provider is determined. `host`: the name in conf/. `version`: as in the server's greeting.
+    `rds_retention`: the value of `binlog retention hours`, NOT_SET if the server has no value; empty if this is not RDS or Aurora, or the
+    account may not read it. `proxy`: PROXYSQL if ProxySQL answers at this address.
     """
 
     host: str = ""
@@ -53,8 +53,8 @@ def read_provider_facts(
 ) -> ProviderFacts:
     """Reads the facts. `first_of`: returns the rows of the first statement that the server supports and permits, or none.
 
-    Two queries, and a third one only at Amazon: an account with SELECT on everything can read the table, one without can call the
-    procedure if EXECUTE was granted.
+    Runs two queries, and a third one only at Amazon: with SELECT on everything the account can read the table, otherwise it can call the
+    procedure if it has EXECUTE.
     """
     marks = {name: variables.get(name, "") for name in MARK_VARIABLES}
     facts = ProviderFacts(

@@ -231,7 +231,7 @@ class Truncate:
 
 @dataclasses.dataclass(frozen=True)
 class SetDatabase:
-    """CREATE or ALTER DATABASE. `name` None: the default database. `charset` None: not given; OF_SESSION: the charset of
+    """CREATE or ALTER DATABASE. `name` None: the default database. `charset` None: the statement has none; OF_SESSION: the charset of
     collation_server.
     """
 
@@ -249,8 +249,9 @@ class DropDatabase:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-    """A statement that could not be parsed. `names`: the affected tables, if they are known. Otherwise it may affect every table that one
-    of `words` (lower case) names, or, if it could not even be split into words, that `text` mentions.
+    """A statement that could not be parsed. `names`: the affected tables; empty if they are unknown. Then the statement may affect every
+    table that one of `words` (lower case) names. If it could not be split into words, it may affect every table whose name occurs in
+    `text`.
     """
 
     kind: str
@@ -262,8 +263,8 @@ class Unread:
 
 @dataclasses.dataclass(frozen=True)
 class StatementRowChange:
-    """A row change in statement format. `names`: the tables that it writes; empty if unknown: it may then affect every table, and every
-    table of the databases, that one of `words` (lower case) names. `calls`: it calls a routine, which may write any table.
+    """A row change in statement format. `names`: the tables that it writes; empty if unknown. Then it may affect every table, and every
+    table of a database, that one of `words` (lower case) names. `calls`: it calls a routine, which may write to any table.
     """
 
     kind: str
@@ -274,7 +275,7 @@ class StatementRowChange:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A SELECT that writes no table but a temporary one, unless it calls a routine. `words`, `calls`: as in StatementRowChange."""
+    """A SELECT that writes at most to a temporary table, or through a routine that it calls. `words`, `calls`: as in StatementRowChange."""
 
     kind: str
     words: frozenset[str]
@@ -283,9 +284,8 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class CreateStoredObject:
-    """CREATE or ALTER of a trigger or view. `name` None: it could not be parsed. `table`: the trigger's table.
-
-    `words`, `calls`: of its body, as in StatementRowChange.
+    """CREATE or ALTER of a trigger or view. `name` None: the statement could not be parsed. `table`: the trigger's table. `words`, `calls`:
+    of the body, as in StatementRowChange.
     """
 
     kind: str
@@ -323,14 +323,14 @@ Statement = (
 
 
 def dropped_database(statement: Statement) -> str | None:
-    """Returns the database whose tables the statement drops. MariaDB's CREATE OR REPLACE DATABASE drops them first."""
+    """Returns the database whose tables the statement drops, or None. MariaDB's CREATE OR REPLACE DATABASE drops the database first."""
     if isinstance(statement, SetDatabase):
         return statement.name if "REPLACE" in statement.kind else None
     return statement.name if isinstance(statement, DropDatabase) else None
 
 
 def names_in(statement: Statement) -> tuple[TableName, ...]:
-    """Returns every table that the statement names and may change."""
+    """Returns the tables that the statement names and may change."""
     match statement:
         case CreateTable():
             return (statement.name, *statement.union)
@@ -353,16 +353,16 @@ def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[
 
 
 def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str, str]]:
-    """Returns the tables that a statement with this text may affect: those whose name occurs in the text, even within something else.
+    """Returns the tables that a statement with this text may affect: those whose name occurs in the text, even in a string or a comment.
 
-    If some bytes of the text are not characters, they may be a name with non-ASCII characters.
+    If some bytes of the text are not valid characters, they may be part of any name with non-ASCII characters.
     """
     there, garbled = lowered(text), has_no_character(text)
     return [table for table in tables if (garbled and not table[1].isascii()) or is_named(table[1], there)]
 
 
 def is_named(name: str, text: str) -> bool:
-    """Returns whether a name is in a lower-case text, in quotes of any kind or without."""
+    """Returns whether a name occurs in a lower-case text, with or without quotes."""
     spellings = {lowered(name).replace(quote, 2 * quote) if quote else lowered(name) for quote in ("", "`", '"')}
     pieces = "|".join(re.escape(spelling) for spelling in spellings)
     return re.search(rf"(?<![\w$])(?:{pieces})(?![\w$])", text) is not None

@@ -1,7 +1,8 @@
-"""Parses CREATE, ALTER and DROP of triggers and views, which define what else changes when a table changes. Called by `reader`, and by
+"""Parses CREATE, ALTER and DROP of triggers and views, through which a statement can change other tables. Called by `reader`, and by
 `stored_objects` for definitions that the server shows.
 
-Other stored programs are not needed: a statement that calls a routine stops every table anyway, and events log their statements."""
+The bodies of other stored programs are not needed: a call of a routine stops every table, and the binlog contains the statements of events.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import CreateStoredObject, DropS
 
 TRIGGER, VIEW = "TRIGGER", "VIEW"
 _OTHERS = {"FUNCTION", "PROCEDURE", "EVENT", "PACKAGE"}
-# The words between CREATE and the object.
+# Keywords that can follow CREATE before the kind of the object.
 _BEFORE = {"ALGORITHM", "DEFINER", "SQL", "JSON", "RELATIONAL", "DUALITY", "MATERIALIZED"}
 
 
@@ -24,7 +25,7 @@ def read_stored_object(
 ) -> CreateStoredObject | DropStoredObjects | None:
     """Parses a statement about a trigger or view. Returns None if it is about another object. `kind`: the words before the cursor.
 
-    Raises UnreadableError.
+    Raises UnreadableError at an unknown element.
     """
     what = _what(cursor, kind.rsplit(maxsplit=1)[-1])
     if what not in (TRIGGER, VIEW):
@@ -42,7 +43,7 @@ def read_stored_object(
         _skip_past(cursor, "ON")
         table = read_table_name(cursor)
     else:
-        _skip_past(cursor, "AS")  # A list of columns may precede it.
+        _skip_past(cursor, "AS")  # A list of the view's columns may precede AS.
     index = cursor.index
     cursor.skip_all()
     body = cursor.since(index)
@@ -50,7 +51,7 @@ def read_stored_object(
 
 
 def words_of(found: Iterable[Token]) -> frozenset[str]:
-    """Returns all names and keywords, in lower case."""
+    """Returns all names and keywords of the tokens, in lower case."""
     return frozenset(lowered(token.text) for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
 
 

@@ -1,5 +1,6 @@
-"""Makes records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. Used for backfills of an
-interval that the destination's own schema history does not cover."""
+"""Creates records of the schema history from a file: a dump of `mysqldump --no-data`, or a saved `schema.jsonl`. Used for backfills of an
+interval that the destination's own schema history does not cover.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SAVED_HISTORY = ".jsonl"
 def records_in(
     path: Path, position: Position, captured: Callable[[str, str], bool], flavour: str
 ) -> list[HistoryRecord]:
-    """Returns the records of a file. The records of a dump are valid from `position` on. Raises ConfigurationError for an unusable file."""
+    """Returns the records in a file. Records from a dump are valid from `position` on. Raises ConfigurationError for an unusable file."""
     try:
         if path.suffix == SAVED_HISTORY:
             return SchemaRepository(path.resolve(strict=True)).look()
@@ -39,14 +40,14 @@ def records_in(
             f"--schemas {path} cannot be read: {why}; name a dump of `mysqldump --no-data`, or a saved schema.jsonl"
         ) from error
     found = dumped_schemas(dump, captured, flavour, str(path))
-    # The triggers and views of that time are unknown, so a statement in statement format may write any table.
+    # A dump does not show which triggers and views existed at the position, so a statement in statement format may write to any table.
     objects = HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": False})
     return [*snapshot_records(found, position), objects]
 
 
 def dumped_schemas(dump: str, captured: Callable[[str, str], bool], flavour: str, name: str = "") -> SchemaSnapshot:
-    """Returns the schemas of the captured tables in a dump. `name`: names the dump in errors. Raises ConfigurationError if the dump does
-    not say to which database a table belongs.
+    """Returns the schemas of the captured tables in a dump. `name`: the dump's name in errors. Raises ConfigurationError if the dump does
+    not contain the database of a table.
     """
     database, tables = database_of(dump), _DumpedTables(captured, flavour)
     for text in statements_of(dump):
@@ -96,7 +97,7 @@ class _DumpedTables:
         return next((each for (_, table), each in self._tables.items() if table == name.table), None)
 
     def snapshot(self) -> SchemaSnapshot:
-        """Returns the collected tables, and why others cannot be read."""
+        """Returns the collected tables, and the reasons why others could not be read."""
         elsewhere = (
             (
                 *name,

@@ -1,7 +1,8 @@
-"""Splits a dump of `mysqldump` or `mariadb-dump` into statements. Pure; called by `schemas`.
+"""Splits a dump of `mysqldump` or `mariadb-dump` into statements. Pure functions; called by `schemas`.
 
-A DELIMITER line changes the delimiter, for example around the body of a trigger. The contents of an executable comment belong to the
-statement."""
+A DELIMITER line changes the delimiter, for example around the body of a trigger. The contents of an executable comment are part of the
+statement.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _USE = re.compile(r"USE\s+`((?:[^`]|``)+)`\s*\Z", re.IGNORECASE)
 
 
 def database_of(dump: str) -> str:
-    """Returns the database from the comment at the beginning of a dump; empty if the dump names none, or several."""
+    """Returns the database from the comment at the beginning of a dump; empty if the comment has none, or several."""
     found = _DATABASE.search(dump)
     return found[1] if found else ""
 
@@ -31,7 +32,7 @@ def used_database(statement: str) -> str | None:
 
 
 def statements_of(dump: str) -> Iterator[str]:
-    """Yields the statements of a dump, without delimiters and without comments before them."""
+    """Yields the statements of a dump, without delimiters and without the comments before each statement."""
     at, end = 0, ";"
     while True:
         at = _match_end(_BLANKS, dump, at)

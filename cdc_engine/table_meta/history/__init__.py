@@ -1,3 +1,3 @@
-"""The schema history: stores schemas by position, matches them with table maps, reads them from the server, and applies operators'
+"""The schema history: stores schemas by position, compares them with table maps, reads them from the server, and applies operators'
 decisions.
 """

@@ -1,7 +1,7 @@
-"""Finds the tables whose rows foreign keys delete or change without row events when rows of another table are deleted or changed. Used by
-`history`.
+"""Finds the tables whose rows a foreign key deletes or changes, without row events, when rows of another table change. Used by `history`.
 
-InnoDB executes ON DELETE and ON UPDATE below the binlog: only the change of the parent is logged."""
+InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog contains only the change of the parent.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATES = frozenset({"date", "datetime", "timestamp"})
 
 
 class Cascades:
-    """All foreign keys that change rows, at one position of the stream."""
+    """All foreign keys that can change rows, at one position of the stream."""
 
     def __init__(self, tables: Iterable[TableSchema], captured: Captured) -> None:
         known = {(table.database, table.table): table for table in tables}
@@ -32,12 +32,12 @@ class Cascades:
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
     def depend_on(self, name: TableKey, state: KnownTable) -> bool:
-        """Returns whether the cascades may differ when the table has this state."""
+        """Returns whether a table with this state can change the cascades."""
         schema = state if isinstance(state, TableSchema) else getattr(state, "schema", None)
         return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
-        """Returns every cascade that a change of this table's rows may trigger and that leads to a captured table; the table's own cascades
+        """Returns every cascade that a change of this table's rows can trigger and that leads to a captured table. The table's own cascades
         come first.
         """
         found: list[Cascade] = []
@@ -52,12 +52,12 @@ class Cascades:
         return tuple(found)
 
     def all(self) -> tuple[Cascade, ...]:
-        """Returns the cascades whose child is captured, or which lead to a captured table."""
+        """Returns the cascades whose child is captured, or whose child's cascades lead to a captured table."""
         every = (each for cascades in self._by_parent.values() for each in cascades)
         return tuple(each for each in every if each.captured or each.child in self._reaching)
 
     def _find_reaching(self) -> set[TableKey]:
-        """Returns the tables from which cascades lead, from parents to children, to a captured table."""
+        """Returns the tables whose cascades lead, over all levels, to a captured table."""
         parents = defaultdict(list)
         for cascades in self._by_parent.values():
             for each in cascades:
@@ -75,8 +75,8 @@ class Cascades:
 def _followed(
     key: ForeignKey, table: TableSchema, known: Mapping[TableKey, TableSchema], captured: Captured
 ) -> Cascade:
-    """Returns the cascade of a table's foreign key. An unexpected exception for the two tables puts only this foreign key in doubt: the
-    child's rows are not followed any more when the parent's rows change.
+    """Returns the cascade of a table's foreign key. After an unexpected exception, only this foreign key gets a `doubt`: changes of the
+    parent's rows are then not applied to the child.
     """
     try:
         return _cascade(key, table, known, captured)
@@ -118,9 +118,9 @@ def _cascade(key: ForeignKey, table: TableSchema, known: Mapping[TableKey, Table
 
 
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
-    """Returns why values of child and parent cannot be compared; an empty string if they can.
+    """Returns why values of child and parent cannot be compared; empty if they can.
 
-    The server compares the numbers of labels, but the lake has the labels. The server copies a char into a varchar with its padding
+    The server compares the numbers of ENUM labels, but the lake has the labels. The server copies a char into a varchar with its padding
     blanks.
     """
     if parent is None:
@@ -140,7 +140,7 @@ def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | No
 
 
 def _named(table: TableSchema, names: Sequence[str]) -> list[DeclaredColumn]:
-    """Returns the columns with these names, in the names' order. Missing columns are left out."""
+    """Returns the columns with these names, in the order of the names. Missing columns are omitted."""
     found = {column.name.lower(): column for column in table.columns}
     return [found[name.lower()] for name in names if name.lower() in found]
 

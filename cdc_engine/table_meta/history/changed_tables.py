@@ -1,8 +1,8 @@
 """Finds the tables that the statements in an interval of the stream may have changed. `instance` uses it if a snapshot of the schema is
 newer than the stream's start.
 
-A snapshot of the schema shows the present. If the stream begins in the past, a table that a statement changed in between had other,
-unknown columns there: its present schema must not be used for its earlier rows.
+A snapshot contains the current schema. A table that a statement changed between the stream's start and the snapshot had other, unknown
+columns before the statement. The snapshot must not be used for its earlier rows.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSn
 
 
 class TouchedTables:
-    """Implements `ports.SchemaHistory` for an interval without rows. `names`: the changed tables, including those that are not in the
-    snapshot.
+    """Implements `ports.SchemaHistory` for an interval of which only statements are read. `names`: the changed tables, including tables
+    that are not in the snapshot.
     """
 
     def __init__(self, snapshot: SchemaSnapshot) -> None:
         self._snapshot = snapshot
         self.names: set[TableKey] = set()
-        self._created: set[TableKey] = set()  # Those that did not exist before the interval.
+        self._created: set[TableKey] = set()  # Tables that did not exist before the interval.
         self._objects_changed = False
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002
@@ -77,11 +77,11 @@ class TouchedTables:
         return False
 
     def rewind(self, position: Position) -> None:
-        """Does nothing, because nothing is stored by position."""
+        """Does nothing, because this class stores nothing by position."""
 
     def left(self) -> SchemaSnapshot:
-        """Returns the snapshot without the changed tables. Their schemas become known from a statement that creates them, from their table
-        maps, or from an operator. Those that may have existed before the interval stay known by name.
+        """Returns the snapshot without the changed tables. Their schemas come later: from a statement that creates the table, from its
+        table map, or from an operator. Tables that may have existed before the interval are in `unknown_tables`.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         unknown = tuple(sorted(self.names - self._created))
@@ -90,8 +90,8 @@ class TouchedTables:
         )
 
     def left_objects(self) -> StoredObjects | None:
-        """Returns the triggers and views of the snapshot. They are incomplete if a statement changed any, because dropped ones are
-        unknown.
+        """Returns the triggers and views of the snapshot. They are marked as incomplete if a statement changed any of them, because the
+        snapshot does not contain dropped ones.
         """
         objects = self._snapshot.stored_objects
         return (
@@ -112,8 +112,8 @@ class TouchedTables:
         return changes.unknown or bool(changes.objects) or dropped_database(statement) is not None
 
     def _meant(self, statement: Statement) -> set[TableKey]:
-        """Returns the tables that a statement affects without naming them: those of its database or, if it cannot be parsed, those that its
-        text mentions.
+        """Returns the tables that a statement affects without naming them: the tables of a dropped database or, if the statement cannot be
+        parsed, the tables that its text mentions.
         """
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
@@ -125,8 +125,8 @@ class TouchedTables:
 
 
 def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
-    """Returns the captured table whose columns or name a statement may change; empty if there is none. A statement that cannot be parsed
-    may change any.
+    """Returns the captured table whose columns or name a statement may change, as text for a message; empty if there is none. A statement
+    that cannot be parsed may change any table.
     """
     session = statement.session
     literals = Literals(session.client, session.connection)
@@ -141,10 +141,10 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether a table that exists after the interval has its present columns at all times, as far as this statement is concerned.
+    """Returns whether the statement cannot have changed the columns of a table that exists after the interval.
 
-    CREATE TABLE IF NOT EXISTS does nothing to a table that exists, and no row is older than a table that it creates. With a query or a
-    UNION it may change other tables, so it counts as a change.
+    CREATE TABLE IF NOT EXISTS does not change an existing table, and a table that it creates has no older rows. With a query or a UNION it
+    may change other tables, so it counts as a change.
     """
     return (
         isinstance(statement, CreateTable)
@@ -154,7 +154,7 @@ def _leaves_columns(statement: Statement) -> bool:
 
 
 def _created(statement: Statement) -> Iterator[TableName]:
-    """Yields the names of which no table existed before the statement."""
+    """Yields the names of the tables that the statement creates."""
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name

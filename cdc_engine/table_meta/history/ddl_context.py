@@ -1,4 +1,4 @@
-"""Defines the input and output of `effects`: a statement's position with the state before it, and its effect on one table. Pure values."""
+"""Defines the input and output of `effects`: a statement's position with the state before it, and the statement's effect on one table."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ STATEMENT_CHARS_MAX = 500
 
 @dataclasses.dataclass(frozen=True)
 class DdlEffect:
-    """The effect of a statement on one table. `change`: the kind of change for the lake, None for no change. `state`: the table's state
-    in the history from here on, None if it stays.
+    """The effect of a statement on one table. `change`: the kind of change for the lake; None if the lake's table does not change. `state`:
+    the table's new state in the history; None if it does not change.
 
-    `early`: another change of the table follows at the same position, and each needs its own order key. `pending`: a statement that waits
-    for review. `renamed_from`: the captured table that got this name, as in TableChange. `lake_schema`: the one for the lake, if it is not
-    `state`.
+    `early`: another change of the table follows at the same position, so this change gets the order key before. `pending`: a statement that
+    waits for an operator's approval. `renamed_from`: as in TableChange. `lake_schema`: the schema for the lake, if it differs from `state`.
     """
 
     name: TableKey
@@ -42,10 +41,10 @@ class DdlEffect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """A statement's position and the state before it. `key`: the order key just before the statement. `position`, `text` (the
-    statement's) and `destination` are for messages.
+    """A statement's position and the state before it. `key`: the order key just before the statement. `position`, `text` (the statement's)
+    and `destination` are for messages.
 
-    `answers`: the answers to the rules' questions so far.
+    `answers`: the answers to the questions of the rules so far.
     """
 
     known: KnownSchemas
@@ -67,26 +66,32 @@ class DdlContext:
         return self.known.table(name, self.key)
 
     def schema(self, name: TableKey) -> TableSchema | None:
-        """Returns the table's schema at this position, also after a stop; None if the table does not exist or its schema is unknown."""
+        """Returns the table's schema at this position, also if the table is stopped; None if the table does not exist or its schema is
+        unknown.
+        """
         state = self.state(name)
         if isinstance(state, Stopped):
             return state.schema
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
-        """Returns whether the table is captured and no earlier statement stopped it. A stopped table keeps its first reason."""
+        """Returns whether the table is captured and no earlier statement stopped it. A later statement does not replace the reason of a
+        stop.
+        """
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """Returns all tables that exist or may exist at this position, captured or not, stopped or not. The schemas of some are unknown."""
+        """Returns all tables that exist or may exist at this position, including stopped tables, tables that are not captured, and tables
+        with unknown schemas.
+        """
         return [*(name for name in self.known.table_names() if self.schema(name) is not None), *self.unknown_tables()]
 
     def may_exist(self, name: TableKey) -> bool:
-        """Returns whether the table may exist at this position although nothing is known but its name."""
+        """Returns whether the table may exist at this position with an unknown schema."""
         return self.known.may_exist(name, self.key)
 
     def unknown_tables(self) -> list[TableKey]:
-        """Returns the tables that may exist at this position and whose schemas are unknown, except stopped ones."""
+        """Returns the tables that may exist at this position with unknown schemas, except stopped tables."""
         return self.known.unknown_tables(self.key)
 
 

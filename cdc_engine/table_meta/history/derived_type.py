@@ -1,6 +1,7 @@
-"""Derives a column's type text from a table map, as far as a table map determines it. Used by `fitting`.
+"""Derives a column's declared type from a table map, as far as the table map determines it. Used by `fitting`.
 
-Some types share one layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, every geometry type like all others."""
+Some types have the same layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, and all geometry types look alike.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ _VARIABLE = (TypeCode.VARCHAR, TypeCode.VAR_STRING, VARCHAR_COMPRESSED)
 
 
 def derived_type(column: Column, bytes_max: int) -> str:
-    """Returns the canonical type text. `bytes_max`: bytes per character of its charset, 0 if the table map does not contain the charset."""
+    """Returns the canonical type text. `bytes_max`: bytes per character of the column's charset, 0 if the table map does not contain the
+    charset.
+    """
     code, metadata = column.type_code, column.metadata
     if code in _NUMBERS:
         return DeclaredType(base=_NUMBERS[TypeCode(code)], unsigned=column.unsigned).text

@@ -1,11 +1,11 @@
-"""Computes the effects of a statement on captured tables: one per table, from the statement and the state before it. Pure functions; used
-by `history`.
+"""Computes the effects of a statement on tables, from the statement and the state before it. Pure functions; used by `history`.
 
-Other input (a policy, an approval, a schema that was given) is requested as `questions`.
+The functions request other input (a policy, an approval, an operator's schema) as `questions`.
 
-EFFECTS has one function per kind of statement. The schema is followed for every table, including stopped tables and tables that are not
-captured: both may be needed again, after a stop is resolved or when a RENAME makes a table captured. Changes for the lake are made only
-for running tables."""
+EFFECTS has one function per kind of statement. The functions update the schema of every table, also of stopped tables and of tables that
+are not captured. Both may be needed later: after a stop is resolved, or when a RENAME makes a table captured. Only running tables get
+changes for the lake.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...] | Question:
-    """Returns the effects in the order of the tables in the statement. Returns a question instead if its answer must be added to
-    `context.answers` first.
+    """Returns the effects in the order of the tables in the statement. Returns a question instead if the rules need its answer in
+    `context.answers`.
     """
     if (doubtful := changed_in_doubt(statement, context)) is not None:
         return tuple(_stopped_by(doubtful, statement.kind, context))
@@ -79,7 +79,7 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ..
 
 
 def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect]) -> Iterator[DdlEffect]:
-    """Yields the effects, and those on other tables whose foreign keys point at tables and columns that the statement renames."""
+    """Yields the effects, and effects on other tables whose foreign keys refer to tables and columns that the statement renames."""
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
     for effect in effects:
@@ -96,9 +96,7 @@ def _repointed(
     tables: dict[TableKey, TableKey],
     columns: dict[TableKey, dict[str, str]],
 ) -> Iterator[DdlEffect]:
-    """Yields the effect on a table whose foreign keys point at something that the statement renamed. A defect of Sluice stops only this
-    table.
-    """
+    """Yields the effect on a table whose foreign keys refer to renamed tables or columns. A defect of Sluice stops only this table."""
     there = context.state(name)
     try:
         state = _pointed(there, tables, columns)
@@ -113,10 +111,9 @@ def _repointed(
 def _new_names(
     statement: Statement, context: DdlContext
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
-    """Returns the tables and the columns that a statement renames, in the form that `foreign_keys.pointing` needs.
+    """Returns the tables and the columns that a statement renames, as arguments of `foreign_keys.pointing`.
 
-    Only for tables that foreign keys can refer to. A foreign key to a table of MEMORY or MyISAM (foreign_key_checks=0) keeps the old
-    name.
+    Renamed MEMORY and MyISAM tables are not included: a foreign key that refers to one (foreign_key_checks=0) keeps the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -144,7 +141,7 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """Replaces a stop because of an unknown schema by the schema that an operator gave for this stop."""
+    """Replaces a stop by the schema that an operator gave for it, if the stop's reason is an unknown schema."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -156,9 +153,9 @@ def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> DdlEffect:
-    """Returns the effect that stops the table. `schema`: its schema from here on; None if unknown.
+    """Returns the effect that stops the table. `schema`: its schema after the statement; None if unknown.
 
-    Only a running table's stop is a change for the lake. A table that stopped before keeps its reason; of a table that is not captured
+    The lake gets a change only for a running table. A table that is already stopped keeps its reason. For a table that is not captured,
     only the schema is stored.
     """
     there = context.state(name)
@@ -174,9 +171,7 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
-    """Yields the effects of a new schema, if the table's policy lets the lake follow. `rows_lost`: actions that deleted rows without row
-    events.
-    """
+    """Yields the effects of a new schema, if the table's policy allows it. `rows_lost`: actions that deleted rows without row events."""
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
     if unknown or not context.running(name):
@@ -196,7 +191,7 @@ def _become(
 def _reviewed(
     context: DdlContext, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
 ) -> ChangeDecision | DdlEffect:
-    """Applies the table's policy to a statement. Returns the decision to follow it, or the effect of a stop."""
+    """Applies the table's policy to a statement. Returns the decision to follow the statement, or the effect that stops the table."""
     policy = context.answers.policy(name)
     decision = decide(items, policy, context.answers.approved(name))
     if decision.verdict is PolicyAnswer.FOLLOW:
@@ -235,9 +230,9 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
     if statement.if_not_exists and context.may_exist(name):
-        return  # Whether this statement creates the table is unknown. Its columns come from table maps or from an operator.
+        return  # The statement created the table or did nothing. Its columns come from table maps or an operator.
     charset = context.known.database_charset(name[0], context.key)
-    of_temporary = context.session.thread_specific and not statement.replaces  # OR REPLACE always has the flag
+    of_temporary = context.session.thread_specific and not statement.replaces  # OR REPLACE always sets thread_specific.
     try:
         schema = created(
             statement,
@@ -257,7 +252,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     existed = isinstance(there, TableSchema) or context.may_exist(name)
     created_again = isinstance(there, DroppedTable) or (existed and statement.replaces)
     if created_again and context.running(name):
-        # None of the rows of the earlier table with this name is in this table.
+        # The new table has none of the rows of the earlier table with this name.
         yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))
     last = there.schema if isinstance(there, DroppedTable) else there if isinstance(there, TableSchema) else None
@@ -265,18 +260,18 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """Returns what the lake's table must follow, if it had an earlier schema."""
+    """Returns the alterations for the lake's table, if the lake has one from an earlier table of this name."""
     return () if last is None else difference(last, schema)
 
 
 def elsewhere(engine: str) -> CannotFollowError | None:
-    """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: as `rows_elsewhere` returns it."""
+    """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: the result of `rows_elsewhere`."""
     reason = f"the rows of a table of ENGINE={engine} are not in its row events"
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the stops of tables under a MERGE table: rows that are written through the MERGE table have row events for it alone."""
+    """Yields the stops of the member tables of a MERGE table: for rows that are written through it, only the MERGE table has row events."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = f"the MERGE table {name[0]}.{name[1]} is over it: rows can change without row events of their own"
@@ -286,7 +281,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
 
 
 def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
-    """Yields the effects on the other table of a statement."""
+    """Yields the effects on other tables that exchange rows with this one, for example in EXCHANGE PARTITION."""
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
@@ -367,8 +362,8 @@ def _renamed(
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
 ) -> Iterator[DdlEffect]:
-    """Yields the effects on a renamed table in the lake. It gets rows and columns from the table with the former name, then follows the
-    other alterations of the statement.
+    """Yields the effects on a renamed table in the lake: it gets the rows and columns of the table with the former name, and then the other
+    alterations of the statement.
     """
     name = (before.database, before.table)
     if name == origin:
@@ -384,8 +379,8 @@ def _taken_over(
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect of a rename if the lake cannot move the table's rows to the new name: the table stops.
 
-    The change is reported even if the table had stopped before, because consumers continue with its rows. They may have to apply other
-    rules to them than to rows of `origin`.
+    Also reported if the table `name` was already stopped: consumers continue with its rows, and other rules may apply to the rows of
+    `origin`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -396,7 +391,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that no longer exists under this name. `is_change`: whether that is a change for the lake."""
+    """Yields the effects on a table that no longer exists under this name. `is_change`: whether the lake gets a change for it."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
@@ -413,7 +408,7 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_chang
 
 
 def _without_table(effect: DdlEffect) -> DdlEffect:
-    """Marks a stopped table as missing, so that CREATE TABLE IF NOT EXISTS creates it."""
+    """Marks a stopped table as dropped, so that CREATE TABLE IF NOT EXISTS creates it."""
     state = effect.state
     return (
         dataclasses.replace(effect, state=dataclasses.replace(state, gone=True))
@@ -451,7 +446,9 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Yields the stops for a statement that cannot be read: of all known tables that it mentions, if it names none."""
+    """Yields the stops for a statement that cannot be parsed: of the tables that it names or, if it names none, of all known tables that it
+    mentions.
+    """
     why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 
@@ -482,7 +479,7 @@ def _stopped_by(found: Mapping[TableKey, CannotFollowError], kind: str, context:
             yield _stop(context, name, kind, why, context.schema(name))
 
 
-PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # These actions of ALTER TABLE only delete rows.
+PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # Actions of ALTER TABLE that only delete rows.
 EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[DdlEffect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

@@ -1,8 +1,9 @@
-"""Matches a table map with the schema history: finds the table version for its row events, or why there is none. Pure functions.
+"""Compares a table map with the schema history: finds the table version for its row events, or why none fits. Pure functions.
 
-A table map with full metadata is sufficient by itself; the history then only adds the declared types. A table map without names (MySQL's
-default; MariaDB's has even less) gets the names from the history, and everything that it contains must agree with the history: a
-different table at the same position means that a statement was missed, and its values would get into the wrong columns."""
+A table map with full metadata is sufficient; the history then adds only the declared types. A table map without names (MySQL's default;
+MariaDB's has even less) gets the names from the history. Everything that the table map contains must agree with the history. A difference
+means that the history lacks a statement, so values would get into the wrong columns.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 from sluice.cdc_engine.table_meta.history.derived_type import derived_type
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
 
-# Formats from before MySQL 5.6, which a table keeps until it is rebuilt. They have no metadata; only MariaDB has
-# fractions in them.
+# Storage formats of MySQL 5.5 and earlier, which a table has until it is rebuilt. They have no metadata; only MariaDB has fractions in
+# them.
 _OLD_FORMATS = {
     TypeCode.TIMESTAMP2: TypeCode.TIMESTAMP,
     TypeCode.DATETIME2: TypeCode.DATETIME,
@@ -32,7 +33,7 @@ _INTEGERS = {TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeC
 _BOUNDS, _SETTINGS = 4, (TypeCode.LONGLONG, TypeCode.LONGLONG, TypeCode.TINY, TypeCode.LONGLONG)
 _COLUMNS_SHOWN_MAX = 8
 VECTOR_ITEM_BYTES = 4
-HIDING_BYTES = {4, 16}  # INET4; UUID and INET6
+HIDING_BYTES = {4, 16}  # Sizes of INET4 (4), UUID and INET6 (16), which look like BINARY.
 
 
 def fit(
@@ -40,7 +41,7 @@ def fit(
 ) -> tuple[TableVersion, TableSchema | None]:
     """Returns the version that decodes the rows, and the schema to record if the table map is more accurate than the history.
 
-    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (neither in the history nor in the table map) or SCHEMA_MISMATCH.
+    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (neither the history nor the table map has the columns) or SCHEMA_MISMATCH.
     """
     columns = _readable_columns(table_map, mariadb=mariadb)
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
@@ -59,8 +60,8 @@ def fit(
 
 
 def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """Returns the columns as far as the table map contains them. Raises TableStoppedError (TYPE_UNSUPPORTED) if it cannot be read
-    unambiguously.
+    """Returns the columns with what the table map contains. Raises TableStoppedError (TYPE_UNSUPPORTED) if the table map is ambiguous or
+    cannot be parsed.
     """
     reason = table_map.unreadable
     if not reason:
@@ -73,9 +74,9 @@ def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ..
 
 
 def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema, *, mariadb: bool = False) -> str:
-    """Returns the first difference, as a sentence with both sides; empty if everything in the table map agrees.
+    """Returns the first difference between a table map and a schema, as a sentence with both sides; empty if they agree.
 
-    `columns`: the table map's columns, as far as it contains them.
+    `columns`: the table map's columns, with what it contains.
     """
     if table_map.column_count != len(schema.columns):
         return (
@@ -86,7 +87,7 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         if difference := _column_difference(table_map, mapped, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     mapped_key = _mapped_key(table_map)
-    if mapped_key is not None:  # Every key of a system-versioned table contains the end time of its rows.
+    if mapped_key is not None:  # The key of a system-versioned table always contains the end time of its rows.
         ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
         mapped_key = tuple(name for name in mapped_key if name not in ends)
     # Without a primary key, a table map contains the first unique key instead.
@@ -110,7 +111,7 @@ def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredCo
     return ""
 
 
-# A TIMESTAMP is NOT NULL by default if explicit_defaults_for_timestamp is off, which DDL does not show.
+# If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, which its DDL does not show.
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 
@@ -125,8 +126,8 @@ def _same_layout(mapped: Column, expected: Column, *, mariadb: bool) -> bool:
 
 
 def _hides_another(column: Column) -> bool:
-    """Returns whether the column may have another type that only a schema shows: MariaDB's UUID and INET types look like BINARY, and its
-    times from before 10.1 do not show their fraction.
+    """Returns whether only a schema can show the column's type: MariaDB's UUID and INET types look like BINARY, and times in MariaDB's old
+    format do not show their fraction.
     """
     if column.type_code in _OLD_FORMATS.values():
         return True
@@ -134,7 +135,7 @@ def _hides_another(column: Column) -> bool:
 
 
 def _has_row_times(schema: TableSchema) -> bool:
-    """Returns whether a table may be system-versioned. Only a schema identifies the columns that say which of its rows are current."""
+    """Returns whether a table may be system-versioned. Only a schema shows which columns contain the times of its rows."""
     times = [column.name for column in schema.columns if column.type == "timestamp(6)" and not column.nullable]
     return [column.name for column in schema.columns[-2:]] == ["row_start", "row_end"] or (
         len(times) > 1 and bool(set(schema.key) & set(times))
@@ -159,9 +160,11 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """Returns the history's columns in the table map's layout. They differ only in old formats and in the NOT NULL of a TIMESTAMP.
+    """Returns the history's columns in the table map's layout. The two differ only in old storage formats and in the NOT NULL of a
+    TIMESTAMP.
 
-    For other columns the table map's NULL flag is not used: it is set if the statement had the table on the inner side of an outer join.
+    The table map's NULL flag is used for TIMESTAMP only: the server also sets it if the statement has the table on the inner side of an
+    outer join.
     """
     columns = tuple(
         dataclasses.replace(declared.column(), type_code=int(code), metadata=metadata)
@@ -175,7 +178,7 @@ def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
 
 
 def _map_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """Returns the columns as far as the table map contains them: names, signs, charsets and labels may be missing."""
+    """Returns the columns with what the table map contains: names, signs, charsets and labels may be missing."""
     collations = table_map.collations(mariadb=mariadb) or (0,) * table_map.column_count
     return tuple(_map_column(table_map, index, collation) for index, collation in enumerate(collations))
 
@@ -196,7 +199,7 @@ def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
 
 
 def is_sequence(table_map: TableMap) -> bool:
-    """Returns whether the columns are those of a sequence. Row events of MariaDB's sequences look like those of a table."""
+    """Returns whether the columns are those of a MariaDB sequence, whose row events look like those of a table."""
     bounds = table_map.type_codes[:_BOUNDS]
     return (
         table_map.type_codes[_BOUNDS:] == _SETTINGS
@@ -214,7 +217,7 @@ def _mapped_key(table_map: TableMap) -> tuple[str, ...] | None:
 
 
 def _from_map(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
-    """Returns the schema that a table map with full metadata contains; None if it is incomplete."""
+    """Returns the schema that a table map with full metadata contains; None if its metadata is not full."""
     key = _mapped_key(table_map)
     if table_map.names is None or key is None:
         return None

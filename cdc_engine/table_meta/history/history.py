@@ -1,14 +1,15 @@
-"""Keeps the schema history: the schema of every captured table at any position of the stream. Implements `ports.SchemaHistory`.
+"""Stores the schema history: the schema of every captured table at any position of the stream. Implements `ports.SchemaHistory`.
 
-The parser calls `apply` for every statement and `resolve` for every new table map, both in stream order, and `rewind` when the stream
-starts again at a position. The instance calls `seed` with a snapshot of the schema if nothing is known yet. What `apply` and `resolve`
-learn is on disk before they return, so the history is never behind what was handed on. It may be ahead of what was acked: then the stream
-passes the same statements again, after `rewind` removed their records, and they give the same changes.
+The parser calls `apply` for every statement and `resolve` for every new table map, both in stream order. It calls `rewind` when the stream
+starts again at a position. The instance calls `seed` with a snapshot of the schema if the history is empty. `apply` and `resolve` write to
+disk before they return, so the history is never behind the changes that the engine handed out. If it is ahead of the acked position,
+`rewind` removes the later records, and the same statements produce the same changes again.
 
-A history belongs to one stream: statements after a snapshot's position in the stream are applied to the snapshot, earlier ones are not.
-`compact` removes what is before every position to which the stream may return.
+A history belongs to one stream: it applies the statements after a snapshot's position to the snapshot, and no earlier ones. `compact`
+removes records that no position needs to which the stream may return.
 
-A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes to before the stop."""
+A stopped table stays stopped in the history until `seed` gives it a new schema or `rewind` returns to a position before the stop.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +77,8 @@ class TableHistory:
     def __init__(
         self, kept: Path | Repository, captured: Callable[[str, str], bool], review: SchemaDecisions | None = None
     ) -> None:
-        """Loads the history from a file or a repository (`kept`). Raises MetaError if it is damaged.
-
-        `review`: which changes the lake follows, and how.
+        """Loads the history from a file or a repository (`kept`). Raises MetaError if it is damaged. `review`: which changes the lake
+        follows, and how.
         """
         self._review = review or SchemaDecisions()
         self._repository: Repository = SchemaRepository(kept) if isinstance(kept, Path) else kept
@@ -96,7 +96,7 @@ class TableHistory:
             ) from error
 
     def covers(self, position: Position) -> bool:
-        """Returns whether a snapshot was taken at or before this position. If not, the stream needs `seed` to begin there."""
+        """Returns whether the history has a snapshot at or before this position. Without one, the stream needs `seed` to begin there."""
         return self._known.server(position.order_key) is not None
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
@@ -106,8 +106,8 @@ class TableHistory:
         self._store([*snapshot_records(snapshot, position), *objects])
 
     def follows_objects(self, position: Position) -> bool:
-        """Returns whether triggers and views are followed at `position`, as MIXED format needs it. A statement stops every table if not all
-        are known.
+        """Returns whether the history has triggers and views at `position`, as binlog_format MIXED requires. If it does not have all of
+        them, a statement in statement format stops every table.
         """
         return self._known.stored_objects(position.order_key) is not None
 
@@ -117,15 +117,15 @@ class TableHistory:
         return there is not None and there.complete
 
     def note_objects(self, objects: StoredObjects, position: Position) -> None:
-        """Stores the triggers and views from `position` on. The stream starts again there."""
+        """Stores the triggers and views from `position` on, at which the stream starts again."""
         self.rewind(position)
         self._store(_seeded_objects(objects, self._known.stored_objects(position.order_key), position))
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         """Returns the version of the table whose row events follow at `position`.
 
-        Raises TableStoppedError: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, or the state in which a statement left the table;
-        with the version by which consumers read the rows.
+        Raises TableStoppedError with SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED or the state of the table's earlier stop. The error
+        has the version with which consumers decode the rows.
         """
         try:
             version, learnt = self._resolved(table_map, position)
@@ -134,7 +134,7 @@ class TableHistory:
             raise
         except SluiceError:
             raise
-        except Exception as error:  # A defect of Sluice stops the affected table, not the stream.
+        except Exception as error:  # A defect of Sluice stops only this table, not the stream.
             reason = f"the table map at {position} cannot be followed: {defect_text(error)}"
             stopped = TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
             stopped.version = _unreadable(stopped)
@@ -159,8 +159,8 @@ class TableHistory:
         return version, learnt
 
     def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
-        """Returns the version of a stopped table for consumers, by the schema at that position of the stream, which does not depend on the
-        lake. Returns one without columns and with the reason if that schema is unknown too, or does not fit the table map.
+        """Returns the version of a stopped table for consumers, from the schema at that position, which does not depend on the lake. If
+        that schema is unknown or does not fit the table map, the version has no columns and contains the reason.
         """
         state = self._known.table((table_map.database, table_map.table), position.order_key)
         if not isinstance(state, Stopped):
@@ -177,7 +177,7 @@ class TableHistory:
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
-        """Calls `fit`. If nothing fits, uses the schema that an operator gave for this stop, if that fits."""
+        """Calls `fit`. If it fails, calls it again with the schema that an operator gave for this stop."""
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
@@ -220,15 +220,15 @@ class TableHistory:
         return changes
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """Implements `ports.SchemaHistory`, by the newest state."""
+        """Implements `ports.SchemaHistory`, for the newest state."""
         return self._cascades().below((database, table))
 
     def follows(self, database: str, table: str) -> bool:
-        """Implements `ports.SchemaHistory`, by the newest state."""
+        """Implements `ports.SchemaHistory`, for the newest state."""
         return (database, table) in self._cascades().children
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Returns every foreign key that may change rows of a captured table, by the newest state. Used for `tables_file`."""
+        """Returns every foreign key that may change rows of a captured table in the newest state. Used for `tables_file`."""
         return self._cascades().all()
 
     def _cascades(self) -> Cascades:
@@ -243,7 +243,7 @@ class TableHistory:
         return self._known_cascades
 
     def rewind(self, position: Position) -> None:
-        """Removes everything after this position, at which the stream starts again."""
+        """Removes all records after this position, at which the stream starts again."""
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
             self._repository.append([HistoryRecord(kind=RecordKind.REWIND, position=position)])
@@ -254,9 +254,9 @@ class TableHistory:
         self._store([table_record(RecordKind.SNAPSHOT, position, schema)])
 
     def compact(self, positions: Collection[Position], records_min: int = 1) -> int:
-        """Removes records that no given position needs in order to continue. Returns how many it removed.
+        """Removes records that are not needed to continue from any of the given positions. Returns the number of removed records.
 
-        Does nothing for fewer than `records_min` records, or if the executed set of a position or record cannot be read.
+        Does nothing if it would remove fewer than `records_min` records, or if the executed set of a position or record cannot be parsed.
         """
         records = self._repository.load()
         try:
@@ -273,7 +273,7 @@ class TableHistory:
         return tuple(_versions(state for state in self._captured_at(position) if isinstance(state, TableSchema)))
 
     def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Returns the captured tables that a statement stopped, with their schemas after the stop."""
+        """Returns the captured tables that a statement stopped and whose schemas after the stop are known."""
         stopped = (state.schema for state in self._captured_at(position) if isinstance(state, Stopped))
         return tuple(_versions(filter(None, stopped)))
 
@@ -282,7 +282,7 @@ class TableHistory:
         return [self._known.table(name, key) for name in self._known.table_names() if self._captured(*name)]
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """Returns what is known of a table at `position`: its schema, its stop (with the schema after it), that it was dropped, or None."""
+        """Returns the table's state at `position`: its schema, its stop, that it was dropped, or None if nothing is known."""
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:
@@ -304,13 +304,14 @@ class TableHistory:
 
     def _changes_cascades(self, cascades: Cascades, record: HistoryRecord) -> bool:
         if not record.table or record.kind is RecordKind.OBJECT:
-            return record.kind is RecordKind.SERVER  # Such a server may log the effects of foreign keys.
+            # A new server may write row events for the effects of foreign keys.
+            return record.kind is RecordKind.SERVER
         name = (record.database, record.table)
         return cascades.depend_on(name, self._known.table(name, record.position.order_key))
 
 
 def _unreadable(error: TableStoppedError) -> TableVersion:
-    """Returns a version that decodes no row, for the reason of the error."""
+    """Returns a version that decodes no row and contains the error's reason."""
     reason = f"{error.state}: {error.reason}"
     return TableVersion(database=error.database, table=error.table, columns=(), stopped=True, unreadable=reason)
 
@@ -336,7 +337,7 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
-    """Decides the effects of a statement: answers the rules' questions until they return effects. Raises the exceptions of `review`."""
+    """Returns the effects of a statement, after answering the questions of the rules. Raises the exceptions of `review`."""
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(
             context, answers=context.answers.with_answer(meant, _answer(meant, context, review))
@@ -364,7 +365,7 @@ def _recorded(
 
 
 def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
-    """Yields the versions of schemas. A table for which Sluice has a defect is left out: its next table map stops it by name."""
+    """Yields the versions of schemas. Omits a table on which a defect of Sluice occurs; the table's next table map stops it."""
     for schema in schemas:
         try:
             yield schema.version()
@@ -377,7 +378,7 @@ def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
 def _database_records(
     statement: Statement, context: DdlContext, server: DdlServerFacts, position: Position
 ) -> Iterator[HistoryRecord]:
-    if isinstance(statement, Unread) and statement.text:  # The charset of a database may have changed.
+    if isinstance(statement, Unread) and statement.text:  # The statement may have changed a database's charset.
         for name in databases_in(statement.text, context.known.database_names(), context.default_database):
             yield _charset_record(name, "", position)
     if not isinstance(statement, SetDatabase | DropDatabase):
@@ -417,7 +418,7 @@ def _seeded_objects(
     objects: StoredObjects | None, there: StoredObjects | None, position: Position
 ) -> list[HistoryRecord]:
     """Returns the records of triggers and views that were read from the server. `there`: those that the history has at the position."""
-    if objects is None:  # This account may not see them.
+    if objects is None:  # The account has no privilege to see them.
         return [] if there is None else [_complete_record(position, complete=False)]
     new = {each.key for each in objects.objects}
     gone = [each.key for each in (there.objects if there else ()) if each.key not in new]

@@ -1,8 +1,9 @@
-"""Defines the questions of `effects` that neither the statement nor the history answers. `effects` asks them, `history` answers. Pure
-values.
+"""Defines the questions of `effects` that neither the statement nor the history answers. `effects` returns a question, and `history`
+answers it.
 
-An answer may need access to files or to the server. So the rules do not look it up themselves: they return the first unanswered question,
-and start again once it is answered."""
+An answer may need access to files or to the server, which the rules do not have. So they return the first unanswered question, and
+`history` calls them again with the answer.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ class Question:
 
 
 class UnansweredError(Exception):
-    """A rule needs the answer to a question. This error does not leave `effects`."""
+    """A rule needs the answer to a question. `effects_of` catches this error and returns the question."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question)
         self.question = question
 
 
-# A table that replaces another one has no rows that an alteration could harm.
+# The policy of a table that is created again: it has no rows that an alteration could harm.
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 

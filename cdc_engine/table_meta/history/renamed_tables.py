@@ -1,7 +1,8 @@
 """Decides whether the lake can follow a table to its new name, and with which changes. Pure functions; called by `effects`.
 
-The path of a lake table depends on its name, so two swapped names swap rows: each table is filled with the rows that the other one had
-immediately before the statement (docs/decisions/renamed-tables.md)."""
+The path of a lake table depends on its name. If a statement swaps two names, each lake table gets the rows that the other one had
+immediately before the statement (docs/decisions/renamed-tables.md).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
     """Returns whether the lake has all rows of the table `origin` and may move them to `name`: both are captured, and neither is stopped.
 
-    For the copy of a schema change tool, the stream must also have had its CREATE TABLE: an older copy may have rows that the lake lacks.
+    The copy of a schema change tool must also have its CREATE TABLE in the stream, because an older copy may have rows that the lake lacks.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):
@@ -28,8 +29,8 @@ def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
 
 
 def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> DdlEffect:
-    """Returns the effect that moves the rows of one of the lake's tables to the table with this name. `early`: the table is also altered,
-    and the history stores the schema after that.
+    """Returns the effect that moves the rows of the lake table `origin` to `name`. `early`: the statement also alters the table, and the
+    history stores only the schema after that alteration.
     """
     return DdlEffect(
         name,
@@ -48,7 +49,7 @@ def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
 
 
 def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | None) -> CannotFollowError:
-    """Returns why the table cannot continue under another name. `schema`: its schema there, None if unknown."""
+    """Returns why the table cannot continue under its new name. `schema`: the schema under the new name, None if unknown."""
     reason = f"the table was {'.'.join(origin)} before: its rows are not in the lake under this name"
     there = context.state(origin)
     if schema is not None and is_copy((schema.database, schema.table), origin):

@@ -1,7 +1,8 @@
 """Stores the schemas that operators gave for tables with unknown schemas, one record each in the folder `schema-resolutions`.
 
-`sluice schema resolve` stores one for a table's present stop. The history looks it up when it meets that stop again: the same table,
-stopped for the same reason, which contains the position. This module owns those records."""
+`sluice schema resolve` stores a schema for a table's current stop. The history looks it up at the same stop: the same table, stopped for
+the same reason, which contains the position. This module owns those records.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Stores the pending schema changes and the approvals of a destination, one record each in the folder `schema-changes`, which this module
 owns.
 
-The engine stores held changes (`note`), the console reads and approves them (`approve`), and the engine asks for the approval when it
-passes the statement (`approved`). A record is replaced as a whole, so readers never see a part. Approvals are kept as long as the
-destination exists, because the stream may pass the statement again."""
+The engine stores pending changes (`note`), the console reads and approves them (`approve`), and the engine reads the approval when the
+statement passes in the stream (`approved`). A record is replaced as a whole, so readers never see a part. Approvals remain as long as the
+destination exists, because the stream may pass the statement again.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
-POSITION_BEFORE = "place"  # The position in the records of earlier versions.
-NAME_CHARS_MAX = 72  # The length of the table's part of a record's name.
+POSITION_BEFORE = "place"  # The key of the position in records of earlier versions.
+NAME_CHARS_MAX = 72  # The maximum length of the table's part in a record's name.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PendingRecord:
-    """A pending schema change as it was stored. `items`: (description, plan → what the lake would do)."""
+    """The record of a pending schema change. `items`: (description, plan → effect in the lake)."""
 
     database: str
     table: str
@@ -47,7 +48,7 @@ class PendingRecord:
 
 
 class ReviewFiles:
-    """The reviews of the destination with this directory."""
+    """The pending schema changes and approvals in a destination's directory."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._records = record_store(destination_dir)
@@ -66,8 +67,8 @@ class ReviewFiles:
         return next((each for each in found if each.reason == reason), None)
 
     def approve(self, pending: PendingRecord, plan: str, *, replaces: bool = True) -> str:
-        """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, it keeps another
-        plan that is already approved. Raises MetaError if the record cannot be read.
+        """Stores the operator's decision. Returns the plan that was approved before, or an empty text. Without `replaces`, an earlier
+        decision for another plan remains. Raises MetaError if the record cannot be read.
         """
         name = _name(pending.database, pending.table, pending.order_key, APPROVED)
         record = {
@@ -87,7 +88,7 @@ class ReviewFiles:
         return before
 
     def approved(self, database: str, table: str, order_key: int) -> str:
-        """Returns the plan that was approved for the statement; empty if there is none. Raises MetaError if the record cannot be read."""
+        """Returns the plan that an operator approved for the statement, or an empty text. Raises MetaError if the record cannot be read."""
         name = _name(database, table, order_key, APPROVED)
         text = self._records.get(name)
         return "" if text is None else str(self._record(name, text)["plan"])

@@ -1,11 +1,14 @@
 """Finds the captured tables in which a statement changed rows without row events, and why they stop. Pure functions; called by `effects`.
 
-A session that does not use row format logs its INSERT, UPDATE or DELETE as text, which does not show the changed rows. The tables that it
-writes stop, and so do tables whose rows foreign keys change with them. An unknown table name (a view, a temporary table) may stand for
-any table of its database, if the triggers and views of the source are not followed. If they are, tables stop that triggers of a changed
-table or a changed view reach, over all levels. If the statement does not show what it writes, every table that it names and every table of
-the databases that it mentions stops. If it calls a stored function or a procedure, which may write anywhere, every table stops. A TRUNCATE,
-ALTER or RENAME of such a session may affect a temporary table that hides the captured one.
+A session without row format logs its INSERT, UPDATE or DELETE as text, which does not show the changed rows. The following tables stop:
+
+- the tables that the statement writes to, and the tables whose rows foreign keys change with them;
+- tables that triggers of a changed table or a changed view reach, over all levels;
+- if the source's triggers and views are unknown, all tables of the database of an unknown name: the name may be a view;
+- if the statement does not show what it writes to, every table, and every table of the databases, that it mentions;
+- every table, if the statement calls a stored function or a procedure, which may write to any table.
+
+A TRUNCATE, ALTER or RENAME in such a session may affect a temporary table with the name of the captured one.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ _WAY_OUT = "set binlog_format=ROW in every session, and re-snapshot the table an
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
     """Returns the stops for a TRUNCATE, ALTER or RENAME in a session that may have a temporary table of the same name.
 
-    Whether the statement changed the captured table is then unknown, so the table stops. Returns None for other sessions and statements.
+    The statement may have changed the captured table or the temporary one, so the captured table stops. Returns None for other sessions and
+    statements.
     """
     if not context.session.thread_specific:
         return None
@@ -74,7 +78,7 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
-    # RDS writes a heartbeat in statement format into a database of the server. The history need not know all tables of such a database.
+    # RDS writes a heartbeat in statement format into one of the server's own databases, whose tables the history need not know.
     if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
         reach = objects.reached(changed, statement.words, there)
         if reach.everything:
@@ -91,8 +95,8 @@ def _named(
 ) -> dict[TableKey, CannotFollowError]:
     """Returns the stops of the tables that a statement names as changed.
 
-    A name that is not a known table may be a view, which `reached` follows, or a temporary table, which only its session has. Otherwise it
-    is a table that was changed after the stream's start.
+    A name that is not a known table may be a view, which `reached` evaluates, or a temporary table of the session. Otherwise it is a table
+    that was created or changed after the stream's start.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
     found: dict[TableKey, CannotFollowError] = {}
@@ -107,9 +111,7 @@ def _named(
 
 
 def changed_by_query(words: Collection[str], context: DdlContext, *, calls: bool) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them. Servers log that SELECT in statement
-    format only.
-    """
+    """Returns the tables that stop because the SELECT of a CREATE TABLE may have written to them. Servers log this SELECT only as text."""
     objects = context.known.stored_objects(context.key)
     there = context.tables()
     why = _CALLS if calls else objects.reached((), words, there).everything if objects is not None else ""
@@ -123,7 +125,7 @@ def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotF
 
 
 def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables whose foreign keys are unknown, so that their rows may change when rows of the given tables change."""
+    """Returns the tables with unknown foreign keys, whose rows may change together with rows of `parents`."""
     if not parents:
         return {}
     why = (
@@ -136,7 +138,7 @@ def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey
 def _below(
     parents: Collection[TableKey], schemas: Sequence[TableSchema], captured: Callable[[str, str], bool]
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the tables whose rows change when rows of the given tables change, over all levels."""
+    """Returns the tables whose rows foreign keys change together with rows of `parents`, over all levels."""
     cascades = Cascades(schemas, captured)
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:

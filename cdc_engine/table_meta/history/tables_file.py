@@ -1,9 +1,9 @@
 """Reads and writes `tables.json`: the captured tables with columns, keys and comments, and the foreign keys that change their rows without
 row events.
 
-Written by the instance; read by the console and by the code that makes asset definitions.
-
-Reading it opens no connection. It is replaced as a whole: the new file is written next to it, synced, and renamed."""
+The instance writes the file; the console and the code that creates asset definitions read it. Reading needs no connection. A writer
+replaces the file as a whole: it writes a new file next to it, syncs and renames it.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.durable_files import FileStamp, keep_file, stamp_of
 from sluice.cdc_engine.errors import MetaError
 
-TABLES_FILE = "tables.json"  # Its name in a destination's folder.
+TABLES_FILE = "tables.json"  # The file's name in a destination's folder.
 FORMAT = 2
-PARSED_MAX = 4  # A process keeps so many parsed files in memory.
+PARSED_MAX = 4  # The number of parsed files that a process caches.
 CASCADE_WORDS = {
     "apply": "so it is carried out in the lake",
     "stop": "so the table stops at the first change that triggers it",
@@ -32,9 +32,9 @@ CASCADE_WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyNote:
-    """What a foreign key does to rows of the captured table "database.table" without row events.
+    """Describes what a foreign key does to rows of the captured table "database.table" without row events.
 
-    `followed`: whether the lake always follows it.
+    `followed`: whether the lake always applies it.
     """
 
     table: str
@@ -47,7 +47,7 @@ Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...], Comments]
 
 
 class TablesText:
-    """Makes the text of the file. It caches each table's part, so that a statement costs only the tables that it changes."""
+    """Creates the text of the file. Caches each table's part, so that a statement costs only the tables that it changes."""
 
     def __init__(self) -> None:
         self._parts: dict[str, tuple[TableVersion, str]] = {}
@@ -56,7 +56,7 @@ class TablesText:
     def of(
         self, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = (), comments: Comments | None = None
     ) -> str:
-        """Returns the text for a list of tables, with a line for each of them."""
+        """Returns the text for a list of tables, with one line per table."""
         self._parts = {table.name: self._part(table) for table in tables}
         lines = ",\n".join(part for _, part in self._parts.values())
         followed = tuple(cascades)
@@ -86,12 +86,12 @@ def _text_of(table: TableVersion) -> str:
 
 
 def _seen(table: TableVersion) -> TableVersion:
-    """Returns the table without columns that are not in the lake."""
+    """Returns the table without columns that the lake does not have."""
     return dataclasses.replace(table, columns=tuple(each for each in table.columns if each.generated not in HIDDEN))
 
 
 def _spoken(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the record without values that `_read` adds again."""
+    """Removes the values that equal their defaults; `_read` adds them again."""
     return {name: value for name, value in record.items() if name not in defaults or value != defaults[name]}
 
 
@@ -109,20 +109,20 @@ def read_tables(path: Path) -> tuple[TableVersion, ...]:
 
 
 def read_cascades(path: Path) -> tuple[Cascade, ...]:
-    """Returns the foreign keys in the file that change rows of captured tables without row events. Raises the same errors as
-    `read_tables`.
+    """Returns the foreign keys in the file that change rows of captured tables without row events. Raises MetaError if the file cannot be
+    read.
     """
     return _read(path)[1]
 
 
 def read_comments(path: Path) -> Comments:
-    """Returns the comments of the source's tables and columns in the file. Raises the same errors as `read_tables`."""
+    """Returns the comments of the source's tables and columns in the file. Raises MetaError if the file cannot be read."""
     return _read(path)[2]
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
     """Returns one note per foreign key that changes rows of a captured table without row events, ordered by table. `policy`: (database,
-    table) → its setting `cascades`. The note says so if the parent's rows change through a table that is not captured.
+    table) → its setting `cascades`. A note warns if another foreign key can change the parent's rows and the parent is not captured.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
@@ -131,13 +131,13 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
 
 
 def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str], Sequence[str]]) -> tuple[str, ...]:
-    """Returns the names of the tables without a key. `declared`: (database, table) → the key in conf/, or none."""
+    """Returns the names of the tables without a key. `declared`: (database, table) → the key that conf/ declares, or an empty one."""
     return tuple(sorted(each.name for each in tables if not each.key and not declared(each.database, each.table)))
 
 
 def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
-    """Returns a sentence about what tables without a key become in the lake. `verbose`: it contains all names, otherwise the first
-    three.
+    """Returns a sentence that describes how the lake stores tables without a key. `verbose`: with the names of all tables, otherwise of the
+    first three.
     """
     shown = names if verbose else names[:3]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
@@ -164,13 +164,13 @@ def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
 
 
 def _read(path: Path) -> Content:
-    """Returns the current content of the file. It is parsed again only after the file was replaced."""
+    """Returns the content of the file. Parses the file again only after it was replaced."""
     stamp = stamp_of(path)
     return _parsed(path) if stamp is None else _parsed_at(path, stamp)
 
 
 @functools.lru_cache(maxsize=PARSED_MAX)
-def _parsed_at(path: Path, stamp: FileStamp) -> Content:  # noqa: ARG001  of the content, or of one before it
+def _parsed_at(path: Path, stamp: FileStamp) -> Content:  # noqa: ARG001  only part of the cache's key
     return _parsed(path)
 
 

@@ -1,8 +1,8 @@
 """Decides which records of the schema history apply at a position of the stream. Pure functions; used by `history` and by consumers' own
 streams.
 
-Within an epoch, order keys decide. Positions of two epochs are on two servers, or in two numberings of binlog files; there the executed
-sets decide, if they are known. A record of a statement, or of rows, has the executed set before it.
+Within an epoch, order keys decide. Positions of two epochs are on two servers, or the binlog files were numbered again; then executed sets
+decide, if they are known. The position of a record of a statement, or of rows, has the executed set before it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FROM_ITS_POSITION_ON = frozenset(
 
 
 def holds_at(record: HistoryRecord, position: Position) -> bool:
-    """Returns whether a reader that has everything up to a position has passed the record. Raises ValueError if an executed set cannot be
-    parsed.
+    """Returns whether the record applies to a reader at `position`, which has read everything before. Raises ValueError if an executed set
+    cannot be parsed.
     """
     at = record.position
     if at.counts_as(position) or not (at.gtid_set and position.gtid_set):
@@ -41,8 +41,8 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue from one of the positions: those that do not apply there yet, and, of the others, the
-    last one per table, database and server.
+    """Returns the records that are needed to continue from one of the positions: records that do not apply at it yet, and the last record
+    per subject that applies.
     """
     comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()
@@ -62,9 +62,10 @@ def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> l
 def _by_numbering(
     records: Sequence[HistoryRecord], positions: Iterable[Position]
 ) -> tuple[list[list[int]], list[Position]]:
-    """Groups positions into sequences of ascending order keys, and those that must be compared with each record one by one.
+    """Groups positions with comparable order keys into ascending sequences. Also returns the positions that must be compared with each
+    record.
 
-    In a group order keys decide about all records: each is in the same numbering of files, or has no executed set.
+    Within a group, order keys decide about all records: each record is in the same numbering of binlog files, or has no executed set.
     """
     groups: dict[tuple[int, str], dict[int, Position]] = {}
     for position in positions:
@@ -85,11 +86,10 @@ def _by_numbering(
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
     """Returns the indexes of the records that are needed at one of the order keys, which are in ascending order.
 
-    A record applies from its own order key on. At the keys before that it is needed, and from there on until a later record of the same
-    table applies.
+    A record is needed at the keys before its own order key, and at later keys until a later record of the same subject applies.
     """
     kept: set[int] = set()
-    replaced: dict[RecordSubject, int] = {}  # For each subject: the first of `keys` at which a later record applies.
+    replaced: dict[RecordSubject, int] = {}  # Subject → the first index in `keys` at which a later record applies.
     for index in range(len(records) - 1, -1, -1):
         subject = subject_of(records[index])
         applies = bisect.bisect_left(keys, records[index].position.order_key)

@@ -1,4 +1,4 @@
-"""Keeps the state of the schema history in memory: the server, the databases and the tables, each by position. Owned by `history`."""
+"""Stores the schema history in memory: the server, the databases and the tables, each by position. Owned by `history`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TableKey = tuple[str, str]
 
 
 class KnownSchemas:
-    """The known schemas by order key. Records are added in ascending order; `drop_after` goes back."""
+    """The schemas by order key. Records are added in ascending order; `drop_after` removes the last ones."""
 
     def __init__(self) -> None:
         self._server: Timeline[DdlServerFacts] = Timeline()
@@ -20,7 +20,7 @@ class KnownSchemas:
         self._tables: dict[TableKey, Timeline[KnownTable]] = {}
         self._objects: dict[
             ObjectKey, Timeline[tuple[StoredObject, ...]]
-        ] = {}  # One object, or none after it is dropped.
+        ] = {}  # One object; no object after it is dropped.
         self._objects_complete: Timeline[bool] = Timeline()
         self.head = -1
 
@@ -44,20 +44,20 @@ class KnownSchemas:
         return StoredObjects(objects=tuple(found), complete=complete)
 
     def table_names(self) -> list[TableKey]:
-        """Returns every table that has or had a record, sorted."""
+        """Returns the names of all tables with a record, at any position, sorted."""
         return sorted(self._tables)
 
     def unknown_tables(self, key: int) -> list[TableKey]:
-        """Returns the tables that exist at the position, or may exist there, with unknown schemas."""
+        """Returns the tables with unknown schemas that exist, or may exist, at the position."""
         return [name for name in self._tables if self.may_exist(name, key)]
 
     def may_exist(self, name: TableKey, key: int) -> bool:
-        """Returns whether the table may exist at the position although nothing is known but its name."""
+        """Returns whether the table may exist at the position with an unknown schema."""
         timeline = self._tables.get(name)
         return timeline is not None and timeline.begins_by(key) and timeline.at(key) is None
 
     def database_names(self) -> list[str]:
-        """Returns every database that has or had a record, sorted."""
+        """Returns the names of all databases with a record, at any position, sorted."""
         return sorted(self._databases)
 
     def remember(self, record: HistoryRecord) -> None:
@@ -75,7 +75,7 @@ class KnownSchemas:
             self._tables.setdefault((record.database, record.table), Timeline()).put(key, table_state(record))
 
     def holds(self, record: HistoryRecord) -> bool:
-        """Returns whether the record's content is already known at its position."""
+        """Returns whether the history already has the record's content at its position."""
         key = record.position.order_key
         if record.kind is RecordKind.DATABASE:
             return self.database_charset(record.database, key) == str(record.content["charset"])
@@ -88,7 +88,7 @@ class KnownSchemas:
         return there == state and comments_of(there) == comments_of(state)
 
     def drop_after(self, key: int) -> bool:
-        """Removes everything after `key`. Returns whether there was anything."""
+        """Removes all records after `key`. Returns whether it removed any."""
         self.head = min(self.head, key)
         dropped = [self._server.drop_after(key), self._objects_complete.drop_after(key)]
         dropped += [timeline.drop_after(key) for timeline in self._objects.values()]
@@ -102,20 +102,20 @@ def _object_key(record: HistoryRecord) -> ObjectKey:
 
 
 def _object_state(record: HistoryRecord) -> tuple[StoredObject, ...]:
-    """Returns the object, or nothing if the record says that it was dropped."""
+    """Returns the trigger or view in a record; empty if the record means that it was dropped."""
     if "table" not in record.content:
         return ()
     return (StoredObject.from_json(record.database, record.table, record.content),)
 
 
 def comments_of(state: KnownTable) -> dict[str, str]:
-    """Returns the comments of a table in the form of `TableSchema.comments`; none if its schema is unknown."""
+    """Returns the comments of a table in the form of `TableSchema.comments`; empty if its schema is unknown."""
     schema = state if isinstance(state, TableSchema) or state is None else state.schema
     return schema.comments if schema is not None else {}
 
 
 def table_state(record: HistoryRecord) -> KnownTable:
-    """Returns the state of a record's table. Raises KeyError or TypeError on a record of another structure."""
+    """Returns the table's state that a record contains. Raises KeyError or TypeError on a record of another structure."""
     if record.kind is RecordKind.UNKNOWN:
         return None
     if record.kind is RecordKind.STOPPED:

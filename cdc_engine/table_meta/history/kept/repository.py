@@ -1,9 +1,10 @@
 """Stores the schema history: its records, the interface of a repository, and the file `schema.jsonl`. Used only by `history`.
 
-The file is append-only, with one JSON record per line; only compaction replaces it, as a whole. `shared_repository` stores the same
-records where several hosts reach them. A record is on disk before `append` returns. A crash can damage only the last line: a line without
-its newline does not count, and the next `load` removes it. Going back in the stream is a record too (`rewind`): it invalidates earlier
-records when the file is read from its start."""
+The file is append-only, with one JSON record per line; only compaction replaces it, as a whole. `shared_repository` stores the same records
+where several hosts reach them. A record is on disk before `append` returns. A crash can damage only the last line: a line without a newline
+is ignored, and the next `load` removes it. A return to an earlier position is a record too (`rewind`), which invalidates the records after
+that position.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ WITHOUT_IT = "the engine reads the schemas from the source again and stops each 
 class RecordKind(enum.Enum):
     """The kind of a record."""
 
-    SERVER = "server"  # Flavour and default charset; it is stored with the snapshot.
+    SERVER = "server"  # Flavour, default charset and other server facts, stored with a snapshot.
     DATABASE = "database"  # The default charset of a database.
     SNAPSHOT = "snapshot"  # The schema of a table as read from information_schema.
     UNKNOWN = "unknown"  # The table may exist here, but its schema is unknown.
@@ -34,14 +35,14 @@ class RecordKind(enum.Enum):
     TABLE_MAP = "table_map"  # The schema of a table from a table map with full metadata.
     STOPPED = "stopped"  # The table cannot be followed from here on.
     DROPPED = "dropped"  # The table was dropped. The record has its last schema, or no content if that is unknown.
-    OBJECTS = "objects"  # Whether all triggers and views are known from here on. Before the first such record none are.
+    OBJECTS = "objects"  # Whether all triggers and views are known. Without such a record, none is known.
     OBJECT = "object"  # A trigger or view; without content after it is dropped.
-    REWIND = "rewind"  # This invalidates all records above its position.
+    REWIND = "rewind"  # Invalidates all earlier records that are above its position.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """A record. `content` depends on `kind`. The names are those of a table, of a trigger or view, or, without a table, of a database."""
+    """A record. `content` depends on `kind`. `database` and `table`: a table, trigger or view; or a database, with an empty `table`."""
 
     kind: RecordKind
     position: Position
@@ -73,7 +74,7 @@ class HistoryRecord:
 
 
 class Repository(Protocol):
-    """Stores records in the order in which they are written. All methods raise MetaError if that is not possible."""
+    """Stores records in the order in which they are written. All methods raise MetaError if they fail."""
 
     def load(self) -> list[HistoryRecord]:
         """Returns all valid records, without those that a REWIND invalidated and without the REWIND."""
@@ -85,11 +86,11 @@ class Repository(Protocol):
         """Adds all of the records or none; they are durable when this returns."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Replaces all records by these, atomically."""
+        """Replaces all records, atomically."""
 
 
 class RecordsInMemory:
-    """Keeps records in addition to a destination's, for a history that is not stored. Only that history sees added records."""
+    """Holds the records of a destination for a history that is not stored. Records that this history adds are not stored either."""
 
     def __init__(self, records: list[HistoryRecord]) -> None:
         self._records = records
@@ -101,7 +102,7 @@ class RecordsInMemory:
         return self._records
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing, because the history has the records itself."""
+        """Does nothing, because the history has the records in memory."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Does nothing, like `append`."""
@@ -111,7 +112,7 @@ _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"
 
 
 class SchemaRepository:
-    """The schema history's file of one destination. The destination's lease excludes other writers."""
+    """The file with the schema history of one destination. The destination's lease excludes other writers."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -130,7 +131,7 @@ class SchemaRepository:
         return self._holding(self._read()[1])
 
     def _read(self) -> tuple[bytes, bytes]:
-        """Returns the file's content, and the complete lines in it."""
+        """Returns the file's content, and the part of it that consists of complete lines."""
         content = self._path.read_bytes() if self._path.exists() else b""
         return content, content[: content.rfind(b"\n") + 1]
 
@@ -158,7 +159,7 @@ class SchemaRepository:
             ) from error
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Writes a new file next to the old one, syncs and renames it: after a crash there is the old file or the new one."""
+        """Writes a new file next to the old one, syncs it and renames it, so that a crash leaves either file complete."""
         try:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:
@@ -196,7 +197,7 @@ def holding(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
 
 
 def _write_or_take_back(descriptor: int, content: bytes) -> None:
-    """Appends the content. A write that a full disk interrupts is undone, so that the next one does not continue in the middle of a
+    """Appends the content. If the write fails, for example on a full disk, removes the written part, so that the next write begins a new
     line.
     """
     size_before = os.fstat(descriptor).st_size

@@ -1,9 +1,10 @@
-"""Keeps the schema history in a record store that several hosts share: in SQL, ZooKeeper or memory. Created by `instance`.
+"""Stores the schema history in a record store that several hosts share: in SQL, ZooKeeper or memory. Created by `instance`.
 
-Lines are stored in chunks of some hundred kilobytes (a node of ZooKeeper holds a megabyte), and a head states which chunks are valid:
-`schema-head` has a generation and the number of chunks, which are named `schema-<generation>-<number>`. New chunks are written first and
-become valid with the head, which is replaced under the lease's token. So chunks that a crash leaves before that are invalid and are
-overwritten, and an earlier holder of the lease can add nothing."""
+The lines are in chunks of some hundred kilobytes (a ZooKeeper node holds at most a megabyte), named `schema-<generation>-<number>`. The
+head, `schema-head`, contains the valid generation and its number of chunks. A writer writes new chunks first, and then makes them valid by
+replacing the head under the lease's token. So chunks of a crashed writer are invalid and are overwritten, and an earlier holder of the
+lease cannot add any.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from sluice.cdc_engine.table_meta.history.kept.repository import WITHOUT_IT, His
 
 FORMAT = 1
 PREFIX, HEAD = "schema-", "schema-head"
-TEXT_BYTES_MAX = 400_000  # The largest size of a chunk with more than one record.
+TEXT_BYTES_MAX = 400_000  # The maximum size of a chunk; only a chunk with a single record can be larger.
 TRIES_MAX = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryHead:
-    """The record that lists the valid chunks. `version`: the version of this record itself."""
+    """The record that determines the valid chunks. `version`: the version of this record in the store."""
 
     generation: int = 0
     chunks: int = 0
@@ -43,12 +44,13 @@ class RepositoryHead:
 
 
 class SharedRepository:
-    """Implements `Repository` for one destination in a shared record store. `token`: the lease's; 0 for readers."""
+    """Implements `Repository` for one destination in a shared record store. `token`: the token of the lease; 0 for readers."""
 
     def __init__(self, store: RecordStore, token: int = 0) -> None:
         self._store, self._token = store, token
         self._counted: RepositoryHead | None = None  # The head that this process wrote or read last.
-        self._unsure = False  # Whether a write of the head that got no answer may have succeeded.
+        # Whether the last write of the head failed without an answer, so that it may have succeeded.
+        self._unsure = False
 
     def load(self) -> list[HistoryRecord]:
         with self._owned():
@@ -81,8 +83,7 @@ class SharedRepository:
             head = self._settled()
             self._add(dataclasses.replace(head, generation=head.generation + 1, chunks=0), list(_chunks(records)))
         counting = f"{PREFIX}{head.generation + 1:06d}-"
-        # Only chunks from before that are removed: if this process was stopped meanwhile, its successor may have
-        # replaced the history once more.
+        # Remove only older generations: if this process was suspended, another process may have written a newer one.
         for name in self._store.read_all(PREFIX):
             if name != HEAD and name < counting:
                 self._store.remove(name)
@@ -91,7 +92,7 @@ class SharedRepository:
         return f"the schema history in {self._store}"
 
     def _add(self, head: RepositoryHead, chunks: list[str]) -> None:
-        """Writes chunks after those of the head. All become valid when the head's next version is written."""
+        """Writes chunks after the chunks of the head, and makes all of them valid by replacing the head."""
         for number, text in enumerate(chunks, start=head.chunks):
             self._write(head.name(number), text)
         self._counted = self._headed(dataclasses.replace(head, chunks=head.chunks + len(chunks)))
@@ -107,7 +108,7 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> RepositoryHead:
-        """Returns the head. If this process's last write of the head got no answer but succeeded, that write is undone first, because its
+        """Returns the head. If this process's last write of the head succeeded without an answer, undoes that write first, because its
         caller got an error.
         """
         head = self._head()
@@ -117,14 +118,14 @@ class SharedRepository:
         return head
 
     def _headed(self, head: RepositoryHead) -> RepositoryHead:
-        """Replaces the head if it still has the given version."""
+        """Replaces the head if its version is still the given one."""
         self._unsure = True
         version = self._store.write(HEAD, head.to_text(), version=head.version, token=self._token)
         self._unsure = False
         return dataclasses.replace(head, version=version)
 
     def _write(self, name: str, text: str) -> None:
-        """Writes a chunk, and replaces an invalid one that another process left."""
+        """Writes a chunk. Replaces an invalid chunk that a crashed process wrote."""
         there = self._store.read(name)
         self._store.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
 
@@ -155,7 +156,7 @@ class SharedRepository:
 
 
 def _chunks(records: Iterable[HistoryRecord]) -> Iterator[str]:
-    """Yields lines as in the file, joined into chunks. A record is never split."""
+    """Joins the lines of records into chunks. A record is never split."""
     lines: list[bytes] = []
     size = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""Makes the records of tables: of a snapshot of the schema, and of single tables. Used by `history`."""
+"""Creates the records of tables: of a snapshot of the schema, and of single tables. Used by `history`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[H
                 yield stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
             else:
                 yield table_record(RecordKind.SNAPSHOT, position, schema)
-        except Exception as error:  # A defect of Sluice stops the table in which it occurs.
+        except Exception as error:  # A defect of Sluice stops only this table.
             why = f"its columns cannot be followed: {defect_text(error)}"
             yield stopped_record(position, name, Stopped(state=SCHEMA_UNKNOWN, reason=why))
     for database, table in snapshot.unknown_tables:

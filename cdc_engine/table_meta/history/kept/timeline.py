@@ -1,4 +1,4 @@
-"""Keeps a value for each position of the stream. The history has one timeline per table, per database, and for the server."""
+"""Stores a value for each position of the stream. The history has one timeline per table and per database, and one for the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Timeline(Generic[Value]):
         self._values: list[Value] = []
 
     def put(self, key: int, value: Value) -> None:
-        """Appends an entry, and replaces one with the same key. Later entries must have been dropped before."""
+        """Appends an entry, or replaces the entry with the same key. The key must not be below the last one: call `drop_after` first."""
         if self._keys and self._keys[-1] > key:
             raise ValueError(f"entry {key} comes after {self._keys[-1]}")
         if self._keys and self._keys[-1] == key:
@@ -26,16 +26,16 @@ class Timeline(Generic[Value]):
         self._values.append(value)
 
     def at(self, key: int) -> Value | None:
-        """Returns the value of the last entry whose key is not above `key`, or None."""
+        """Returns the value of the last entry whose key is at most `key`, or None."""
         index = bisect.bisect_right(self._keys, key)
         return self._values[index - 1] if index else None
 
     def begins_by(self, key: int) -> bool:
-        """Returns whether there is an entry whose key is not above `key`."""
+        """Returns whether an entry has a key of at most `key`."""
         return bool(self._keys) and self._keys[0] <= key
 
     def drop_after(self, key: int) -> bool:
-        """Removes all entries above `key`. Returns whether there were any."""
+        """Removes all entries above `key`. Returns whether it removed any."""
         index = bisect.bisect_right(self._keys, key)
         dropped = index < len(self._keys)
         del self._keys[index:], self._values[index:]

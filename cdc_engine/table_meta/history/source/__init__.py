@@ -1,1 +1,1 @@
-"""Reads the current schemas of the source's tables from the server."""
+"""Reads the current schemas of the source's tables."""

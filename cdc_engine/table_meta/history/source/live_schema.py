@@ -1,7 +1,8 @@
-"""Returns a table's current schema on the server if it is also the table's schema at a position near the binlog's end. Used by `instance`.
+"""Reads a table's schema from the server and decides whether it is also the schema at a position near the binlog's end. Used by `instance`.
 
-It is the same if no statement about the table is between the position and the end of the binlog. The server lists the events in between.
-If these are too many, or in another file, the reader is too far behind, and the result is unknown."""
+The schema is the same if the binlog has no statement about the table after the position. The server lists the events after it. If there are
+too many, or if the position is in another file, the result is unknown.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from sluice.cdc_engine.table_meta.ddl.statement import Nothing
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
-EVENTS_BEHIND_MAX = 5000  # The most events between the position and the end; reading more takes too long.
+EVENTS_BEHIND_MAX = 5000  # The maximum number of events after the position; listing more takes too long.
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
 def schema_now(session: Connection[Any], database: str, table: str, position: str) -> TableSchema | None:
     """Returns the table's schema after the statement whose event ends at `position` (a Position as text); None if it is unknown.
 
-    Raises pymysql.MySQLError if the server refuses.
+    Raises pymysql.MySQLError if a query fails.
     """
     position_file, _, rest = position.rpartition(":")
     offset = int(rest.partition("@")[0])
@@ -40,7 +41,7 @@ def schema_now(session: Connection[Any], database: str, table: str, position: st
 
 
 def is_no_table(session: Connection[Any], database: str, table: str) -> bool:
-    """Returns whether the server has a view or a sequence of that name now. Raises pymysql.MySQLError if the server refuses."""
+    """Returns whether the server currently has a view or a sequence of that name. Raises pymysql.MySQLError if the query fails."""
     with session.cursor(Cursor) as cursor:
         cursor.execute(
             "SELECT 1 FROM information_schema.tables "
@@ -64,7 +65,7 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Returns whether no later statement affects the table. A statement that merely contains the table's name counts as affecting it."""
+    """Returns whether no later statement affects the table. A statement whose text contains the table's name counts as affecting it."""
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()
     texts = [_DEFAULT_DATABASE.sub("", str(event[5]), count=1) for event in events if "query" in str(event[2]).lower()]

@@ -1,7 +1,8 @@
 """Reads the server's current schema from information_schema, over the caller's PyMySQL connection. Used for `history.seed`.
 
-Views and sequences are left out: they are not tables, although sequences have row events. The row events of system-versioned tables have
-columns that information_schema does not show unless they were named."""
+Views and sequences are omitted: they are not tables, although sequences have row events. A system-versioned table can have columns in its
+row events that information_schema does not show.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ from sluice.cdc_engine.table_meta.schema import (
 )
 
 ATTEMPTS_MAX = 5  # The number of attempts to read the schema without a concurrent change.
-# Since these versions, REFERENCES in a column definition creates a foreign key.
+# From these versions on, REFERENCES in a column definition creates a foreign key.
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
-MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # Since these versions, actions after MATCH count.
+MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # From these versions on, the server evaluates actions after MATCH.
 
-# Charsets with characters that a server prints as `?`.
+# Charsets with characters that the server prints as `?` in information_schema.
 _WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
-# The variable exists since MySQL can execute foreign keys above its storage engines (9.6). It is OFF if MySQL does so.
+# MySQL 9.6 and later have this variable. OFF means that MySQL, and not InnoDB, executes foreign keys, so their changes are in the binlog.
 _NATIVE_FOREIGN_KEYS = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
 )
@@ -67,7 +68,7 @@ _COLUMNS = (
     "column_default FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
-# For MariaDB with system-versioned tables: EXTRA also says which columns are ROW START and ROW END.
+# MariaDB with system-versioned tables: the query adds ROW START and ROW END to EXTRA.
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
@@ -92,11 +93,11 @@ _ACTIONS = (
 @dataclasses.dataclass(frozen=True)
 class SchemaSnapshot:
     """The schema of the source. `databases`: (name, default charset). `unreadable`: (database, table, reason) of tables whose columns
-    cannot be read.
+    cannot be parsed.
 
-    `elsewhere`: (database, table, reason) of tables whose rows differ from their row events because of their engine or of a table over
-    them. `stored_objects`: the triggers and views; None if they were not read. `unknown_tables`: (database, table) of tables that exist
-    where the stream begins, or may exist there, with unknown columns.
+    `elsewhere`: (database, table, reason) of tables whose rows differ from their row events, because of their engine or because a MERGE
+    table contains them. `stored_objects`: the triggers and views; None if they were not read. `unknown_tables`: (database, table) of tables
+    that exist, or may exist, where the stream begins, with unknown columns.
     """
 
     server: DdlServerFacts
@@ -109,7 +110,7 @@ class SchemaSnapshot:
 
 
 def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> SchemaSnapshot:
-    """Returns the captured tables in their current form. Raises pymysql.MySQLError if the server refuses."""
+    """Returns the current schemas of the captured tables. Raises pymysql.MySQLError if a query fails."""
     with connection.cursor(Cursor) as cursor:
         facts = _rows(cursor, _SERVER)[0]
         server = _server(facts, logs_cascades=bool(_rows(cursor, _NATIVE_FOREIGN_KEYS)))
@@ -142,7 +143,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
             tables.append(with_row_times(table) if name in versioned else table)
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
-        except Exception as error:  # A defect of Sluice stops the table in which it occurs.
+        except Exception as error:  # A defect of Sluice stops only this table.
             unreadable.append((*name, f"its columns cannot be followed: {defect_text(error)}"))
     whole = []
     with connection.cursor(Cursor) as cursor:
@@ -151,7 +152,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
                 whole.append(_with_cut_defaults(cursor, table, columns[table.database, table.table], notation))
             except MySQLError:
                 raise
-            except Exception as error:  # as above
+            except Exception as error:  # A defect of Sluice stops only this table.
                 reason = f"the defaults of its columns cannot be followed: {defect_text(error)}"
                 unreadable.append((table.database, table.table, reason))
         elsewhere = tuple(_elsewhere(cursor, engines, server.flavour))
@@ -165,11 +166,10 @@ def stable_snapshot(
     *,
     with_objects: bool = False,
 ) -> tuple[SchemaSnapshot, Position]:
-    """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after the position was
-    read.
+    """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after reading the position.
 
-    `with_objects`: the account may see all triggers and views, so they are read too. Raises SourceConnectionError if the schema changed
-    during each of several attempts.
+    `with_objects`: also reads all triggers and views, which the account must be allowed to see. Raises SourceConnectionError if the schema
+    changed during every attempt.
     """
 
     def now() -> SchemaSnapshot:
@@ -191,7 +191,7 @@ def stable_snapshot(
 
 
 def charset_name(name: str) -> str:
-    """Returns a charset's current name. `utf8` is utf8mb3 in MySQL 5.7 and MariaDB."""
+    """Returns a charset's current name. MySQL 5.7 and MariaDB call utf8mb3 `utf8`."""
     return "utf8mb3" if name == "utf8" else name
 
 
@@ -201,8 +201,8 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
 
 
 def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> dict[tuple[str, str], list[ForeignKey]]:
-    """Returns the foreign keys by table. MariaDB 11 shows their actions in information_schema only to users who may change the table; SHOW
-    CREATE TABLE shows them to all.
+    """Returns the foreign keys by table. MariaDB 11 shows their actions in information_schema only to users who may change the table, so
+    missing actions are read from SHOW CREATE TABLE.
     """
     columns: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for database, table, constraint, *column in _rows(cursor, _REFERENCES, databases):
@@ -230,8 +230,8 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
 
 
 def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (database, table, reason) of tables whose rows differ from their row events because of their engine, or because they are under
-    a MERGE table.
+    """Yields (database, table, reason) of tables whose rows differ from their row events, because of their engine or because a MERGE table
+    contains them.
     """
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
@@ -247,13 +247,15 @@ def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str
 
 
 def _shown_table(cursor: Cursor, name: tuple[str, str], flavour: str) -> Statement:
-    """Reads SHOW CREATE TABLE. Raises MySQLError if the server refuses, for example for a MERGE table over missing tables."""
+    """Parses the output of SHOW CREATE TABLE. Raises MySQLError if the server refuses, for example for a MERGE table with missing
+    members.
+    """
     quoted = ".".join(_quoted(part) for part in name)
     return read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
 
 
 def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Returns (database, table, constraint) → its actions on DELETE and UPDATE, from SHOW CREATE TABLE. Returns nothing if that cannot be
+    """Returns (database, table, constraint) → the actions on DELETE and UPDATE, from SHOW CREATE TABLE; empty if its output cannot be
     parsed.
     """
     statement = _shown_table(cursor, name, flavour)
@@ -262,11 +264,11 @@ def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[
 
 
 class _Notation(enum.Enum):
-    """How information_schema shows a DEFAULT."""
+    """The form in which information_schema shows a DEFAULT."""
 
-    EXPRESSION = "MariaDB"  # as in DDL
+    EXPRESSION = "MariaDB"  # As in DDL.
     TEXT = "MySQL 5.7"  # A constant without quotes.
-    HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but it shows a binary string as 0x616263, up to its first zero byte.
+    HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but a binary string is 0x616263, truncated at its first zero byte.
 
 
 def _notation(flavour: str, version: str) -> _Notation:
@@ -342,7 +344,7 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
         and UNKNOWN in default.value
         and column.charset not in ("", "ascii", "latin1", "utf8mb3")
     ):
-        return ()  # The server prints a character that is not in utf8mb3 like this.
+        return ()  # The server prints `?` for a character outside utf8mb3.
     definition = ColumnDefinition(
         column.name,
         declared,
@@ -357,8 +359,8 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
 
 
 def _shown_default(shown: str | None, extra: str, notation: _Notation, declared: DeclaredType) -> Default | None:
-    """Returns the default that information_schema shows. Raises UnreadableError or ValueError if it cannot be parsed, or does not show the
-    value.
+    """Returns the default that information_schema shows. Raises UnreadableError or ValueError if the text cannot be parsed or is
+    incomplete.
     """
     if shown is None:
         return None
@@ -375,7 +377,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
 
 
 def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
-    """Returns whether the shown text may be incomplete: digits of a float, or bytes that are not text."""
+    """Returns whether information_schema may show the value incompletely: a float with many digits, or bytes that are not text."""
     if declared.base == "float" and declared.scale < 0:
         return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
     if not declared.is_binary_string or default.notation is not DefaultNotation.STRING:
@@ -387,8 +389,8 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
 
 
 def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
-    """Returns the table with complete defaults: those that information_schema truncates are queried from the server. The defaults of NOT
-    NULL columns cannot be queried without a row.
+    """Returns the table with complete defaults: queries the server for defaults that information_schema truncates. DEFAULT() of a NOT NULL
+    column needs a row, so such defaults come from SHOW CREATE TABLE where possible.
     """
     cut = [
         column
@@ -409,12 +411,12 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
 
 
 def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> dict[str, tuple[str | None, ...]]:
-    """Returns defaults by column from SHOW CREATE TABLE. It returns only bytes that are all ASCII there, because others are printed as
+    """Returns column → default, from SHOW CREATE TABLE. Only for byte strings that are all ASCII, because the server prints other bytes as
     `?`.
     """
     try:
         statement = _shown_table(cursor, (table.database, table.table), MYSQL)
-    except MySQLError:  # missing privilege
+    except MySQLError:  # The account lacks the privilege.
         return {}
     read = {each.name: each.default for each in statement.columns} if isinstance(statement, CreateTable) else {}
     found: dict[str, tuple[str | None, ...]] = {}
@@ -449,4 +451,4 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-FLOAT_DIGITS_SHOWN = 5  # A server shows at least so many digits of a float.
+FLOAT_DIGITS_SHOWN = 5  # The servers show at least this number of digits of a float.

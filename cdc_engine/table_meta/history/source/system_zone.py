@@ -1,6 +1,7 @@
-"""Finds the named time zone that a server means by time_zone=SYSTEM, from times that the server's clock shows. Used by `schema_snapshot`.
+"""Finds the named time zone of a server with time_zone=SYSTEM, by comparing times that the server converts. Used by `schema_snapshot`.
 
-A server reports only a short name of it (three zones are called CST), but DDL with DEFAULT CURRENT_TIMESTAMP needs its rules."""
+The server reports only a short name (three zones are called CST), but DDL with DEFAULT CURRENT_TIMESTAMP needs the zone's rules.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5  # Zones that agree at each of these times count as equal.
+FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5  # Zones that agree at each of the sampled times count as equal.
 _FORM = "%Y-%m-%d %H:%M:%S"
-Ask = Callable[[str], tuple[object, ...]]  # Returns one row of a SELECT.
+Ask = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its row.
 
 
 def system_zone(ask: Ask) -> str:
-    """Returns a name of the zone database; empty if no zone in it shows the same times as the server."""
+    """Returns the name of a zone in the zone database; empty if no zone shows the same times as the server."""
     there = _moments()
     texts = ", ".join(f"CONVERT_TZ('{moment.strftime(_FORM)}', '+00:00', 'SYSTEM')" for moment in there)
     shown = tuple(str(each)[:19] for each in ask(f"SELECT {texts}"))
