@@ -50,11 +50,12 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """The settings and state of a server. `server_uuid`: "mariadb-<server id>" for MariaDB, which has none. `executed`, `purged`: GTID sets
-    as text, empty if the server keeps none.
+    """The settings and state of a server. `server_uuid`: "mariadb-<server id>" for MariaDB, which has no uuid. `executed`, `purged`: GTID
+    sets as text, empty on a server without GTIDs.
 
-    `file`, `offset`: the current end of the binlog; `executed` is what it contains up to there. `variables`: lower-case names, as text.
-    `created`: creation times in seconds since 1970 of the requested files that exist. `provider`: the marks of who operates the server.
+    `file`, `offset`: the current end of the binlog; `executed`: the executed set at this end. `variables`: name in lower case → value as
+    text. `created`: creation times in seconds since 1970 of the requested files that exist. `provider`: the facts from which the server's
+    provider is determined.
     """
 
     version: str
@@ -74,9 +75,9 @@ class ServerFacts:
 
 
 def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
-    """Reads the facts with several simple queries. What this account may not query stays empty; the source check reports it.
+    """Reads the facts with several simple queries. Values that this account may not query stay empty; the source check reports them.
 
-    `files`: those whose creation time is needed, each read over its own connection; empty for the last one.
+    `files`: the files whose creation time is needed, each read over its own connection. An empty name means the last file.
     """
     variables = _variables(connection)
     mariadb = connection.mariadb
@@ -109,7 +110,7 @@ def oldest_file(facts: ServerFacts) -> str:
 
 
 def with_oldest_file(source: Source, facts: ServerFacts) -> ServerFacts:
-    """Returns the facts with the creation time of the oldest file, which a connection of its own reads. Raises SourceConnectionError."""
+    """Adds the creation time of the oldest file to the facts, read over its own connection. Raises SourceConnectionError."""
     file = oldest_file(facts)
     created = creation_of(source, file) if file else 0
     return dataclasses.replace(facts, created={**facts.created, file: created}) if created else facts
@@ -137,7 +138,7 @@ def _executed(connection: SourceConnection, mariadb: bool, file: str, offset: in
 def _purged(
     connection: SourceConnection, mariadb: bool, variables: Mapping[str, str], logs: tuple[BinaryLog, ...]
 ) -> str:
-    """Returns the executed set before the first file. On MariaDB it is the GTID position at which that file begins."""
+    """Returns the executed set before the first file. On MariaDB, this is the GTID position at which the first file begins."""
     if not mariadb:
         return _one_line(variables.get("gtid_purged", ""))
     if not logs:
@@ -179,7 +180,7 @@ def _replicas(connection: SourceConnection) -> tuple[Replica, ...]:
 
 
 def dump_clients(connection: SourceConnection) -> tuple[str, ...]:
-    """Returns the addresses from which clients dump the server's binlog, as far as this account may see them."""
+    """Returns the addresses of clients that dump the server's binlog. This account may not see all of them."""
     rows = connection.first_of(
         "SELECT HOST AS host FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' ORDER BY ID"
     )

@@ -1,4 +1,4 @@
-"""Checks whether a server can be captured, and reports all problems at once. Pure; called at every connect and by `sluice check`."""
+"""Checks whether Sluice can capture a server, and reports all problems at once. Pure; called at every connect and by `sluice check`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sluice.cdc_engine.source.server import Source
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
 MIXED = "MIXED"
-# The privileges that an account needs on everything to see all triggers and views.
+# The privileges on *.* that an account needs to see all triggers and views.
 OBJECT_PRIVILEGES = ("SELECT", "SHOW VIEW", "TRIGGER")
-# The versions of servers that tests run.
+# The server versions that Sluice's tests run.
 MYSQL_TESTED, MARIADB_TESTED = ((5, 7), (8, 0), (9,)), ((10, 11), (11, 4))
-BINLOG_MONITOR_SINCE = (10, 5)  # The version since which MariaDB calls REPLICATION CLIENT by this name.
-# Each privilege, and the names under which servers grant it.
+BINLOG_MONITOR_SINCE = (10, 5)  # From this version on, MariaDB calls REPLICATION CLIENT by this name.
+# Privilege → the names under which servers grant it.
 PRIVILEGES = {
     "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
     "REPLICATION CLIENT": ("REPLICATION CLIENT", "BINLOG MONITOR"),
@@ -28,11 +28,11 @@ _GRANT = re.compile(r"^GRANT (?P<privileges>.+?) ON (?P<object>.+?) TO ", re.IGN
 
 
 def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False) -> list[str]:
-    """Returns warnings, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another replica has our
-    identity.
+    """Returns warnings, one sentence each. Raises SourceCheckError with all problems, or ReplicaClashError if another replica uses our
+    server id.
 
-    `displaced`: the server ended our last dump for another one with our identity. The other one keeps its dump, because otherwise each
-    would end the other in turn.
+    `displaced`: the server ended our last dump because another replica with our identity connected. We then do not connect again, because
+    otherwise each would end the other's dump in turn.
     """
     problems = [*_setting_problems(facts), *_grant_problems(source, facts), *_mixed_problems(source, facts)]
     if problems:
@@ -62,7 +62,7 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
 
 
 def is_mixed(facts: ServerFacts) -> bool:
-    """Returns whether the server chooses for each statement between rows and the statement's text."""
+    """Returns whether the server decides for each statement whether it logs rows or the statement's text."""
     return facts.variables.get("binlog_format", "").upper() == MIXED
 
 
@@ -72,7 +72,9 @@ def sees_objects(facts: ServerFacts) -> bool:
 
 
 def _missing_object_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the privileges on everything that are missing. A partial revoke may hide any database, so it makes all of them missing."""
+    """Returns the missing ones of OBJECT_PRIVILEGES on *.*. After a partial revoke, which may hide any database, all of them count as
+    missing.
+    """
     if any(grant.upper().startswith("REVOKE ") for grant in facts.grants):
         return list(OBJECT_PRIVILEGES)
     granted: set[str] = set()
@@ -94,7 +96,7 @@ def _mixed_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def mixed_format_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if the server logs some changes of rows as statements; otherwise an empty text."""
+    """Returns a sentence if the server logs some row changes as statements; otherwise an empty text."""
     if not is_mixed(facts):
         return ""
     return (
@@ -105,8 +107,8 @@ def mixed_format_sentence(facts: ServerFacts) -> str:
 
 
 def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
-    """Returns why a stream that runs must not go on with the server's present binlog_format; empty if it may. `follows_mixed`: the schema
-    history has the triggers and views.
+    """Returns why a running stream must not continue with the server's current binlog_format; empty if it may. `follows_mixed`: whether the
+    schema history has the triggers and views.
     """
     row_format = facts.variables.get("binlog_format", "ROW").upper()
     if row_format == "ROW" or (row_format == MIXED and follows_mixed):
@@ -115,13 +117,13 @@ def unfollowed_format(facts: ServerFacts, *, follows_mixed: bool) -> str:
 
 
 def server_version(text: str) -> tuple[int, ...]:
-    """Parses a version. `5.5.5-10.6.12-MariaDB` is (10, 6, 12): old MariaDB versions put another version before their own."""
+    """Parses a version. `5.5.5-10.6.12-MariaDB` becomes (10, 6, 12): old MariaDB versions put 5.5.5 before their own version."""
     numbers = re.findall(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
 
 
 def missing_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the privileges that the account lacks, under the names in the server's manual. Sluice never needs SUPER."""
+    """Returns the privileges that the account lacks, with the names in the server's manual. Sluice never needs SUPER."""
     granted: set[str] = set()
     for grant in facts.grants:
         match = _GRANT.match(grant)
@@ -147,9 +149,9 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
-    """Raises ReplicaClashError if another replica has our identity: the server ends one of two such dumps each time the other one connects.
+    """Raises ReplicaClashError if another replica has our server id: whenever one of the two connects, the server ends the other's dump.
 
-    A replica with our uuid is our own earlier dump, or that of the host from which this one took over: the new dump replaces it.
+    A replica with our uuid is our own earlier dump, or the dump of the host that ran this engine before. The new dump replaces it.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(
@@ -165,7 +167,7 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
 
 
 def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) -> list[str]:
-    """Returns what an operator should know about a server that can be captured, one sentence each."""
+    """Returns warnings for an operator about a server that Sluice can capture, one sentence each."""
     sentences = (
         untested_version_sentence(facts),
         mixed_format_sentence(facts),
@@ -175,7 +177,7 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
 
 
 def untested_version_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if no test runs a server of this version; otherwise an empty text."""
+    """Returns a sentence if Sluice's tests do not run this server version; otherwise an empty text."""
     name, tested = ("MariaDB", MARIADB_TESTED) if facts.mariadb else ("MySQL", MYSQL_TESTED)
     version = server_version(facts.version)
     if not version or any(version[: len(each)] == each for each in tested):
@@ -188,12 +190,12 @@ def untested_version_sentence(facts: ServerFacts) -> str:
 
 
 def advice_of(facts: ServerFacts) -> Advice:
-    """Returns what to do on this server, in the terms of its provider."""
+    """Returns the advice for this server, in the terms of its provider."""
     return ADVICE[provider_of(facts.provider)]
 
 
 def _image_warnings(facts: ServerFacts) -> list[str]:
-    """Returns warnings about row images without all columns, which are applied but do not contain every value."""
+    """Returns warnings about row images that do not contain all columns."""
     image = facts.variables.get("binlog_row_image", "FULL").upper()
     if image == "FULL":
         return []
@@ -207,7 +209,9 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
 
 
 def failover_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence about the stream's continuation if the name in conf/ comes to mean another server with the same settings."""
+    """Returns a sentence that tells how the stream continues after the host name in conf/ moves to another server with the same
+    settings.
+    """
     if facts.gtid_enabled:
         return "with GTIDs the stream continues on another server that gets this name and has executed what was read"
     advice = advice_of(facts)
@@ -218,7 +222,9 @@ def failover_sentence(facts: ServerFacts) -> str:
 
 
 def short_retention_sentence(facts: ServerFacts, hours_min: float = DAY_HOURS) -> str:
-    """Returns a sentence if the server promises to keep its binlog for fewer hours, or promises nothing; otherwise an empty text."""
+    """Returns a sentence if the server promises to retain its binlog for less than `hours_min`, or promises nothing; otherwise an empty
+    text.
+    """
     retention = retention_of(facts.provider, facts.variables)
     if retention.seconds >= hours_min * 3600:
         return ""
@@ -229,5 +235,5 @@ def short_retention_sentence(facts: ServerFacts, hours_min: float = DAY_HOURS) -
 
 
 def retention_seconds(facts: ServerFacts) -> float:
-    """Returns how long the server promises to keep its binlog: infinity if it never purges, 0 if it promises nothing."""
+    """Returns for how many seconds the server promises to retain its binlog: infinity if it never purges, 0 if it promises nothing."""
     return retention_of(facts.provider, facts.variables).seconds

@@ -1,12 +1,12 @@
 """Decides where a stream starts: at the saved cursor, else the configured file and offset, else the configured GTID set, else the latest
 position. Pure.
 
-The parser calls it at every connect, also after a lost connection. Continuity is proven, or the answer is `Lost` with its reason: the
-stream never skips events.
+The parser calls it at every connect, also after a lost connection. If the server's facts do not prove that the stream continues without a
+gap, the result is `Lost` with the reason: the stream never skips events.
 
-An epoch names one sequence of binlog files whose names can be compared. A stream that continues where names start again takes the epoch
-above all that were ever begun, which the ledger records (`epoch`). So does a stream whose cursor is in an earlier epoch than the ledger
-has begun: what was read since then may be in the lake, under keys above those of the cursor's epoch.
+An epoch is one sequence of binlog files whose names can be compared. A stream gets a new epoch, above all earlier ones in the ledger, in
+two cases: its file names start again, or its cursor is in an earlier epoch than the newest one in the ledger. In the second case the lake
+may contain changes whose order keys are above those of the cursor's epoch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ RESNAPSHOT = "re-snapshot the tables and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """The configured start of a destination without a cursor. Without any value it is the latest position.
-
-    `executed`: everything that was executed before the position in `file`, if known.
+    """The configured start of a destination without a cursor. Without any value, the latest position. `executed`: the executed set at the
+    position in `file`, if known.
     """
 
     file: str = ""
@@ -39,10 +38,11 @@ class StartChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DumpStart:
-    """The start of a dump. `position.file` may be empty if another server finds the position by GTID: that server then names the file.
+    """The start of a dump. `position.file` is empty if the server finds the position by GTID; the server then sends the file's name.
 
-    `executed_known`: `position.gtid_set` is everything that was executed before. `by_gtid`: request by GTID set, not by file and offset.
-    `read_twice_seconds`: the position was found by the clock, so the changes of this time are read twice; 0: it is exact.
+    `executed_known`: `position.gtid_set` is the whole executed set at the position. `by_gtid`: request the dump by GTID set, not by file
+    and offset. `read_twice_seconds`: the position was found by commit time, so the changes of this time are read twice; 0: the position is
+    exact.
     """
 
     position: Position
@@ -53,7 +53,7 @@ class DumpStart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """The ledger's epochs. `highest`: the highest one ever begun. `unfinished`: why no new one may begin now, or empty."""
+    """The ledger's epochs. `highest`: the newest one. `unfinished`: why no new one may begin now, or empty."""
 
     highest: int = FIRST_EPOCH
     unfinished: str = ""
@@ -64,11 +64,11 @@ NO_EPOCHS = Epochs()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """The decision that continuity cannot be proven. `options`: what an operator may safely do. `not_yet`: another server may still receive
-    what it lacks.
+    """The decision that a stream cannot provably continue. `options`: what an operator may safely do. `not_yet`: the server may still
+    receive the missing transactions.
 
-    `only_time`: it is another server, and only the clock finds a position in it (`positions.by_time`). `purged`: the server had what
-    follows, and an archive of its files may still have it (`archived`).
+    `only_time`: this is another server, on which a position can be found only by commit time (`positions.by_time`). `purged`: the server
+    purged the next files, and an archive may have them (`archived`).
     """
 
     reason: str
@@ -84,7 +84,7 @@ class Lost:
 def decide_start(
     cursor: Position | None, choice: StartChoice, facts: ServerFacts, epochs: Epochs = NO_EPOCHS
 ) -> DumpStart | Lost:
-    """Decides where a stream starts. Raises ConfigurationError if the configured GTID set or the cursor's cannot be read."""
+    """Decides where a stream starts. Raises ConfigurationError if the GTID set of the configuration or of the cursor cannot be parsed."""
     if cursor is not None:
         return _in_its_epoch(_from_cursor(cursor, facts), cursor, epochs)
     start = _from_choice(choice, facts)
@@ -100,14 +100,14 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start unchanged if it continues in the newest epoch; otherwise with a new epoch."""
+    """Returns the start unchanged if it continues in the newest epoch, otherwise in a new epoch."""
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
     return in_new_epoch(start, cursor, epochs)
 
 
 def in_new_epoch(start: DumpStart, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """Returns the start with a new epoch, above all epochs that ever began, or `Lost` if no new epoch may begin yet."""
+    """Returns the start in a new epoch, above all epochs in the ledger, or `Lost` if no new epoch may begin."""
     if epochs.unfinished:
         return Lost(reason=epochs.unfinished, options=("connect to the server that the cursor is of", RESNAPSHOT))
     return _with_epoch(start, max(cursor.epoch, epochs.highest) + 1)
@@ -118,7 +118,9 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start after a cursor: in the cursor's epoch if its files continue, in the next epoch if file names start again."""
+    """Returns the start after a cursor: in the cursor's epoch if the sequence of binlog files continues, in the next one if it starts
+    again.
+    """
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     renumbering = renumbered(cursor, facts) if same_server else ""
     by_gtid = bool(cursor.gtid_set and facts.gtid_enabled)
@@ -186,8 +188,8 @@ def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _latest(facts: ServerFacts) -> DumpStart | Lost:
-    """Returns the start at the latest position, by GTID if MySQL keeps GTIDs: a transaction may be in the file and not yet in the executed
-    set, and must then be read.
+    """Returns the start at the latest position: on MySQL with GTIDs by GTID, because the file may contain a transaction that is not in the
+    executed set yet and must be read.
     """
     if not facts.file:
         return Lost(
@@ -207,7 +209,7 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
 
 
 def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
-    """Returns why reading cannot start at an offset of a file; None if it can."""
+    """Returns why a stream cannot start at an offset of a file; None if it can."""
     sizes = {log.file: log.size_bytes for log in facts.logs}
     if file in sizes:
         if offset <= sizes[file]:
@@ -227,7 +229,9 @@ def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
 
 
 def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
-    """Returns what must follow the set and the server has purged or never had; None if nothing is missing."""
+    """Returns why the server cannot continue after the GTID set: it purged transactions, or has not executed some of the set. None if it
+    can.
+    """
     taken = _parsed(gtid_set, facts)
     executed = _parsed(facts.executed, facts)
     if isinstance(taken, MariadbPosition) or isinstance(executed, MariadbPosition):
@@ -249,7 +253,9 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
 
 
 def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> Lost | None:
-    """Returns what GTIDs cannot prove on the cursor's own server, or None. `renumbering`: why its files are different now, or empty."""
+    """Returns why GTIDs do not prove that the stream continues on the cursor's own server, or None if they do. `renumbering`: why its
+    binlog files are different ones, or empty.
+    """
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not renumbering:
         why = cut_off(cursor, facts) or refilled(cursor, taken, purged, facts)

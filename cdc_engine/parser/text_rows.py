@@ -1,7 +1,7 @@
-"""Reads the rows of one query as columns of text, in blocks from the socket; no Python object is made per row or value.
+"""Reads the rows of one query as columns of text, in blocks from the socket, without a Python object per row or value.
 
-The server's text protocol sends one packet per row: for each column its length and its bytes, as `SELECT` prints it. A kernel finds them
-all. https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
+The server's text protocol sends one packet per row: for each column its length and its bytes, as `SELECT` prints it. A kernel finds all
+values. https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
 """
 
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
@@ -23,19 +23,19 @@ from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Bytes, Int64s
 from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
 
-HEAD_BYTES = 4  # Three bytes of length, one of number.
+HEAD_BYTES = 4  # The header of a packet: three bytes of length, one byte of sequence number.
 BUFFER_BYTES = 4 << 20
-ROWS_MAX = 65_536  # per block
+ROWS_MAX = 65_536  # Per block.
 OK, ERROR, END = 0x00, 0xFF, 0xFE
-END_BYTES_MAX = 9  # A row may begin with 0xFE too, but is longer then.
+END_BYTES_MAX = 9  # A row may begin with 0xFE too, but is always longer.
 RECEIVE_SECONDS = 1.0
-SILENCE_SECONDS_MAX = 600.0  # A server may read a whole table before it finds the first row.
+SILENCE_SECONDS_MAX = 600.0  # A server may scan a whole table before it finds the first row.
 MALFORMED = -1
 Texts = list[Any]  # One pa.Array of binary per column, with NULLs.
 
 
 class Wire(Protocol):
-    """The methods of a connection that are needed here; see `connection.SourceConnection`."""
+    """The methods of a connection that this module needs; see `connection.SourceConnection`."""
 
     def begin_query(self, sql: str) -> None: ...
     def end_query(self) -> None: ...
@@ -45,9 +45,10 @@ class Wire(Protocol):
 
 @kernel
 def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: Any, out: Int64s) -> None:
-    """Finds the whole rows in [begin, end). Writes their values into `starts` (columns, rows; -1 for NULL) and `sizes`; writes into `out`
-    the number of rows, and where the next packet begins or MALFORMED. It stops at a packet that is not a row, and at one that continues in
-    the next.
+    """Finds the complete rows in [begin, end). Writes the offsets of their values into `starts` (columns, rows; -1 for NULL), and their
+    sizes into `sizes`. Writes the number of rows and the offset of the next packet, or MALFORMED, into `out`.
+
+    Stops at a packet that is not a row, and at one that continues in the next packet.
     """
     at, row, rows_max = np.int64(begin), np.int64(0), starts.shape[1]
     while row < rows_max and end - at >= 4:
@@ -68,7 +69,7 @@ def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: 
 
 @kernel
 def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts: Any, sizes: Any) -> Integer:
-    """Finds the values of one row in [begin, stop). Returns where it ends, or -1 if a value is not within it."""
+    """Finds the values of one row in [begin, stop). Returns the offset after the last value, or -1 if a value does not fit into the row."""
     offset = np.int64(begin)
     for column in range(starts.shape[0]):
         if offset >= stop:
@@ -94,10 +95,10 @@ def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts
 
 
 def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
-    """Runs one query and yields its rows in blocks. The connection is free for the next query after the last block.
+    """Runs one query and yields its rows in blocks. The connection can run the next query after the last block.
 
-    Raises the error that the server answers with, SourceConnectionError if it is silent. An abandoned iterator leaves the connection in
-    the middle of an answer: close the connection then.
+    Raises the error that the server returns, or SourceConnectionError if the server is silent. If the caller does not consume all blocks,
+    it must close the connection, which is in the middle of an answer.
     """
     wire.begin_query(sql)
     answer = _Answer(wire)
@@ -109,7 +110,7 @@ def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
 
 
 class _Answer:
-    """The bytes of one answer. [begin, end) of the buffer was received and is not consumed yet."""
+    """The bytes of one answer. The bytes [begin, end) of the buffer are received and not consumed yet."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -117,18 +118,18 @@ class _Answer:
         self._begin = self._end = 0
 
     def column_count(self) -> int:
-        """Reads up to the first row and returns the number of columns. Raises the server's error."""
+        """Consumes all packets before the first row, and returns the number of columns. Raises the server's error."""
         first = self._packet()
         if first[0] == ERROR:
             raise self._wire.answer_error(first)
         if first[0] == OK:
             raise BinlogFormatError("the server answered a query without a result")
         while not _is_end(self._packet()):
-            pass  # This packet has a column's name and type, which the caller knows.
+            pass  # Skips a column's name and type, which the caller knows.
         return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")
 
     def rows(self, columns: int) -> Texts | None:
-        """Returns the received rows, an empty list if no row is complete yet, or None at the end."""
+        """Returns the received rows, an empty list if no row is complete yet, or None at the end of the answer."""
         starts = np.empty((columns, ROWS_MAX), np.int64)
         sizes = np.empty((columns, ROWS_MAX), np.int64)
         found = np.zeros(2, np.int64)
@@ -147,7 +148,7 @@ class _Answer:
         return self._odd_packet(columns)
 
     def _odd_packet(self, columns: int) -> Texts | None:
-        """Handles a packet that is not one whole row: the end, an error, an incomplete row, or a row of several packets."""
+        """Processes a packet that is not one complete row: the end, an error, an incomplete row, or a row of several packets."""
         length = self._length_at(self._begin)
         if length == limits.PACKET_BYTES_MAX:
             return _one_row(self._long_packet(), columns)
@@ -174,7 +175,7 @@ class _Answer:
         return self._buffer[start : start + length].tobytes()
 
     def _long_packet(self) -> bytes:
-        """Returns the payload of a packet joined with those of the packets that continue it."""
+        """Returns the payload of a packet, joined with the payloads of the packets that continue it."""
         parts = [self._packet()]
         while len(parts[-1]) == limits.PACKET_BYTES_MAX:
             parts.append(self._packet())
@@ -184,7 +185,7 @@ class _Answer:
         return int.from_bytes(self._buffer[offset : offset + 3].tobytes(), "little")
 
     def _receive(self) -> None:
-        if self._begin:  # The rows that were returned are copies.
+        if self._begin:  # The buffer can be overwritten, because the returned rows are copies.
             left = self._end - self._begin
             self._buffer[:left] = self._buffer[self._begin : self._end].copy()
             self._begin, self._end = 0, left
@@ -204,7 +205,7 @@ def _is_end(packet: bytes) -> bool:
 
 
 def _texts(buffer: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Any:
-    """Returns the values as Arrow binary, copied."""
+    """Returns a copy of the values as an Arrow binary array."""
     offsets = np.empty(len(starts) + 1, np.int32)
     out = np.empty(int(sizes.sum()), np.uint8)
     copy_bytes(buffer, starts, sizes, offsets, out)
@@ -213,7 +214,7 @@ def _texts(buffer: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.i
 
 
 def _one_row(row: bytes, columns: int) -> Texts:
-    """Returns the values of a row that is larger than a packet."""
+    """Returns the values of a row that is larger than one packet."""
     found: Texts = []
     at = 0
     for _ in range(columns):

@@ -1,1 +1,1 @@
-"""Knows the server to read from, and opens sessions on it. `parser` uses it for the dump, `snapshot` for existing rows."""
+"""Describes the server to read from, and opens sessions on it. `parser` uses a session for the dump, `snapshot` for existing rows."""

@@ -1,7 +1,7 @@
 """Reads binlog files that were copied from their server, or exported by a managed database, in a folder or an object store.
 
-A file has the name of its binlog file, followed by .gz, .tar, .tar.gz or .tgz if it is compressed. A store's credentials are read from
-the environment.
+An archived file has the name of the binlog file, followed by .gz, .tar, .tar.gz or .tgz if it is compressed. The credentials of an object
+store come from the environment.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sluice.cdc_engine.source.archive_fetch import POLL_SECONDS, ArchiveFetch
 log = structlog.get_logger(__name__)
 
 _NAME = re.compile(r"(?P<log>[^/]+\.\d{6,})(?P<packed>|\.gz|\.tar|\.tar\.gz|\.tgz)")
-_FETCHED_NAME = re.compile(r"\w[\w.-]*\.\d{6,}")  # A program would read a name that begins with a hyphen as an option.
+# Must not begin with a hyphen: the command would read such a name as an option.
+_FETCHED_NAME = re.compile(r"\w[\w.-]*\.\d{6,}")
 GZIPPED = (".gz", ".tgz")
 PART, FETCH_LOCK = ".sluice-part", ".sluice-fetch.lock"
 
 
 class Archive:
-    """An archive of binlog files. `location`: a folder, or a URL that pyarrow supports, such as s3://bucket/prefix?region=eu-central-1.
-
-    `fetch`: the command that gets a file that the archive lacks; then the location is a folder.
+    """An archive of binlog files. `location`: a folder, or a URL that pyarrow supports, for example s3://bucket/prefix?region=eu-central-1.
+    `fetch`: the command that fetches a file that the archive lacks; it requires a folder.
     """
 
     def __init__(self, location: str, fetch: ArchiveFetch | None = None) -> None:
@@ -44,19 +44,19 @@ class Archive:
 
     @property
     def can_fetch(self) -> bool:
-        """Whether conf/ has a command that gets missing files."""
+        """Whether conf/ has a command that fetches missing files."""
         return self._fetch is not None
 
     def has(self, file: str) -> bool:
-        """Returns whether the archive had the file when `files` was last called, or has fetched it since."""
+        """Returns whether the archive had the file at the last call of `files`, or has fetched it since."""
         return file in self._paths
 
     def fetch(self, file: str, check: Callable[[IO[bytes]], None], given_up: Callable[[], bool]) -> None:
-        """Gets a file that the archive lacks, unless another process got it meanwhile. `check`: raises PositionLostError or
-        BinlogFormatError for a file that must not be kept.
+        """Fetches a file that the archive lacks, if no other process has fetched it meanwhile. `check`: raises PositionLostError or
+        BinlogFormatError for a file that must not be stored.
 
-        A crash leaves a file of another name, which the next fetch removes: a file under its own name is whole. Raises
-        SourceConnectionError, or InterruptedError if it was given up.
+        The command writes to a file with another name, which is renamed when it is complete. The next fetch removes what a crash leaves.
+        Raises SourceConnectionError, or InterruptedError if `given_up` ended the fetch.
         """
         if self._fetch is None or not _FETCHED_NAME.fullmatch(file):
             raise SourceConnectionError(
@@ -106,14 +106,14 @@ class Archive:
             part.unlink(missing_ok=True)
 
     def files(self) -> tuple[str, ...]:
-        """Returns the names of the binlog files that the archive has now, in any order. Raises SourceConnectionError,
+        """Returns the names of the binlog files that the archive currently has, in any order. Raises SourceConnectionError,
         ConfigurationError.
         """
         return tuple(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Returns name → size in bytes of the binlog files that the archive has now, as stored (compressed or not). Raises as `files`
-        does.
+        """Returns name → size in bytes of the binlog files that the archive currently has, as stored (compressed or not). Raises the same
+        errors as `files`.
         """
         with self._translated():
             store, root = self._store()
@@ -124,7 +124,9 @@ class Archive:
 
     @contextlib.contextmanager
     def open(self, file: str) -> Iterator[IO[bytes]]:
-        """Yields the uncompressed bytes of a binlog file. Raises SourceConnectionError; PositionLostError if a tar does not contain it."""
+        """Yields the uncompressed bytes of a binlog file. Raises SourceConnectionError; PositionLostError if a tar does not contain the
+        file.
+        """
         path = self._paths[file]
         with self._translated():
             store, _ = self._store()
@@ -159,8 +161,8 @@ class Archive:
 
 
 def _member(stream: Any, file: str, path: str) -> IO[bytes]:
-    """Returns the file of that name in a tar. The tar is read from its beginning."""
-    packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  it lives as long as the stream
+    """Returns the file with a name in a tar, which is read from its beginning."""
+    packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  open as long as the stream
     for each in packed:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None
         if found is not None:

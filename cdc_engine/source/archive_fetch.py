@@ -1,4 +1,4 @@
-"""Runs the command of conf/ that gets a binlog file which neither the source nor the archive has. Called by `archive`."""
+"""Runs the command in conf/ that fetches a binlog file that neither the source nor the archive has. Called by `archive`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from pathlib import Path
 from sluice.cdc_engine.errors import SourceConnectionError
 
 POLL_SECONDS = 0.2
-FILE, PATH = "{file}", "{path}"  # What an argument may contain: the file's name, and the path to write it to.
+FILE, PATH = "{file}", "{path}"  # Placeholders in the arguments: the file's name, and the path to write it to.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArchiveFetch:
-    """The command, a program with its arguments, and its time limit. No shell reads the arguments."""
+    """The command, a program with its arguments, and its time limit. The program is started without a shell."""
 
     command: tuple[str, ...]
     seconds_max: float
 
     def run(self, file: str, path: Path, given_up: Callable[[], bool]) -> None:
-        """Runs the command, which writes the file to `path`. Ends it with all its children after the time limit, or if it is given up.
+        """Runs the command, which writes the file to `path`. Ends it with all its children after the time limit, or when `given_up` returns
+        True.
 
-        Raises SourceConnectionError, without arguments and output of the command, which may have secrets; InterruptedError.
+        Raises SourceConnectionError, without the arguments and output of the command, which may contain secrets; InterruptedError.
         """
         what = f"archive_fetch: the command {self.command[0]} for {file}"
         arguments = [self.command[0], *(each.replace(FILE, file).replace(PATH, str(path)) for each in self.command[1:])]
@@ -53,7 +54,7 @@ class ArchiveFetch:
             raise SourceConnectionError(f"{what} ended without error and wrote no file: it must write to {PATH}")
 
     def _waited(self, process: subprocess.Popen[bytes], what: str, given_up: Callable[[], bool]) -> int:
-        """Returns the status of a command that has ended."""
+        """Waits for the command and returns its exit status. Raises InterruptedError or SourceConnectionError if it must be ended."""
         until = time.monotonic() + self.seconds_max
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -11,17 +11,17 @@ from sluice.cdc_engine.source.session import SourceSession, error_code, open_ses
 
 
 class Heartbeat:
-    """Checks one source. `sql`: any query that the account may run. Use it from one thread."""
+    """Checks the availability of one source. `sql`: any query that the account may run. Use it from one thread."""
 
     def __init__(self, source: Source, sql: str) -> None:
         self._source, self._sql = source, sql
         self._session: SourceSession | None = None
 
     def failure(self) -> str:
-        """Returns why the source did not answer now, without secrets; empty if it answered. After a failure the next call reconnects.
+        """Returns why the source did not answer now, without secrets; empty if it answered. The next call after a failure reconnects.
 
-        Raises ConfigurationError if this host cannot ask: its password, its TLS files or a package cannot be read, or the source refuses
-        the account. A source that refuses is there: another one would have the same rotated password.
+        Raises ConfigurationError if this host cannot query the source: a password, TLS file or package is missing, or the source refuses
+        the account. A source that refuses the account is available, and a standby source would refuse the same rotated password.
         """
         try:
             self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)
@@ -34,7 +34,7 @@ class Heartbeat:
                 self.close()
                 raise translated from error
             failure = str(translated)
-        # This error says nothing about the source, so it must not count as the source's failure.
+        # An error of this host's configuration must not count as a failure of the source.
         except ConfigurationError:
             self.close()
             raise

@@ -1,6 +1,7 @@
-"""Makes the token with which an account of RDS or Aurora logs in instead of with a password (`auth: aws-iam`). Only this file uses boto3.
+"""Creates the token with which an account of RDS or Aurora logs in instead of a password (`auth: aws-iam`). Only this module uses boto3.
 
-A token is valid for 15 minutes and is needed only while a connection opens, so each connection gets its own."""
+A token is valid for 15 minutes and is needed only while a connection opens, so each connection gets a new token.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from sluice.extras import Extra, missing_sentence
 
 
 class Login(Protocol):
-    """The server and the account that a token is for."""
+    """The server and the account for which a token is created."""
 
     @property
     def host(self) -> str: ...
@@ -33,7 +34,7 @@ def iam_token(login: Login) -> str:
     try:
         client = boto3.client("rds", region_name=login.aws_region or None)
         return str(client.generate_db_auth_token(DBHostname=login.host, Port=login.port, DBUsername=login.user))
-    except Exception as error:  # botocore raises errors of its own, such as NoCredentialsError and NoRegionError.
+    except Exception as error:  # botocore raises its own exceptions, for example NoCredentialsError and NoRegionError.
         raise SecretUnavailableError(
             f"AWS gave no token for {login.user}@{login.host}:{login.port} ({type(error).__name__}): check the credentials and the region "
             "that boto3 finds, or set aws_region"

@@ -1,8 +1,9 @@
-"""Records which of a destination's sources is read: `source.json` in the destination's directory. Readers of conf/ use it (`config`).
+"""Records which of a destination's sources the engine reads: `source.json` in the destination's directory. Readers of conf/ use it
+(`config`).
 
-A running engine that finds another address there than its own is replaced by one that reads that address (`instance.failover`). The file
-decides nothing about continuity: wherever an engine connects, it proves that its stream continues there. If several hosts share the
-ledger, the choice is stored with the ledger, and the file is a copy that each engine updates when it checks: reading conf/ needs no
+If the file names another address than the one that a running engine reads, `instance.failover` replaces the engine. The file decides
+nothing about continuity: at every connect, the engine proves that its stream continues on the server. If several hosts share the ledger,
+the choice is stored with the ledger. The file is then a copy that each engine updates when it checks, because reading conf/ must not need a
 connection.
 """
 
@@ -34,7 +35,7 @@ def address_in_use(directory: Path) -> str:
 
 
 def use(directory: Path, address: str, why: str) -> None:
-    """Makes this address the source to read, from now on and after every start, on every host. Raises MetaError."""
+    """Chooses the source with this address, from now on and after every start, on every host. `why`: the reason. Raises MetaError."""
     text = json.dumps({"address": address, "why": why})
     record_store(directory).put(SOURCE_FILE, text)
     if as_location(directory).is_shared:
@@ -42,10 +43,10 @@ def use(directory: Path, address: str, why: str) -> None:
 
 
 def address_chosen(directory: Path) -> str:
-    """Returns the address that was chosen for all hosts, like `address_in_use`, and updates the local file with it. Raises
+    """Returns the chosen address, like `address_in_use`, after it updated the local file with the choice of all hosts. Raises
     ConfigurationError, MetaError.
     """
-    if not as_location(directory).is_shared:  # The file is the record.
+    if not as_location(directory).is_shared:  # Without a shared ledger, the file is the record itself.
         return address_in_use(directory)
     text, path = record_store(directory).get(SOURCE_FILE), directory / SOURCE_FILE
     if text is None:

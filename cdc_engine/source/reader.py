@@ -1,9 +1,10 @@
-"""Decides by GTIDs which transactions a read on the replica `reader` shows, waits for those that it lacks, and refuses a replica that
-cannot be read. Its callers query the server.
+"""Decides by GTIDs which transactions are visible on the replica `reader`, waits until it has executed the missing ones, and refuses a
+replica that cannot be used. The callers query the servers.
 
 A replica adds a GTID to its set (gtid_executed of MySQL, gtid_slave_pos of MariaDB) after the storage engine's commit. So a read that
-begins after the set was queried shows all transactions of the set. It shows nothing after the end that the source's binlog has at a later
-time."""
+begins after the set was queried sees all transactions of the set. It sees no transaction after the end of the source's binlog, if that end
+is read after the read.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from collections.abc import Callable, Mapping
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.gtid import has_executed
 
-WAIT_SECONDS_MAX = 60.0  # The longest wait for a replica that has not executed what is needed.
+WAIT_SECONDS_MAX = 60.0  # The longest wait for a replica to execute the needed transactions.
 POLL_SECONDS = 0.2
-pause = time.sleep  # A test replaces it.
-# Whether the server is a MariaDB → the query.
+pause = time.sleep  # Tests replace it.
+# True: MariaDB, False: MySQL.
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
 STATUS = ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-FILTERS = "replicate_"  # Prefix of the status columns that contain replication filters.
+FILTERS = "replicate_"  # The prefix of the status columns with replication filters.
 NO_FILTERS = frozenset({"replicate_ignore_server_ids"})
 
 
@@ -30,8 +31,8 @@ def one_line(gtid_set: object) -> str:
 
 
 def shows(address: str, executed: str, wanted: str) -> bool:
-    """Returns whether a replica that has executed the GTID set `executed` shows all transactions of `wanted`. Raises ConfigurationError if
-    one of them is empty, because a server has no GTIDs.
+    """Returns whether a replica that has executed the GTID set `executed` has all transactions of `wanted`. Raises ConfigurationError if
+    one of the sets is empty, because a server has no GTIDs.
     """
     if not executed or not wanted:
         raise ConfigurationError(
@@ -42,8 +43,8 @@ def shows(address: str, executed: str, wanted: str) -> bool:
 
 
 def still_behind(address: str, executed: Callable[[], str], wanted: str) -> str:
-    """Waits until a replica shows all transactions of `wanted`. Returns a sentence if it stays behind; empty if it does not. `executed`:
-    queries the GTID set that the replica has executed. Raises what `shows` and `executed` raise.
+    """Waits until a replica has executed all transactions of `wanted`. Returns a sentence if it is still behind after WAIT_SECONDS_MAX,
+    otherwise an empty text. `executed`: queries the replica's executed set. Raises the errors of `shows` and `executed`.
     """
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not shows(address, there := executed(), wanted):
@@ -61,7 +62,7 @@ def _behind(address: str, executed: str, wanted: str) -> str:
 
 
 def filters_of(status: Mapping[str, object]) -> list[str]:
-    """Returns the replication filters in one row of a replica's status. With filters it lacks rows, and its GTIDs do not show that."""
+    """Returns the replication filters in one row of a replica's status. A replica with filters lacks rows, which its GTIDs do not show."""
     named = {name.lower(): str(value or "") for name, value in status.items()}
     return [
         f"{name} = {value}"

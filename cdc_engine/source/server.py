@@ -1,4 +1,4 @@
-"""Describes the server to read from, and this replica's identity on it, as plain values. `instance` makes them from the configuration."""
+"""Describes the server to read from, and the identity of this replica on it. `instance` creates these values from the configuration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sluice.cdc_engine.source.tunnel import Bastion
 TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
-INSTALLATION_CHARS = 8  # How many characters of the installation's id are in the host name.
-HOST_CHARS = 60  # The length of the longest name that every server accepts.
-SERVER_ID_FIRST = 1 << 30  # Derived ids are above those that people configure, and below 2³¹.
+INSTALLATION_CHARS = 8  # The number of characters of the installation's id in the host name.
+HOST_CHARS = 60  # The maximum length of a host name that every server accepts.
+SERVER_ID_FIRST = 1 << 30  # Derived ids are above the ids that people usually configure, and below 2³¹.
 
 
 def no_password() -> str:
@@ -25,9 +25,9 @@ def no_password() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A server and an identity. `password` is called for each new connection, and its result is stored nowhere. `installation`: the id of
-    the installation, or empty for a reader that does not dump. `server_id` 0: derived from installation and destination. `bastion`: the
-    host through which the server is reached.
+    """A server and this replica's identity on it. `password`: called for each new connection; its result is not stored. `installation`: the
+    id of the installation, or empty for a reader that does not dump. `server_id` 0: derived from installation and destination. `bastion`:
+    the host through which the server is reached.
     """
 
     destination: str
@@ -49,38 +49,38 @@ class Source:
 
     @property
     def replica_id(self) -> int:
-        """The server id that this replica registers with; always the same for one destination of one installation."""
+        """The server id with which this replica registers. It is always the same for one destination of one installation."""
         digest = hashlib.sha256(self._identity.encode()).digest()
         return self.server_id or SERVER_ID_FIRST + int.from_bytes(digest[:4], "little") % SERVER_ID_FIRST
 
     @property
     def replica_uuid(self) -> str:
-        """The uuid that this replica registers with; MySQL ends an older dump with the same one. It includes a configured server id, so
-        another server id resolves a clash.
+        """The uuid with which this replica registers. MySQL ends an older dump with the same uuid. A configured server id is part of it, so
+        that a new server id resolves a clash.
         """
         return str(uuid.uuid5(NAMESPACE, f"{self._identity}/{self.server_id}" if self.server_id else self._identity))
 
     @property
     def replica_host(self) -> str:
-        """The host in SHOW REPLICAS. MariaDB replicas have no uuid and are distinguished by this name."""
+        """The host in SHOW REPLICAS, which identifies MariaDB replicas, because they have no uuid."""
         return "-".join(filter(None, ["sluice", self.installation[:INSTALLATION_CHARS], self.destination]))[:HOST_CHARS]
 
     @property
     def clash_remedy(self) -> str:
-        """The remedy for a REPLICA_CLASH, as the end of a sentence."""
+        """The remedy for the state REPLICA_CLASH, as the end of a sentence."""
         return (
             f"set `server_id` in `source` of {self.destination} in conf/destinations of one of the two to a number that no replica has, or "
             "stop the other one; this engine connects again by itself"
         )
 
     def named(self, name: str) -> Source:
-        """Returns the same source for another dump of the same destination, with its own replica identity."""
+        """Returns the same source with another replica identity, for another dump of the same destination."""
         installation = f"{self.installation}/{self.server_id}" if self.server_id else self.installation
         return dataclasses.replace(self, destination=name, server_id=0, installation=installation)
 
     @property
     def _identity(self) -> str:
-        """The text from which the identity is derived. Hosts that share a ledger have one installation, so a takeover replaces the dump
-        of the failed host.
+        """The text from which the identity is derived. Hosts that share a ledger have the same installation, so the dump of a takeover
+        replaces the failed host's dump.
         """
         return "/".join(filter(None, [self.installation, self.destination]))

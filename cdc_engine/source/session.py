@@ -1,7 +1,8 @@
-"""Opens a session on the source: PyMySQL's connection with additional features, TLS, and errors translated to Sluice's.
+"""Opens a session on the source: PyMySQL's connection with additional commands, TLS, and errors translated to Sluice's.
 
-`parser.connection` dumps the binlog over a session, `snapshot.reader` selects rows over one. Both read the socket directly for large
-amounts of data."""
+`parser.connection` dumps the binlog over a session; `snapshot.reader` selects rows over one. For large amounts of data, both read the
+socket directly.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +19,31 @@ from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, Slui
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.tunnel import Tunnel, explained
 
-# Another attempt does not resolve these errors.
+# Errors that a retry does not resolve.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 
 
 class SourceSession(pymysql.connections.Connection):
-    """PyMySQL's connection with additional commands. PyMySQL's type stubs omit what a subclass may use."""
+    """PyMySQL's connection with additional commands. The declarations are members of PyMySQL that its type stubs omit."""
 
     _execute_command: Callable[[int, bytes], None]
     _sock: Any
     _tunnel: Tunnel | None = None
 
     def connect_through(self, tunnel: Tunnel) -> None:
-        """Connects over a tunnel, which is closed with the session."""
+        """Connects over a tunnel, which the session closes when it closes."""
         with explained(tunnel):
             self.connect(tunnel.socket)
         self._tunnel = tunnel
 
     def _force_close(self) -> None:
-        """Closes the tunnel too. PyMySQL calls this at every end of a connection."""
+        """Closes the connection and its tunnel. PyMySQL calls this at every end of a connection."""
         super()._force_close()  # type: ignore[misc]
         if self._tunnel is not None:
             self._tunnel.close()
 
     def _create_ssl_ctx(self, given: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
-        """Returns the TLS context. PyMySQL's own one reads all authorities of the system, even if it verifies nothing: 27 ms per
+        """Returns the TLS context. PyMySQL's own method loads all authorities of the system even if it does not verify: 27 ms per
         session.
         """
         return given if isinstance(given, ssl.SSLContext) else _unverified()
@@ -51,24 +52,24 @@ class SourceSession(pymysql.connections.Connection):
         self._execute_command(command, payload)
 
     def answer(self) -> bytes:
-        """Returns the next packet of the answer. Raises pymysql.err.MySQLError if it is an error."""
+        """Returns the next packet of the answer. Raises pymysql.err.MySQLError for an error packet."""
         packet: Any = self._read_packet()  # type: ignore[no-untyped-call]
         return bytes(packet.get_all_data())
 
     def take_socket(self) -> Any:
-        """Returns the socket, for reading without PyMySQL, which buffers nothing between an answer and the next command."""
+        """Returns the socket, for reading without PyMySQL. PyMySQL buffers no bytes between an answer and the next command."""
         return self._sock
 
     def silent_for(self, seconds: float) -> None:
         """Sets how long the next read may wait for its first byte. TCP keep-alive detects a lost peer earlier."""
         self._sock.settimeout(seconds)
-        if self._tunnel is not None:  # ssh itself checks whether the bastion still answers.
+        if self._tunnel is not None:  # Instead of TCP keep-alive, ssh checks whether the bastion still answers.
             return
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_SECONDS)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
 
     def drop(self) -> None:
-        """Closes without COM_QUIT, which is not allowed in a dump or within a result."""
+        """Closes the connection without COM_QUIT, which is not allowed during a dump or a result."""
         self._force_close()
 
 
@@ -77,16 +78,16 @@ def open_session(
     read_timeout: float = limits.READ_TIMEOUT_SECONDS,
     connect_timeout: float = limits.CONNECT_TIMEOUT_SECONDS,
 ) -> SourceSession:
-    """Connects and logs in, with autocommit and text as utf8mb4.
+    """Connects and logs in, with autocommit and charset utf8mb4.
 
-    Raises pymysql.err.MySQLError and OSError; ConfigurationError for TLS files and a bastion's keys, SourceConnectionError for a bastion
-    that does not connect.
+    Raises pymysql.err.MySQLError and OSError; ConfigurationError for unusable TLS files or keys of a bastion, SourceConnectionError for a
+    bastion that does not connect.
     """
     session = SourceSession(
         host=source.host,
         port=source.port,
         user=source.user,
-        password=source.password().encode(),  # PyMySQL would encode a text as latin-1.
+        password=source.password().encode(),  # PyMySQL would encode a str as latin-1.
         charset="utf8mb4",
         autocommit=True,
         connect_timeout=connect_timeout,
@@ -103,12 +104,12 @@ def open_session(
 
 
 def error_code(error: pymysql.err.MySQLError) -> int:
-    """Returns the number of the server's or the client library's error; 0 if there is none."""
+    """Returns the error number of the server or the client library; 0 if the error has none."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
 def session_error(source: Source, code: int, text: str) -> SluiceError:
-    """Returns Sluice's error for a server's error, by its number and, if one number has many meanings, by its text. No text contains a
+    """Returns Sluice's error for a server's error, by its number. For a number with several meanings, the text decides. No text contains a
     password.
     """
     where, words = f"{source.user}@{source.address}", text.lower()
@@ -120,7 +121,7 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
 
 
 def _tls(source: Source) -> dict[str, Any]:
-    """Returns PyMySQL's arguments for a TLS mode. With `ssl` as a context, PyMySQL refuses a server without TLS before it sends the user
+    """Returns PyMySQL's arguments for a TLS mode. If `ssl` is a context, PyMySQL refuses a server without TLS before it sends the user
     name.
     """
     if source.tls_mode == "DISABLED":
@@ -140,17 +141,17 @@ def _tls(source: Source) -> dict[str, Any]:
 
 
 def _verified(source: Source) -> ssl.SSLContext:
-    """Returns a context that verifies the server's certificate against `ca_file`, or the system's authorities. Raises OSError for an
+    """Returns a context that verifies the server's certificate with `ca_file`, or with the system's authorities. Raises OSError for an
     unusable file.
     """
     context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates have no key usage.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Certificates that MySQL generates have no key usage.
     context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
     return context
 
 
 def _unverified() -> ssl.SSLContext:
-    """Returns a context that encrypts without verifying the server; it reads no authorities."""
+    """Returns a context that encrypts without verifying the server. It loads no authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -15,7 +15,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
 from sluice.secret_values import SecretLocation, is_reference
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses of this machine, which no other machine reaches.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")  # Addresses of this host, which no other host can reach.
 
 
 def root_of(info: ValidationInfo) -> Path | None:
@@ -44,7 +44,7 @@ TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readab
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and also checks defaults. `removed`: settings of earlier versions, each with what holds now."""
+    """A model that refuses unknown keys and also validates defaults. `removed`: removed setting → what applies now."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
     removed: ClassVar[Mapping[str, str]] = {}
@@ -58,8 +58,8 @@ class Strict(BaseModel):
 
 
 def secret_location(setting: str, env: str, file: Path | None, command: tuple[str, ...]) -> SecretLocation:
-    """Returns the location that `<setting>_env`, `<setting>_file` or `<setting>_command` names. Raises ValueError if several are set, or
-    one names no location.
+    """Returns the location that `<setting>_env`, `<setting>_file` or `<setting>_command` names. Raises ValueError if several are set, or if
+    one is not a valid location.
     """
     if [bool(env), file is not None, bool(command)].count(True) > 1:
         raise ValueError(f"set one of {setting}_env, {setting}_file and {setting}_command")
@@ -93,8 +93,8 @@ class SecretConfig(Strict):
 
 
 def _reference(given: Any, info: ValidationInfo) -> Any:
-    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text that names the same location. Refuses a text with `$` that names
-    none.
+    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text form of the same location. Refuses a text with `$` that is not a
+    valid location.
     """
     if isinstance(given, str) and is_reference(given):
         return SecretLocation.of(given).reference
@@ -204,7 +204,7 @@ class SourceConfig(Strict):
         return secret_at(self.password_location, f"the password of {self.user}@{self.address}")
 
 
-FIRST_OFFSET = 4  # The offset of the first event in a binlog file; the magic number precedes it.
+FIRST_OFFSET = 4  # A binlog file begins with a magic number of 4 bytes.
 
 
 class StartConfig(Strict):

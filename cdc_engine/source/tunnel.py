@@ -1,7 +1,9 @@
-"""Reaches a server through a bastion. Each connection is a process of the system's `ssh`, whose input and output carry its bytes.
+"""Connects to a server through a bastion. Each connection is a process of the system's `ssh`, whose input and output carry the connection's
+bytes.
 
-The system's ssh is used because it knows every kind of key, certificate and agent, and needs no package. `ssh -W` opens no local port, so
-nobody else on this host can use the tunnel, and no port can be taken. It ends when either side closes."""
+The system's ssh supports every kind of key, certificate and agent, and needs no package. `ssh -W` opens no local port, so nobody else on
+this host can use the tunnel, and no port can already be in use. The process ends when either side closes.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ from typing import IO
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
 
-# ssh asks the bastion after so many seconds of silence, and ends after so many missed answers.
+# ssh sends a keep-alive message after this many seconds of silence, and ends after this many messages without an answer.
 ALIVE_SECONDS, ALIVE_COUNT_MAX = 15, 3
 END_SECONDS_MAX = 5.0
-SSH_FAILED = 255  # The exit code of ssh for an error of its own.
+SSH_FAILED = 255  # ssh's exit code for its own errors.
 OUTPUT_CHARS_MAX = 500
 _HOST_KEY = ("host key verification failed", "host key is known")
 _KEY = ("permission denied", "identity file", "invalid format", "error in libcrypto")
@@ -44,11 +46,11 @@ class Bastion:
 
 
 class Tunnel:
-    """One connection through a bastion. `socket`: our end, which behaves like a socket that is connected to the server."""
+    """One connection through a bastion. `socket`: the local end, which behaves like a socket that is connected to the server."""
 
     def __init__(self, bastion: Bastion, host: str, port: int) -> None:
-        """Starts ssh. Raises ConfigurationError if there is no ssh. `failure` reports why it cannot connect."""
-        self._bastion, self._stderr = bastion, tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
+        """Starts ssh. Raises ConfigurationError if ssh cannot be started. If ssh cannot connect, `failure` returns the reason."""
+        self._bastion, self._stderr = bastion, tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
         self.socket, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -68,7 +70,7 @@ class Tunnel:
             theirs.close()
 
     def failure(self) -> SluiceError | None:
-        """Returns why ssh has failed. Returns None if it has not failed within a moment; the cause is then elsewhere."""
+        """Returns the error of ssh if it failed. Waits a moment for ssh to end; None means that ssh is not the cause."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(END_SECONDS_MAX) == SSH_FAILED:
                 return failure_of(self._bastion, _text(self._stderr))
@@ -89,7 +91,7 @@ class Tunnel:
 
 @contextlib.contextmanager
 def explained(tunnel: Tunnel | None) -> Iterator[None]:
-    """Raises the bastion's failure instead of the connection's error that it caused, and closes the tunnel after any error."""
+    """If ssh failed, raises its error instead of the connection's error. Closes the tunnel after any error."""
     try:
         yield
     except BaseException as error:
@@ -102,12 +104,12 @@ def explained(tunnel: Tunnel | None) -> Iterator[None]:
 
 
 def command(bastion: Bastion, host: str, port: int) -> list[str]:
-    """Returns the command line of ssh. ssh reads no configuration of its own, so conf/ alone decides, and it never asks a person."""
+    """Returns the command line of ssh. Only conf/ determines the options: ssh reads no configuration file, and never prompts."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
-        "UpdateHostKeys": "no",  # Otherwise ssh adds host keys that the bastion offers to its known_hosts file.
+        "UpdateHostKeys": "no",  # By default, ssh adds host keys that the bastion offers to known_hosts.
         "ConnectTimeout": str(limits.CONNECT_TIMEOUT_SECONDS),
         "ServerAliveInterval": str(ALIVE_SECONDS),
         "ServerAliveCountMax": str(ALIVE_COUNT_MAX),
@@ -149,5 +151,5 @@ def _text(output: IO[bytes]) -> str:
 
 
 def _quoted(path: Path) -> str:
-    """Returns a path in the form of ssh's options: in quotes, and with `%` escaped."""
+    """Returns a path in the syntax of ssh's options: in quotes, and with `%` escaped."""
     return '"' + str(path).replace("%", "%%") + '"'

@@ -1,1 +1,1 @@
-"""Stores blocks between the parser and the readers of batches (put ≥ get ≥ ack), with a limit in bytes and in row events."""
+"""Stores blocks between the parser and the readers of batches (put ≥ get ≥ ack), with limits in bytes and in row events."""

@@ -1,7 +1,8 @@
-"""Stores blocks in files and, as space allows, in a ring in memory, which is filled from an `EventLog` block by block.
+"""Stores blocks in files (an `EventLog`) and, if it has space, in a ring in memory, which is filled from the log block by block.
 
-`FileEventStore` and `MixedEventStore` decide what goes into the log; get, ack and rollback are those of the memory store. Everything runs
-under its lock. If no block waits in the log, a block that is put goes straight into the ring and is never read back."""
+`FileEventStore` and `MixedEventStore` decide which blocks go into the log. The memory store implements get, ack and rollback. Everything
+runs under its lock. If no block waits in the log, a new block goes directly into the ring and is not read back from the log.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class StoreSizes:
 
 
 class BackedEventStore(MemoryEventStore):
-    """The base of the stores with files. `log` is new or opened. `reader` reads it from `start` on."""
+    """The base class of the stores with files. `log`: begun or opened. `reader`: reads the log from `start` on."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class BackedEventStore(MemoryEventStore):
         return super().oldest_time_us
 
     def metrics(self) -> StoreMetrics:
-        """Returns the store's figures. `spilled_bytes` includes the bytes that wait in the log."""
+        """Returns the store's metrics. `spilled_bytes` includes the bytes that wait in the log."""
         with self._changed:
             put, read = self._log.mark, self._reader.log_offset.mark
         metrics = super().metrics()
@@ -67,15 +68,15 @@ class BackedEventStore(MemoryEventStore):
             self._drop()
             self._changed.notify_all()
 
-    # Under the lock.
+    # The caller of the following methods has the lock.
 
     def _is_ready(self) -> bool:
         self._refill()
         return super()._is_ready()
 
     def _drop(self) -> None:
-        """Drops the open transaction. The part that is not in the ring yet is dropped when the reader reaches the log's record of the
-        drop.
+        """Drops the open transaction. Its part that is not in the ring yet is dropped when the reader reaches the drop record in
+        the log.
         """
         at_end = self._reader.at_end
         self._log.drop_open()
@@ -96,7 +97,9 @@ class BackedEventStore(MemoryEventStore):
             self._take(found, self._reader.stored)
 
     def _store(self, block: Block) -> None:
-        """Appends a block to the log, and to the ring if the ring needs it next. If this raises StoreFullError, nothing has changed."""
+        """Appends a block to the log and, if it is the ring's next block, to the ring. If this raises StoreFullError, the store is
+        unchanged.
+        """
         straight = self._reader.at_end and self._ring_has_room
         dropped = self._log.has_dropped
         stored = self._log.append(block)

@@ -1,8 +1,9 @@
-"""Implements `EventStore` in files: each block is in a segment file before it can be handed out, and a restarted engine continues from
-there.
+"""Implements `EventStore` in files: a block is in a segment file before it can be handed out, and a restarted engine continues with the
+files.
 
 Acked blocks stay in the files while `files_bytes_max` allows it, for consumers that are behind and for batches that must be split again.
-Blocks that are not acked are never removed: a put waits."""
+Blocks that are not acked are never removed: if the files are full, a put waits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `settled`: the ledger's cursor; what precedes it is not requested again after any crash."""
+    """Implements `ports.EventStore`. `settled`: returns the ledger's cursor. No reader requests blocks before it, even after a crash."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class FileEventStore(BackedEventStore):
 
     @property
     def log(self) -> EventLog:
-        """The log, which consumers read independently of the store."""
+        """The log, from which consumers read independently of the store."""
         return self._log
 
     @property
@@ -54,15 +55,15 @@ class FileEventStore(BackedEventStore):
             return self._log.end
 
     def put(self, block: Block) -> None:
-        """Implements `ports.EventStore`. Raises InterruptedError when the stream was dropped, StoreFullError. In both cases the store is
+        """Implements `ports.EventStore`. Raises InterruptedError if the stream was dropped, or StoreFullError. In both cases the store is
         unchanged.
         """
-        self._log.sync_if_due()  # This is done first: after an error later on, the block would be put twice.
+        self._log.sync_if_due()  # Sync first: after an error behind the put, the caller would put the block again.
         super().put(block)
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
         """Implements `ports.EventStore`. Raises StoreDamagedError if the next block cannot be read back, StoreFullError."""
-        self._log.sync_if_due()  # This syncs even if the stream is silent now.
+        self._log.sync_if_due()  # Syncs the last blocks also if no further block is put.
         return super().get(byte_count_max, event_count_max, timeout_seconds)
 
     def ack(self, end: Position) -> None:
@@ -72,7 +73,7 @@ class FileEventStore(BackedEventStore):
             self._changed.notify_all()
 
     def go_back(self, position: Position) -> bool:
-        """Goes back to a position like `ports.EventStore`. It can also go back to one before the last ack, as far as the files reach."""
+        """Implements `ports.EventStore`, also for a position before the last ack, if the files still contain it."""
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
                 return True
@@ -81,7 +82,8 @@ class FileEventStore(BackedEventStore):
                 return False
             forgotten = self._ring.forgotten_events
             self._empty()
-            self._ring = dataclasses.replace(self._ring, forgotten_events=forgotten)  # Nothing is put again.
+            # The parser does not put these blocks again.
+            self._ring = dataclasses.replace(self._ring, forgotten_events=forgotten)
             self._reader, self._acked = found[0], position
             return True
 
@@ -94,7 +96,7 @@ class FileEventStore(BackedEventStore):
         with self._changed:
             self._begin_at(position)
 
-    # Under the lock.
+    # The caller of the following methods has the lock.
 
     def _keep(self, block: Block) -> None:
         self._store(block)
@@ -111,7 +113,7 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether every whole transaction is settled; a wait for an ack would then never end."""
+        """Returns whether all complete transactions are settled. Waiting for an ack to free space would then never end."""
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)
 

@@ -1,5 +1,5 @@
-"""Puts a dump's bytes into its window, as buffers, and tracks the dump's position in the binlog. Called by `stream`; opens no socket
-itself.
+"""Receives a dump's bytes into the buffers of its window, and tracks the dump's position in the binlog. Called by `stream`, which has the
+socket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from sluice.cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 
 class DumpFiller:
-    """Fills a window. The socket writes into `space`, and `received` puts those bytes into `window`. `answer`: as in `EventWalk`."""
+    """Fills a window. The socket writes into `space`, and `received` makes those bytes readable in `window`. `answer`: as in
+    `EventWalk`.
+    """
 
     def __init__(
         self,
@@ -30,14 +32,17 @@ class DumpFiller:
         self._buffer_bytes, self._room_bytes_min = buffer_bytes, room_bytes_min
         self._buffer: Bytes = np.empty(0, np.uint8)
         self._begin = 0  # The number of bytes of the dump before the buffer.
-        self._at = self._end = 0  # Offsets in the buffer: up to where bytes are processed, and received.
+        # Offsets in the buffer: the end of the processed bytes, and the end of the received bytes.
+        self._at = self._end = 0
 
     @property
     def answer(self) -> bytes:
         return self._walk.answer
 
     def space(self, seconds: float) -> memoryview | None:
-        """Returns where to write next. Returns None if, within the seconds, no line has passed the buffer that would be removed."""
+        """Returns the buffer space for the next bytes. Returns None if the window is full for `seconds`: then the fastest reader still
+        needs the oldest buffer.
+        """
         if len(self._buffer) - self._end < self._room_bytes_min:
             if not self._window.make_room(seconds):
                 return None
@@ -50,7 +55,7 @@ class DumpFiller:
         return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
 
     def received(self, count: int) -> None:
-        """Handles `count` bytes that the socket wrote into `space`. Raises BinlogFormatError if they are not a stream of events."""
+        """Processes `count` bytes that the socket wrote into `space`. Raises BinlogFormatError if they are not a stream of events."""
         self._end += count
         opened = True
         while opened:

@@ -1,10 +1,11 @@
-"""Decides which parsers of this process share the stream of a server, and when a parser changes to it. The parser calls `Sharing` from its
-thread. A line is one parser's reader of a shared stream.
+"""Decides which parsers of this process share the stream of a server, and when a parser changes to the shared stream. The parser calls
+`Sharing` from its thread. A line is one parser's reading position in a shared stream.
 
-A parser connects by itself, which proves that its stream continues there, and reads up to the end that the server's binlog had at the
-connect. From there on it needs every event that follows in the file, whatever GTID set it began with, so it can join a dump by file and
-offset at its position. The first of two that have reached this point begins that dump. When a line ends for any reason, its parser
-continues by itself, as after a lost connection. So sharing never decides about a position in the stream and keeps no state."""
+A parser first connects by itself, which proves that its stream continues on the server. It reads up to the end that the binlog had when it
+connected. After this end it needs every event, whatever GTID set it began with, so it can join a dump by file and offset at its position.
+The first of two parsers that reach this end begins that dump. When a line ends for any reason, its parser connects by itself again, as
+after a lost connection. So sharing never decides about a position in the stream and stores no state.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ from sluice.cdc_engine.parser.shared.window import DumpLine
 from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
-ASK_SECONDS = 1.0  # The interval between two requests for a line.
-QUIET_SECONDS = 60.0  # The wait after a dump that could not begin, or a line that could not be read.
-SHARERS_MIN = 2  # A parser that is alone has its own connection.
+ASK_SECONDS = 1.0  # The minimum time between two requests for a line.
+QUIET_SECONDS = 60.0  # The wait after a dump that could not begin, or after a line that could not be read.
+SHARERS_MIN = 2  # A parser that is alone uses its own connection.
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedPosition:
-    """A position in a shared stream after `position`. `contiguous`, `checksum`: those of the dump, as the scanner needs them."""
+    """A line and the position after which it continues. `contiguous`, `checksum`: properties of the dump that the scanner needs."""
 
     line: DumpLine
     position: Position
@@ -39,7 +40,7 @@ class SharedPosition:
 
 @dataclasses.dataclass
 class _SharedSource:
-    """The state of one server. `quiet_until`: by the monotonic clock."""
+    """The sharing parsers and the stream of one server. `quiet_until`: no stream begins before this time of the monotonic clock."""
 
     sharers: set[Sharing] = dataclasses.field(default_factory=set)
     stream: SharedStream | None = None
@@ -47,7 +48,7 @@ class _SharedSource:
 
 
 class SharedStreams:
-    """The shared streams of all servers that the parsers of a process read."""
+    """The shared streams of all servers that this process reads."""
 
     def __init__(self) -> None:
         self._shared: dict[tuple[str, ...], _SharedSource] = {}
@@ -71,8 +72,8 @@ class SharedStreams:
             last.stream.close()
 
     def line(self, sharing: Sharing, position: Position) -> SharedPosition | None:
-        """Returns a line (the parser's own position in the shared window) after a position, if the shared stream has it. Starts a stream
-        there if none runs and other parsers wait.
+        """Returns a line after a position, if the shared stream has it. Begins a stream at the position if none runs and enough parsers
+        share the server.
         """
         with self._lock:
             shared = self._shared.get(sharing.key)
@@ -94,7 +95,7 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """One of the parsers that share. After a refusal or a failed attempt it requests no line for a while, by the monotonic clock."""
+    """One of the parsers that share a server. After a refusal or a failed attempt, it requests no line for a while."""
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
@@ -102,14 +103,14 @@ class Sharing:
         self._ask_at = 0.0
 
     def enter(self) -> None:
-        """Adds the parser, which from now on counts among the readers."""
+        """Adds the parser to those that share the server."""
         self._streams.enter(self)
 
     def leave(self) -> None:
         self._streams.leave(self)
 
     def line(self, position: Position | None, facts: ServerFacts) -> SharedPosition | None:
-        """Returns a line for a parser whose last transaction ends at `position` and that read `facts` at its connect, or None."""
+        """Returns a line for a parser, or None. `position`: the end of the parser's last transaction. `facts`: read when it connected."""
         now = time.monotonic()
         if now < self._ask_at or position is None or not has_caught_up(position, facts):
             return None
@@ -117,7 +118,9 @@ class Sharing:
         return self._streams.line(self, position)
 
     def refused(self, error: Exception) -> None:
-        """Records that a line could not be read. The parser's own connection then shows whether the stream itself cannot be read."""
+        """Records that a line could not be read. The parser then connects by itself, which shows whether the stream itself is
+        unreadable.
+        """
         self._ask_at = time.monotonic() + QUIET_SECONDS
         log.warning("shared_stream_left", destination=self.source.destination, reason=str(error))
 
@@ -128,8 +131,8 @@ def key_of(source: Source) -> tuple[str, ...]:
 
 
 def has_caught_up(position: Position, facts: ServerFacts) -> bool:
-    """Returns whether the stream has reached the end that the server's binlog had when the facts were read. What a dump by GTID left out is
-    before that end.
+    """Returns whether the stream has reached the end that the binlog had when the facts were read. A dump by GTID can omit transactions
+    only before that end.
     """
     if not position.file or not facts.file:
         return False

@@ -1,7 +1,8 @@
 """Runs the one dump that several parsers of this process read, with its own connection and thread, and puts its bytes into a window.
 
-It is requested by file and offset, so it has every event of the file from there on, whatever GTIDs the parser that begins it has.
-`sharing` decides where a line may join it."""
+The dump is requested by file and offset, so it has every event of the file from there on, whatever GTIDs the parser that begins it has.
+`sharing` decides where a parser may join it.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from sluice.cdc_engine.parser.shared.window import DumpLine, DumpWindow
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source
 
-LOOK_SECONDS = 0.5  # How long the thread waits before it checks whether it is still needed.
-UNUSED_SECONDS_MAX = 10.0  # The dump ends after so long without a line.
+LOOK_SECONDS = 0.5  # How often the thread checks whether any parser still reads the dump.
+UNUSED_SECONDS_MAX = 10.0  # The dump ends after this time without a reader.
 END_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + 2 * LOOK_SECONDS
 
 log = structlog.get_logger()
@@ -28,7 +29,7 @@ log = structlog.get_logger()
 
 class SharedStream:
     """A running dump. `begin`: the end of a transaction, by file and offset. `began`: whether the server has sent anything. `failed`:
-    whether another attempt would fail now.
+    whether a retry would fail now.
     """
 
     def __init__(self, source: Source, begin: Position) -> None:
@@ -49,13 +50,13 @@ class SharedStream:
         return self._thread.is_alive()
 
     def join(self, position: Position) -> DumpLine | None:
-        """Returns a line that continues after a position of this server, or None if the window does not have it."""
+        """Returns a line that continues after a position on this server, or None if the window does not have the position."""
         if not self.began or position.server_uuid != self.server_uuid:
             return None
         return self._window.join(position)
 
     def close(self) -> None:
-        """Ends the dump on the server. Returns when the thread has ended."""
+        """Ends the dump on the server, and returns after the thread has ended."""
         self._ending.set()
         self._thread.join(END_SECONDS_MAX)
 
@@ -69,12 +70,11 @@ class SharedStream:
             reason, self.failed = str(error), not self.began
         except SluiceError as error:
             reason, self.failed = str(error), True
-        except Exception as error:  # This is a defect of Sluice; the readers continue with connections of their own.
+        except Exception as error:  # A defect of Sluice: the parsers continue with their own connections.
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # This handles every cause: each line's reader then opens its own connection, which shows whether its stream can
-        # continue.
+        # Every parser then opens its own connection, which shows whether its stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

@@ -1,8 +1,9 @@
-"""Keeps the newest bytes of a dump for lines, which each have their own position in it. One thread adds bytes; the lines read from other
-threads.
+"""Holds the newest bytes of a dump for its readers. Each reader has a line, its own position in the window. One thread adds bytes; the
+readers run in other threads.
 
-The fastest line sets the pace: what it has passed may be removed, and while it does not read, the dump waits. So a slow line never delays
-another one, and no dump runs ahead of all its readers. A line whose position was removed raises `FellBehindError`."""
+The dump follows the fastest reader: bytes that this reader has passed may be removed, and the dump waits for this reader. So a slow reader
+never delays another one, and the dump does not run ahead of all readers. A reader whose next bytes were removed gets `FellBehindError`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.position import Position
 
-# The distance between two boundaries that are kept. A line skips the bytes before its position.
+# The minimum distance between two stored boundaries. A line skips the bytes between its boundary and its position.
 BOUNDARY_BYTES = 1 << 16
-# How far a line may be ahead of the dump when it joins; the dump reaches that position in a moment.
+# How far a line may be ahead of the dump when it joins. The dump soon reaches that position.
 AHEAD_BYTES_MAX = READ_BUFFER_BYTES
 
 
 class FellBehindError(Exception):
-    """The bytes after the line's position were removed. The line's reader continues with its own connection."""
+    """The window no longer has the bytes at the line's position. The line's reader continues with its own connection."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,9 @@ class Boundary:
 
 @dataclasses.dataclass
 class DumpBuffer:
-    """A buffer with bytes of the dump from `begin` on. `filled`: how many of its bytes can be read."""
+    """A buffer with bytes of the dump. `begin`: the number of bytes before it in the dump. `filled`: the number of its bytes that can be
+    read.
+    """
 
     begin: int
     buffer: Bytes
@@ -51,7 +54,7 @@ class DumpBuffer:
 
 
 class DumpWindow:
-    """The window of a dump. `pieces_max`: how many buffers are kept, at least two."""
+    """The window of a dump. `pieces_max`: the maximum number of buffers, at least two."""
 
     def __init__(self, pieces_max: int) -> None:
         self._pieces_max = max(2, pieces_max)
@@ -78,13 +81,13 @@ class DumpWindow:
             return True
 
     def add(self, begin: int, buffer: Bytes) -> None:
-        """Adds a buffer that is filled from now on."""
+        """Adds an empty buffer, which the dump fills next."""
         with self._changed:
             self._pieces.append(DumpBuffer(begin, buffer))
 
     def publish(self, filled: int, tail: Boundary | None) -> None:
-        """Makes the first `filled` bytes of the newest buffer readable. `tail`: the dump's position; None within an event of several
-        packets.
+        """Makes the first `filled` bytes of the newest buffer readable. `tail`: the dump's position; None if it is inside an event of
+        several packets.
         """
         with self._changed:
             self._pieces[-1].filled = filled
@@ -96,7 +99,7 @@ class DumpWindow:
             self._changed.notify_all()
 
     def end(self, error: SourceConnectionError) -> None:
-        """Ends the window. Readers get `error` after they have read all its bytes."""
+        """Ends the window. A reader gets `error` after it has read all bytes."""
         with self._changed:
             self._ended = error
             self._changed.notify_all()
@@ -109,7 +112,7 @@ class DumpWindow:
     # ── the readers' side ──
 
     def join(self, position: Position) -> DumpLine | None:
-        """Returns a line that continues after a position; None if the window lacks what follows it."""
+        """Returns a line that continues after a position; None if the window does not have the bytes after it."""
         with self._changed:
             boundary = self._before(position) if self._ended is None else None
             if boundary is None:
@@ -119,7 +122,7 @@ class DumpWindow:
             return line
 
     def _before(self, position: Position) -> Boundary | None:
-        """Returns the last boundary from which a position can be reached, or None."""
+        """Returns the last boundary at or before a position, or None if the window does not have the position."""
         tail = self._tail
         if tail is None or (tail.file == position.file and position.offset > tail.offset + AHEAD_BYTES_MAX):
             return None
@@ -150,7 +153,7 @@ class DumpWindow:
         return found.nbytes
 
     def _following(self, at: int, bytes_max: int) -> Bytes:
-        """Returns the readable bytes after `at` bytes of the dump, from one buffer."""
+        """Returns the readable bytes of one buffer that follow the first `at` bytes of the dump."""
         if at < self._pieces[0].begin:
             raise FellBehindError
         piece = next(each for each in reversed(self._pieces) if each.begin <= at)
@@ -158,8 +161,8 @@ class DumpWindow:
 
 
 class DumpLine:
-    """One reader's position in the window, with the interface of a connection. `at`: how many bytes of the dump it has read. `boundary`:
-    where it began.
+    """One reader's position in the window, with the interface of a connection. `at`: the number of bytes of the dump before it. `boundary`:
+    where the line began.
     """
 
     def __init__(self, window: DumpWindow, boundary: Boundary) -> None:
@@ -167,10 +170,10 @@ class DumpLine:
         self._opening, self.at = boundary.opening, boundary.at
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Copies bytes into `space`: first the packets that opened the file, then what follows the boundary. Returns their number, 0 if
-        none arrived in `seconds`.
+        """Copies bytes into `space`: first the packets that opened the file, then the bytes after the boundary. Returns their number, 0 if
+        none arrived within `seconds`.
 
-        Raises FellBehindError, and the error that ended the dump after everything before it was read.
+        Raises FellBehindError. After the last byte of a dump that ended, raises the error that ended it.
         """
         if self._opening:
             count = min(len(space), len(self._opening))

@@ -1,9 +1,9 @@
-"""Reads an interval of archived binlog files: what a server has purged, up to the first file that it still has, or what an archive alone
-has. Used by `event_parser`, `binlog_files` and `archive_alone`.
+"""Reads an interval of archived binlog files: the files that a server has purged, or the files of an archive without its server. Used by
+`event_parser`, `binlog_files` and `archive_alone`.
 
-A file is compared with the server before any row of it counts: its server id, its creation time and, if the server keeps GTIDs, what was
-executed before it. A file of another server is refused by name, and so is an archive that lacks a file in between. A file that is missing
-is fetched if conf/ has a command for it.
+Each file is compared with the server before its rows are used: its server id, its creation time and, with GTIDs, the executed set before
+it. A file of another server raises an error with its name, and so does a gap between the files. A missing file is fetched if conf/ has a
+command for it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from sluice.cdc_engine.source.server import Source
 def files_between(
     cursor: Position, archived: tuple[str, ...], facts: ServerFacts, location: str, *, can_fetch: bool = False
 ) -> tuple[str, ...] | Lost:
-    """Returns the archived files from the cursor's file up to the server's first one, without a gap, with those that can be fetched
-    (`can_fetch`). Pure.
+    """Returns the archived files from the cursor's file up to the file before the server's first one; `Lost` if one is missing.
+    `can_fetch`: missing files can be fetched, so none counts as missing.
     """
     first = facts.logs[0].file if facts.logs else ""
     kin = {file_number(each): each for each in archived if base(each) == base(cursor.file)}
@@ -61,7 +61,7 @@ def files_between(
 
 
 def file_named(like: str, number: int) -> str:
-    """Returns the name of the file with a number in the sequence of another file."""
+    """Returns the file name with another number, in the sequence of the file `like`."""
     stem, _, digits = like.rpartition(".")
     return f"{stem}.{number:0{len(digits)}d}"
 
@@ -71,8 +71,8 @@ def _never() -> bool:
 
 
 def fetch(archive: Archive, file: str, facts: ServerFacts, given_up: Callable[[], bool] = _never) -> None:
-    """Gets a file that the archive lacks, with the command of conf/, and keeps it if it is whole and this server's. Raises
-    SourceConnectionError, or InterruptedError if it was given up.
+    """Fetches a file that the archive lacks, with the command in conf/. Stores it in the archive if it is complete and belongs to this
+    server. Raises SourceConnectionError, or InterruptedError if `given_up` ended the command.
     """
     proven = facts.gtid_enabled and not facts.mariadb
     archive.fetch(file, lambda stream: require_whole_file(stream, file, facts, proven=proven), given_up)
@@ -80,7 +80,7 @@ def fetch(archive: Archive, file: str, facts: ServerFacts, given_up: Callable[[]
 
 class ArchivedInterval:
     """The interval from a cursor to the end of some archived files. `files`: oldest first, without a gap. `following`: the file after the
-    last one; empty if the server may have been writing the last one when it was copied.
+    last one; empty if the last one may have been copied while the server wrote it.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class ArchivedInterval:
         executed_known: bool,
         rows_queries: bool = False,
     ) -> Scanner:
-        """Returns a scanner from the cursor on for events as files contain them: without packets, and with checksums as each file
-        defines.
+        """Returns a scanner that begins at the cursor and reads events as files contain them: without packets, and with checksums if the
+        file has them.
         """
         return Scanner(
             start=self._cursor,
@@ -163,8 +163,8 @@ class ArchivedInterval:
         return (*self.files, self._following)[self.files.index(file) + 1]
 
     def _require_closed(self, file: str, ended: bytes, following: str) -> None:
-        """Raises PositionLostError if a file's end is missing, because the file was copied while the server wrote it. On MySQL the next
-        file's GTIDs prove it, otherwise the file's last event.
+        """Raises PositionLostError if a file's end is missing, because the file was copied while the server wrote it. On MySQL with GTIDs,
+        the next file's GTIDs show a gap; otherwise this checks the file's last event.
         """
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):
@@ -175,6 +175,8 @@ class ArchivedInterval:
 
 
 def first_of_server(source: Source, facts: ServerFacts, position: Position) -> Position:
-    """Returns the position where the server continues after an archive: the beginning of its first file, if it still has that file."""
+    """Returns the position at which the server continues after an archive: the beginning of the server's first file, if it still has that
+    file.
+    """
     file = facts.logs[0].file
     return dataclasses.replace(position, file=file, offset=FIRST_OFFSET, file_created=creation_of(source, file))

@@ -1,4 +1,4 @@
-"""Reads one binlog file as it is on a disk: its header, its events, and whether it is whole. Called by `archived` and `binlog_files`."""
+"""Reads one binlog file from a disk: its header, its events, and whether it is complete. Called by `archived` and `binlog_files`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sluice.cdc_engine.parser.stream.dump import NoHistory, UnwantedRows, no_tab
 from sluice.cdc_engine.position import Position, file_number
 
 MAGIC, ENCRYPTED = b"\xfebin", b"\xfdbin"
-POSITION_BYTES = 8  # A ROTATE has these bytes before the name of the next file.
-LAST_BYTES = 1024  # A file's last bytes; they contain the event that closes the file.
-VERSION_BYTES = 50  # A format description has the server's version there, after two bytes of its own version.
+POSITION_BYTES = 8  # The number of bytes in a ROTATE before the name of the next file.
+LAST_BYTES = 1024  # Enough bytes at a file's end to contain the event that closes the file.
+VERSION_BYTES = 50  # The length of the server's version in a format description, after a 2-byte version of the format.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """The beginning of a binlog file: its format description as bytes, its creation time, and the server that wrote it."""
+    """The beginning of a binlog file: its format description as bytes, its creation time, and the server id of its server."""
 
     description: bytes
     created: int
@@ -43,7 +43,7 @@ class Header:
 
 
 def read_header(stream: IO[bytes], file: str) -> Header:
-    """Reads the beginning of a binlog file. Raises PositionLostError if it is not a readable binlog file."""
+    """Reads the beginning of a binlog file. Raises PositionLostError if the file is not a readable binlog file."""
     magic = _exactly(stream, len(MAGIC), file)
     if magic == ENCRYPTED:
         raise PositionLostError(
@@ -59,8 +59,8 @@ def read_header(stream: IO[bytes], file: str) -> Header:
 
 
 def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -> str:
-    """Returns a sentence why an archived file is not the server's file of that name, or an empty text if it is. `known_created`: 0 if
-    unknown. Pure.
+    """Returns a sentence that explains why an archived file is not the server's file of that name; empty if it is. `known_created`: the
+    expected creation time, 0 if unknown.
     """
     server_id = facts.variables.get("server_id", "none")
     if str(header.server_id) != server_id:
@@ -77,8 +77,9 @@ def following_file(file: str) -> str:
 
 
 def require_whole_file(stream: IO[bytes], file: str, facts: ServerFacts, *, proven: bool) -> None:
-    """Scans a whole file with its checksums. `proven`: GTIDs show whether its end is missing. Raises PositionLostError if it is not a
-    binlog file, another server's or not closed; BinlogFormatError if an event is damaged or not whole.
+    """Scans a whole file with its checksums. `proven`: GTIDs will show whether its end is missing, so the last event is not checked. Raises
+    PositionLostError if it is not a binlog file, belongs to another server or is not closed; BinlogFormatError if an event is damaged or
+    truncated.
     """
     header = read_header(stream, file)
     if why := foreign(header, file, 0, facts):
@@ -108,9 +109,8 @@ def file_blocks(
     previous_checksum: bool,
     may_be_truncated: bool = False,
 ) -> Generator[Block, None, bytes]:
-    """Yields the blocks of a file after an offset (`begin`). Returns the file's last bytes. `stream`: is after the header.
-
-    `previous_checksum`: whether the events of the file before have checksums. `may_be_truncated`: as in `_streamed`.
+    """Yields the blocks of a file after the offset `begin`. Returns the file's last bytes. `stream`: positioned after the header.
+    `previous_checksum`: whether the events of the previous file have checksums. `may_be_truncated`: as in `_streamed`.
     """
     end = FIRST_OFFSET + len(header.description)
     yield from _fed(scanner, rotate_to(file, checksum=previous_checksum))
@@ -123,7 +123,7 @@ def file_blocks(
 
 
 def _ended(blocks: Generator[Block, None, bytes]) -> bytes:
-    """Consumes the blocks of a file. Returns its last bytes."""
+    """Consumes the blocks of a file and returns its last bytes."""
     while True:
         try:
             next(blocks)
@@ -132,8 +132,8 @@ def _ended(blocks: Generator[Block, None, bytes]) -> bytes:
 
 
 def rotate_to(file: str, *, checksum: bool) -> bytes:
-    """Returns the event by which a server announces the next file; no file contains this event. `checksum`: whether it has one, like the
-    events before it.
+    """Returns the ROTATE event that a server sends before a file, and that no file contains. `checksum`: whether the event has a checksum,
+    like the events before it.
     """
     body = struct.pack("<Q", FIRST_OFFSET) + file.encode()
     length = types.HEADER_BYTES + len(body) + (types.CHECKSUM_BYTES if checksum else 0)
@@ -169,8 +169,8 @@ def _length(event: bytes) -> int:
 def _streamed(
     scanner: Scanner, stream: IO[bytes], file: str, *, may_be_truncated: bool = False
 ) -> Generator[Block, None, bytes]:
-    """Yields the blocks of the rest of a file, buffer by buffer; an event that is larger than a buffer gets a larger one. Returns the
-    file's last bytes. `may_be_truncated`: the file may end within an event, because the server was still writing it.
+    """Yields the blocks of the rest of a file, buffer by buffer. An event that is larger than a buffer gets a larger buffer. Returns the
+    file's last bytes. `may_be_truncated`: the file may end within an event, because it was copied while the server wrote it.
     """
     tail: Bytes = np.empty(0, np.uint8)
     ended = b""

@@ -1,7 +1,8 @@
-"""Begins a dump: requests the bytes for a decided start and makes the framer that receives them. Also reads dumps that end at the binlog's
+"""Begins a dump: requests the binlog from a start and returns the framer that receives its bytes. Also reads dumps that end at the binlog's
 end.
 
-Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` continues from a running dump."""
+Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` continues from a dump that already runs.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ Captured = Callable[[str, str], bool]
 
 
 class UnwantedRows(MemoryPrepared):
-    """Keeps the prepared transactions of an interval whose rows are not needed. A transaction that was prepared before the interval may
-    commit in it.
+    """The prepared transactions of an interval whose rows are not needed. Accepts the commit of a transaction that was prepared before the
+    interval.
     """
 
     def commit(self, name: str, order_key: int) -> Content:
@@ -35,7 +36,7 @@ class UnwantedRows(MemoryPrepared):
 
 
 class NoHistory:
-    """A `ports.SchemaHistory` for an interval whose rows and statements are not needed."""
+    """Implements `ports.SchemaHistory` for an interval whose rows and statements are not needed."""
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
@@ -56,11 +57,11 @@ class NoHistory:
         return False
 
     def rewind(self, position: Position) -> None:
-        """Does nothing: no state depends on the position."""
+        """Does nothing, because this class has no state."""
 
 
 def no_table(_database: str, _table: str) -> bool:
-    """Returns False: no table's rows are needed."""
+    """Returns False, because the rows of no table are needed."""
     return False
 
 
@@ -74,8 +75,8 @@ def begin_dump(
     to_end: bool = False,
     rows_queries: bool = False,
 ) -> tuple[Scanner, PacketFramer]:
-    """Registers as a replica and requests the stream; with `to_end` only up to the server's current end. Received bytes go into the framer.
-    `rows_queries`: includes the SQL text of statements that change rows.
+    """Registers as a replica and requests the stream; with `to_end` only up to the current end of the binlog. Received bytes go into the
+    framer. `rows_queries`: also request the SQL text of statements that change rows.
     """
     checksum = connection.prepare_dump()
     contiguous = not start.by_gtid and not connection.mariadb
@@ -100,7 +101,7 @@ def begin_dump(
 def begin_shared(
     line: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Continues after the line's position with the line's bytes, and skips those between its boundary and that position."""
+    """Continues after the position of a shared stream. Skips the bytes between the line's boundary and that position."""
     position = line.position
     scanner = Scanner(
         start=position,
@@ -138,7 +139,7 @@ def begin_independent_dump(
 
 
 def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterator[Block]:
-    """Yields the blocks of a dump that ends by itself. Raises SourceConnectionError, the error that the server reports, or an error of the
+    """Yields the blocks of a dump that ends by itself. Raises SourceConnectionError, an error that the server reports, or an error of the
     scan.
     """
     source = connection.source

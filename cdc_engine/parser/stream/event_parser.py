@@ -1,11 +1,12 @@
-"""Runs the loop of one destination: connects, checks, decides where to start, dumps, scans, and passes each block to the sink. It starts
-over when the stream breaks.
+"""Runs the loop of one destination: connects, checks the server, decides where to start, dumps, scans, and passes each block to the sink.
+Starts again when the stream breaks.
 
-Driven by `instance`. One daemon thread runs it. Its position is the end of the last transaction that the sink accepted, and every
-connection begins there, so nothing is lost and nothing enters the store twice.
+`instance` starts and stops it; one daemon thread runs it. Its position is the end of the last transaction that the sink accepted. Every
+connection begins at this position, so no transaction is lost or put into the store twice.
 
-States, as reported to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING (with the reason), or the `code` of the error that ended
-the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …), which waits for an operator and a new `start`."""
+States, as reported to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING (with the reason), or the `code` of the error that ended the
+thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …). After an error the destination waits for an operator and a new `start`.
+"""
 
 from __future__ import annotations
 
@@ -49,24 +50,25 @@ from sluice.cdc_engine.source.server import Source
 
 ByTime = Callable[[Position, ServerFacts, Epochs], DumpStart | Lost]
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"
-IDLE_SECONDS = 0.5  # After this silence the stream counts as caught up. A stop is noticed within the same time.
+# After this time without data the stream counts as caught up. A stop takes effect within the same time.
+IDLE_SECONDS = 0.5
 STOP_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + limits.READ_TIMEOUT_SECONDS + 5
 
 log = structlog.get_logger()
 
 
 def _learn_nothing(_given_up: Callable[[], bool]) -> None:
-    """Does nothing; this is the callback for a history that is complete up to the start of the stream."""
+    """Does nothing; the default callback, for a history that is complete up to the start of the stream."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParserCallbacks:
     """The callbacks of a parser. `on_state`: gets each state with its reason.
 
-    `on_start`: gets the start of the stream before its first block. A caller without a cursor must keep that position, because after a
-    restart before the first ack the latest position is a later one. `on_idle`: called each time the stream has caught up and is silent.
-    `learn`: called before a stream is read. It completes the history up to the start of the stream; its argument is a function that returns
-    whether to give up.
+    `on_start`: gets the start of the stream before its first block. A caller without a cursor must store it, because after a restart before
+    the first ack the latest position is a later one. `on_idle`: called whenever the stream has caught up and is silent.
+
+    `learn`: called before a stream is read, to complete the history up to the start of the stream. Its argument returns whether to give up.
     """
 
     on_state: Callable[[str, str], None] = lambda _state, _reason: None
@@ -79,11 +81,13 @@ class ParserCallbacks:
 class StreamRules:
     """Where a stream begins and how it continues.
 
-    `choice`: the start of a parser without a position. `epochs`: called at each connect. `waits`: there are standby sources, so the parser
-    waits for a source that has not executed what was read, instead of giving up. `by_time`: finds a position by the clock on another
-    server, if that is allowed and nothing else does. `archive`: has the files that the server purged. `sharing`: other parsers of this
-    process read the same server, which can send its binlog once for all. `follows_mixed`: whether the history has what it needs at a
-    position to follow statements in statement format. `rows_queries`: whether blocks have the SQL text of statements that change rows.
+    `choice`: the start of a parser without a position. `epochs`: called at each connect. `waits`: with standby sources, the parser waits
+    for a source that has not executed all transactions that were read, and does not give up. `by_time`: finds a position by commit time on
+    another server, if conf/ allows it.
+
+    `archive`: has the files that the server purged. `sharing`: shares one dump of the server with other parsers of this process.
+    `follows_mixed`: whether the history at a position has the triggers and views, which statements in statement format require.
+    `rows_queries`: whether blocks have the SQL text of statements that change rows.
     """
 
     choice: StartChoice
@@ -101,7 +105,7 @@ NO_CALLBACKS = ParserCallbacks()
 
 @dataclasses.dataclass
 class StreamCounters:
-    """Counters since the parser was made, over all connections. Times are in seconds since 1970, 0 for never."""
+    """Counters since the creation of the parser, over all connections. Times are in seconds since 1970, 0 for never."""
 
     bytes: int = 0
     events: int = 0
@@ -115,8 +119,8 @@ class StreamCounters:
 
 
 class EventParser:
-    """Reads the stream of one destination. One thread may call `start` and `stop` any number of times. `position`: a new connection begins
-    after it.
+    """Reads the stream of one destination. One thread may call `start` and `stop` any number of times. `position`: the position at which a
+    new connection begins.
     """
 
     def __init__(
@@ -131,7 +135,8 @@ class EventParser:
         prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source, self._rules, self._callbacks = source, rules, callbacks
-        self._line: SharedPosition | None = None  # The position in the shared stream at which to continue.
+        # The line to continue with, if the parser changes to the shared stream.
+        self._line: SharedPosition | None = None
         self._facts: ServerFacts | None = None  # The server's facts at the time of the connect.
         self._sink = sink
         self._history = history
@@ -140,8 +145,8 @@ class EventParser:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
-        self._continue_from_cursor = ""  # Why another connection is requested.
-        self._displaced = False  # Another replica with this identity took over the dump.
+        self._continue_from_cursor = ""  # Why `reconnect` was called; empty if it was not.
+        self._displaced = False  # Whether another replica with this identity took over the dump.
         self._putting = False  # Whether a block waits for space in the store.
         self._scanned: tuple[str, int] = ("", 0)  # File and offset of the last scanned event.
         self.state = STOPPED
@@ -149,7 +154,7 @@ class EventParser:
         self.last_error: Exception | None = None
         self.position: Position | None = None
         self.shares = False  # Whether the parser reads the shared stream.
-        self.lacks = ""  # What was read and the source has not executed, while the parser waits for it.
+        self.lacks = ""  # Why the source cannot continue yet, while the parser waits for it to catch up.
         self.warnings: list[str] = []
         self.counters = StreamCounters()
 
@@ -164,7 +169,7 @@ class EventParser:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the dump on the server and the thread. Returns when the thread has ended."""
+        """Ends the dump on the server and the thread. Returns after the thread has ended."""
         self._stopping.set()
         self._sink.interrupt()
         if self._thread is not None:
@@ -175,7 +180,7 @@ class EventParser:
             self._tell(STOPPED, "")
 
     def stream_state(self) -> StreamState | None:
-        """Returns the position of the stream; None while there is none."""
+        """Returns the state of the stream; None if the parser is not streaming."""
         position = self.position
         if self.state != STREAMING or position is None:
             return None
@@ -185,7 +190,7 @@ class EventParser:
         )
 
     def reconnect(self, reason: str) -> None:
-        """Ends the connection and begins another one, as if this one had broken. The state gets `reason` as its reason."""
+        """Ends the connection and opens a new one, as after a lost connection. `reason`: the reason of the state RECONNECTING."""
         self._continue_from_cursor = reason
 
     # ── the thread ──
@@ -195,11 +200,12 @@ class EventParser:
             if self._rules.sharing is not None:
                 self._rules.sharing.enter()
             while not self._stopping.is_set():
-                self._sink.interrupt()  # This also admits this thread again after another thread interrupted it.
+                # Ends an interruption by another thread, so that this thread may use the sink again.
+                self._sink.interrupt()
                 self._stream_until_it_breaks()
         except SluiceError as error:
             self._end(error, error.code)
-        except Exception as error:  # A defect of Sluice must become a state too, and not end the thread silently.
+        except Exception as error:  # A defect of Sluice must set a state too, and not end the thread silently.
             log.exception("parser_failed", destination=self._source.destination)
             self._end(error, SluiceError.code)
         finally:
@@ -212,7 +218,7 @@ class EventParser:
         self._tell(state, str(error) or type(error).__name__)
 
     def _stream_until_it_breaks(self) -> None:
-        """Streams until another connection is needed. Raises errors that another connection would not resolve."""
+        """Streams until a new connection is needed. Raises the errors that a new connection would not resolve."""
         try:
             if self._line is not None:
                 self._stream_along(self._line)
@@ -232,7 +238,9 @@ class EventParser:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[SourceConnection]:
-        """Yields a connection. Afterwards ends its dump on the server, unless the server broke the connection and no dump is left."""
+        """Yields a connection and ends its dump on the server afterwards. If the server closed the connection, the dump has ended
+        already.
+        """
         connection = SourceConnection(self._source)
         try:
             yield connection
@@ -267,11 +275,12 @@ class EventParser:
         if self._rules.sharing is not None and self._facts is not None:
             self._line = self._rules.sharing.line(self.position, self._facts)
         if self._line is not None:
-            self._callbacks.on_idle()  # The stream does not repeat what the sink buffers.
+            # The sink must pass on what it buffers, because the shared stream does not repeat it.
+            self._callbacks.on_idle()
         return self._line is not None
 
     def _stream_along(self, line: SharedPosition) -> None:
-        """Reads the shared stream until it breaks or ends. After that the parser's own connection decides."""
+        """Reads the shared stream until it breaks or ends. Afterwards the parser connects by itself."""
         try:
             self._rewind(line.position)
             scanner, framer = begin_shared(line, self._history, self._captured, prepared=self._prepared)
@@ -295,7 +304,7 @@ class EventParser:
             line.line.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
-        """Decides where to start. Returns None if purged events were read from the archive; the next connection continues after them."""
+        """Decides where to start. Returns None if purged files were read from the archive; the next connection continues after them."""
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._rules.choice.file)
         self._warn(self._checked(connection, facts))
         start = decide_start(self.position, self._rules.choice, facts, self._rules.epochs())
@@ -325,14 +334,14 @@ class EventParser:
         return start
 
     def _warn(self, warnings: list[str]) -> None:
-        """Logs warnings about the source at the start of a stream, and again when they change."""
+        """Logs the warnings about the source if they changed."""
         if warnings != self.warnings:
             for warning in warnings:
                 log.warning("source_warning", destination=self._source.destination, warning=warning)
         self.warnings = warnings
 
     def _checked(self, connection: SourceConnection, facts: ServerFacts) -> list[str]:
-        """Returns warnings. Raises SourceCheckError, and ReplicaClashError with the addresses of the server's other replicas."""
+        """Returns warnings. Raises SourceCheckError, or ReplicaClashError with the addresses of the server's other replicas."""
         try:
             return check_source(self._source, facts, displaced=self._displaced)
         except ReplicaClashError as error:
@@ -340,12 +349,12 @@ class EventParser:
             raise ReplicaClashError(f"{error}. The server's binlog is dumped from {clients}") from error
 
     def unfollowed(self, facts: ServerFacts) -> str:
-        """Returns why a stream that runs must not go on with the source's present settings; empty if it may. From any thread."""
+        """Returns why a running stream must not continue with the source's current settings; empty if it may. Any thread may call it."""
         position = self.position
         return unfollowed_format(facts, follows_mixed=position is None or self._rules.follows_mixed(position))
 
     def _refuse_mixed(self, facts: ServerFacts) -> None:
-        """Raises SourceCheckError if the source changed to MIXED after the history was begun."""
+        """Raises SourceCheckError if the source's binlog_format became MIXED and the history does not have the triggers and views."""
         if is_mixed(facts) and self.position is not None and not self._rules.follows_mixed(self.position):
             why = "binlog_format became MIXED, for which the engine must know the triggers and views of the source"
             restart = f"`sluice instance restart {self._source.destination}`"
@@ -412,7 +421,7 @@ class EventParser:
         self.counters.dropped_row_events = dropped + after["dropped_row_events"] - before["dropped_row_events"]
 
     def _accept(self, block: Block, scanner: Scanner) -> None:
-        # The set includes this block; the scan continues only when the next block is requested.
+        # The set contains this block's transactions and no later ones: the scan continues only when the next block is requested.
         executed = scanner.position.gtid_set
         self._putting = True
         try:

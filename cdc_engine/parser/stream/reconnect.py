@@ -5,11 +5,11 @@ from __future__ import annotations
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import ChecksumError, Remedy, SluiceError
 
-CHECKSUM_TRIES_MAX = 3  # A checksum that is wrong again at the same position is wrong on the server's disk.
+CHECKSUM_TRIES_MAX = 3  # A checksum that is wrong this often at the same position is wrong on the server's disk.
 
 
 class Attempts:
-    """Counts failures since something last arrived. `tried_again`: returns whether an error is worth another connection."""
+    """Counts failures since the last accepted block. `tried_again`: counts a failure, and returns whether to connect again after it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -30,8 +30,8 @@ class Attempts:
         return error.remedy is Remedy.RETRY
 
     def wait_seconds(self, chance: float) -> float:
-        """Returns how long to wait. Half of the wait is fixed, the other half is `chance` (in [0, 1)) of it, which spreads the engines that
-        lost one server.
+        """Returns how long to wait in seconds. Half of the wait is fixed; the other half is multiplied by `chance` (in [0, 1)), so that
+        engines of one server do not reconnect at the same moment.
         """
         doublings = min(self.count - 1, 16)
         longest = min(limits.RECONNECT_SECONDS_MAX, limits.RECONNECT_SECONDS_MIN * 2**doublings)

@@ -1,4 +1,4 @@
-"""Reads the time at a source, and right after that the end of its binlog: a reader that has everything up to that end has everything before
+"""Reads the time at a source, and then the end of its binlog: a reader that has reached that end has everything that was committed before
 that time. Used by groups.
 """
 
@@ -13,16 +13,16 @@ from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.stream.watch import StreamState, has_read
 
 SECOND_US = 1_000_000
-COMMIT_TIMES_SINCE = 8  # MySQL's version since which its binlog has commit times in microseconds.
-# MySQL from `RENAMED_SINCE` on gets the second statement first, because this query is frequent and an unknown statement
-# counts as an error there.
+COMMIT_TIMES_SINCE = 8  # From this major version on, MySQL's binlog has commit times in microseconds.
+# From `RENAMED_SINCE` on, MySQL gets the second statement first, because it counts an unknown statement as an error and this query is
+# frequent.
 END = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
 RENAMED_SINCE = "8.2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockAnswer:
-    """The time at a source. `now_us`: its clock, in µs since 1970. `before_us`: the same, truncated to the precision of times in its
+    """The time at a source. `now_us`: its clock, in µs since 1970. `before_us`: the same, truncated to the precision of commit times in its
     binlog. `end`: the end of its binlog, read after the time.
     """
 
@@ -39,18 +39,18 @@ class ClockAnswer:
 
 
 def begin_asking(connection: SourceConnection) -> None:
-    """Sets the time zone to UTC, once per connection before `ask_clock`, because local times are ambiguous in the hour that repeats.
-    Raises SourceConnectionError.
+    """Sets the session's time zone to UTC, because local times are ambiguous in the hour that repeats. Call it once per connection before
+    `ask_clock`. Raises SourceConnectionError.
     """
     connection.rows("SET time_zone = '+00:00'")
 
 
 def ask_clock(connection: SourceConnection) -> ClockAnswer:
-    """Reads the clock. Raises SourceConnectionError, also if the account may not read the end of the binlog."""
+    """Reads the time and the end of the binlog. Raises SourceConnectionError, also if the account may not read the end of the binlog."""
     uuid = "CONCAT('mariadb-', @@server_id)" if connection.mariadb else "@@server_uuid"
     answer = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
     renamed = not connection.mariadb and _number(connection.server_version) >= _number(RENAMED_SINCE)
-    # The end is read after the time, so everything committed before the time is before this end.
+    # The end must be read after the time, so that everything committed before the time is before the end.
     status = connection.first_of(*(reversed(END) if renamed else END))
     if not status:
         raise SourceConnectionError(

@@ -1,7 +1,7 @@
-"""Decides whether a silent stream has nothing to send: compares the source's own end and identity with what was read. Pure.
+"""Decides whether a silent stream still works: compares the source's end of the binlog and identity with what was read. Pure.
 
-A dump may stay open and silent forever although it no longer works: after RESET, if another server is behind the address, or if a proxy
-lost its other side. `instance.source_watch` queries the source once per minute, and this module decides.
+A dump may stay open and silent forever although it no longer works: after RESET, if the address now belongs to another server, or if a
+proxy lost its connection to the server. `instance.source_watch` queries the source once per minute, and this module decides.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from sluice.cdc_engine.parser.renumbering import base, cut_off, renumbered
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position, file_number
 
-BYTES_OF_HEARTBEATS_MAX = 4096  # More bytes between two looks mean progress; these may be heartbeats alone.
+BYTES_OF_HEARTBEATS_MAX = 4096  # More bytes between two checks mean progress; fewer may be heartbeats only.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamState:
-    """The state of a stream at one moment. `position`: the end of the last transaction; `file`, `offset`: of the last event; `bytes`:
-    received in total.
+    """The state of a stream at one moment. `position`: the end of the last transaction; `file`, `offset`: the end of the last event;
+    `bytes`: received in total.
 
-    `held_up`: what was read waits for space in the store, so nothing more is read.
+    `held_up`: a block waits for space in the store, so the parser does not read on.
     """
 
     position: Position
@@ -34,7 +34,7 @@ class StreamState:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """The source's facts at a time (seconds of a monotonic clock), and where the stream was right before."""
+    """The source's facts at a time (seconds of a monotonic clock), and the state of the stream right before it."""
 
     at: float
     stream_state: StreamState
@@ -43,10 +43,11 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """What all looks so far have shown. `ahead`: the first look whose end was not read yet; `newest`: the last look.
+    """The result of all checks of a stream so far. `ahead`: the first check whose end of the binlog the stream has not reached; `newest`:
+    the last check.
 
-    `misfit`: what the newest look found wrong with the stream; it counts when the next look finds it too. `still`: number of consecutive
-    looks without progress; `standing`: what the last of them found.
+    `misfit`: why the stream did not fit the server at the newest check; it counts only if the next check finds it again. `still`: the
+    number of consecutive checks without progress; `standing`: the finding of the last of them.
     """
 
     ahead: Look | None = None
@@ -56,7 +57,7 @@ class Watch:
     standing: str = ""
 
     def looked(self, look: Look) -> tuple[Watch, str]:
-        """Returns the watch after another look, and why the parser must reconnect; an empty text if it need not."""
+        """Returns the watch after another check, and why the parser must reconnect; an empty text if it need not."""
         ahead = self.ahead if self.ahead and not has_read(look.stream_state, self.ahead.facts) else None
         misfit = misfit_of(look.stream_state.position, look.facts)
         if misfit and self._confirms(look):
@@ -64,21 +65,21 @@ class Watch:
         standing = _standing(self.newest, look, ahead)
         still = self.still + 1 if standing else 0
         ahead = ahead or (None if has_read(look.stream_state, look.facts) else look)
-        # Reconnect only at the 1st, 2nd, 4th, 8th … look without progress: a server may skip many events before it sends one.
+        # Reconnect only at the 1st, 2nd, 4th, 8th … check without progress, because a server may skip much before it sends.
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Returns whether the mismatch of the last look still exists. Facts may be older than what was read."""
+        """Returns whether the misfit of the last check still exists. The last check's facts may have been older than the stream."""
         return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 
     def behind_seconds(self, stream_state: StreamState, now: float) -> float:
-        """Returns for how long at least the source's binlog has had something that is not read yet; 0 if nothing is known to be there."""
+        """Returns for how many seconds at least the stream has been behind the source's binlog; 0 if it is not known to be behind."""
         if self.ahead is None or has_read(stream_state, self.ahead.facts):
             return 0.0
         return max(0.0, now - self.ahead.at)
 
     def trouble(self, stream_state: StreamState, now: float) -> str:
-        """Returns a sentence why the stream makes no progress although it should; otherwise an empty text."""
+        """Returns a sentence that explains why the stream makes no progress although it should; otherwise an empty text."""
         if (
             not self.standing
             or self.newest is None
@@ -90,7 +91,7 @@ class Watch:
 
 
 def misfit_of(position: Position, facts: ServerFacts) -> str:
-    """Returns a sentence why the stream at `position` cannot be one of this server; an empty text if it can."""
+    """Returns a sentence that explains why the stream at `position` cannot be a stream of this server; an empty text if it can."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
         return f"the server {facts.server_uuid} answers, the stream is of {position.server_uuid}"
     renumbering = renumbered(position, facts)
@@ -108,7 +109,7 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
 
 
 def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
-    """Returns whether the stream has reached the end of the source's binlog: by file and offset, or by the transactions in it."""
+    """Returns whether the stream has reached the end of the source's binlog, by file and offset or by GTIDs."""
     if not facts.file or _reaches(stream_state, facts):
         return True
     sets = _sets(stream_state.position, facts)
@@ -116,7 +117,7 @@ def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
-    """Returns a sentence if nothing has arrived since the last look although the source's end was ahead then; otherwise an empty text."""
+    """Returns a sentence if nothing has arrived since the last check although the stream was behind then; otherwise an empty text."""
     if before is None or ahead is None or look.stream_state.held_up:
         return ""
     if look.stream_state.bytes - before.stream_state.bytes > BYTES_OF_HEARTBEATS_MAX:
@@ -152,7 +153,7 @@ def _sets(
         sets = [parse_executed(text, mariadb=facts.mariadb) for text in (position.gtid_set, facts.executed)]
     except ValueError:
         return None
-    return sets[0], sets[1]  # type: ignore[return-value]  # both of the kind that the server has
+    return sets[0], sets[1]  # Both have the class for this server's flavour.
 
 
 def _holds(*, executed: GtidSet | MariadbPosition, taken: GtidSet | MariadbPosition) -> bool:

@@ -1,7 +1,8 @@
-"""Encodes and decodes a block as a record of the event files: a small JSON text for values that occur once per block, and the raw bytes of
-its arrays.
+"""Encodes and decodes a block as a record of the event files: JSON for the values that occur once per block, and the raw bytes of its
+arrays.
 
-Used by `log` and `reader`. Table versions and GTID sources are shared by many blocks and have records of their own (`names`)."""
+Used by `log` and `reader`. Many blocks share table versions and GTID sources, which have their own records (`names`).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ ARRAYS: Mapping[str, npt.DTypeLike] = {
     "open_frame": FRAME,
     **QUERY_ARRAYS,
 }
-# The fields of a frame before the logical clock was added. Blocks whose record has no "frame_fields" have these.
+# The number of fields in the first version of a frame, without the logical clock. Records without "frame_fields" have this version.
 FIRST_FRAME_FIELDS = 9
 FRAMES = [name for name, dtype in ARRAYS.items() if dtype is FRAME]
 ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
@@ -61,7 +62,7 @@ NO_NAMES = Names()
 class Counts:
     """How many transactions, events and bytes a block adds to a `Mark`.
 
-    `whole`: up to the end of the block's last whole transaction. `all`: with the open transaction that follows it.
+    `whole`: up to the end of the block's last complete transaction. `all`: with the open transaction that follows it.
     """
 
     whole: Mark
@@ -78,12 +79,12 @@ class Counts:
 
 
 def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
-    """Returns the block's arrays in the order of ARRAYS, contiguous and with the types defined there."""
+    """Returns the block's arrays in the order of ARRAYS, contiguous and with the types that ARRAYS defines."""
     return [np.ascontiguousarray(getattr(block, name), dtype) for name, dtype in ARRAYS.items()]
 
 
 def described(block: Block) -> dict[str, Any]:
-    """Returns everything of a block except its arrays and names. `end`: the offset after its last transaction, -1 without one."""
+    """Returns all values of a block except its arrays and names. `end`: the offset after its last transaction, -1 without one."""
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
     record["sizes"] = [len(block.buffer), block.event_count, block.transaction_count, len(block.open_frame)]
@@ -99,7 +100,7 @@ def described(block: Block) -> dict[str, Any]:
 
 
 def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Returns empty arrays of the right sizes, to be filled with the bytes of a described block."""
+    """Returns empty arrays with the sizes and types of a described block's arrays."""
     buffer_bytes, events, transactions, frames = record["sizes"]
     lengths = {
         "buffer": buffer_bytes,
@@ -114,7 +115,7 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names) -> Block:
-    """Makes the block from its description and its arrays."""
+    """Creates the block from its description and its arrays."""
     one: dict[str, Any] = {name: record[name] for name in ONE_A_BLOCK}
     source, number = record.get("open_gtid", NO_GTID)
     whole: dict[str, Any] = {**arrays, **{name: _whole_frames(arrays[name]) for name in FRAMES}}
@@ -130,7 +131,7 @@ def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names)
 
 
 def _whole_frames(frames: Frames) -> Frames:
-    """Returns frames with all fields of FRAME. Fields that an earlier version did not write are -1."""
+    """Returns frames with all fields of FRAME. A field that an earlier version did not write is -1."""
     if frames.dtype == FRAME:
         return frames
     whole = np.full(len(frames), -1, np.int64).astype(FRAME)
@@ -140,12 +141,12 @@ def _whole_frames(frames: Frames) -> Frames:
 
 
 def text_of(record: Mapping[str, Any]) -> bytes:
-    """Returns a record as JSON in ASCII. A name that is not valid UTF-8 in the source keeps its bytes."""
+    """Returns a record as JSON in ASCII. JSON escapes preserve the bytes of a name that is not valid UTF-8 in the source."""
     return json.dumps(record, default=_plain, separators=(",", ":")).encode("ascii")
 
 
 def names_record(names: Names, before: Names) -> dict[str, Any]:
-    """Returns the entries that are new in `names`, or all entries if `names` does not extend `before`."""
+    """Returns the entries that `names` has in addition to `before`, or all entries if `names` does not extend `before`."""
     tables, sources = _kept(names.tables, before.tables), _kept(names.gtid_sources, before.gtid_sources)
     return {
         "tables_kept": tables,
@@ -156,14 +157,14 @@ def names_record(names: Names, before: Names) -> dict[str, Any]:
 
 
 def names_of(record: Mapping[str, Any], before: Names) -> Names:
-    """Returns the names in a record of `names_record`."""
+    """Returns the names that a record of `names_record` describes. `before`: the names before the record."""
     tables = (*before.tables[: record["tables_kept"]], *(_table(each) for each in record["tables"]))
     return Names(tables, (*before.gtid_sources[: record["sources_kept"]], *record["sources"]))
 
 
 def _kept(now: Sequence[object], before: Sequence[object]) -> int:
-    """Returns how many entries of `before` are kept. It compares by identity: the parser passes one growing list whose members stay the
-    same objects.
+    """Returns how many entries of `before` begin `now`: all or none. Compares by identity, because the parser passes one growing list of
+    the same objects.
     """
     same = len(now) >= len(before) and all(one is other for one, other in zip(now, before, strict=False))
     return len(before) if same else 0

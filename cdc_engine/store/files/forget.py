@@ -1,4 +1,4 @@
-"""Removes stored events that are no longer valid. Used by `log`, and by operations after which the source's rows are read again."""
+"""Removes stored events that are no longer valid. Used by `log`, and by operations that read the source's binlog again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ EVENTS_DIRECTORY, GONE = "events", "events.gone"
 
 
 def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """Removes all stored events, also if a crash follows. They are read from the source again. Raises StoreFullError."""
+    """Removes all stored events, even if the process crashes meanwhile. The engine reads them from the source again. Raises
+    StoreFullError.
+    """
     directory, gone = destination_dir / name, destination_dir / GONE
     try:
         shutil.rmtree(gone, ignore_errors=True)
@@ -25,7 +27,7 @@ def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
 
 
 def store_full(directory: Path, error: OSError) -> StoreFullError:
-    """Returns the error with the message for the operator."""
+    """Returns the error with a message for the operator."""
     return StoreFullError(
         f"events could not be stored in {directory} ({error.strerror or error}): free space there or correct its permissions; "
         "nothing is lost, the stream continues from the last transaction that was stored as soon as there is space"

@@ -1,8 +1,9 @@
-"""Keeps the event files of one destination as one log. The parser's thread appends under the store's lock; any number of readers read.
+"""Manages the event files of one destination as one log. The parser's thread appends under the store's lock; any number of readers read.
 
-After a crash of the process everything that was appended is still there. After a power failure everything but the last second is: a
-segment is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. What a torn tail lost is read from the
-source again, from the log's own end. Each start begins a new segment, so nothing is ever written after the remains of a crash."""
+After a crash of the process, the log has everything that was appended. After a power failure, it lacks at most the last second: a segment
+is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. The engine reads the missing blocks from the
+source again, from the log's end. Each start begins a new segment, so nothing is written after an incomplete record.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +52,16 @@ class EventLog:
         self._segment_bytes = segment_bytes
         self._segments: tuple[Segment, ...] = ()
         self._file: SegmentFile | None = None
-        self._log_offset: LogOffset | None = None  # Where the next record is written.
-        self._last: Block | None = None  # The last block that ends a transaction, without its bytes.
+        self._log_offset: LogOffset | None = None  # The offset of the next record.
+        self._last: Block | None = None  # The last block that ends a transaction, without its buffer.
         self._names: tuple[object, int, object, int] = (None, 0, None, 0)
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
 
     def begin(self, start: Position) -> None:
-        """Removes everything that was written, also if a crash follows. The next append begins at `start`. Raises StoreFullError."""
+        """Removes all records, even if the process crashes meanwhile. The next append begins at `start`. Raises StoreFullError."""
         try:
             forget_events(self.directory.parent, self.directory.name)
-            # One number is skipped, so that a reader of the old segments finds that they do not continue here.
+            # Skip one number, so that a reader of the old segments does not continue with the new one.
             number = self._segments[-1].number + 2 if self._segments else 1
             self._segments, self._last, self._drops = (), None, False
             self._roll(start, Mark(), number, 0)
@@ -68,9 +69,9 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
-        """Reads what an earlier process wrote. Returns whether there is anything. An incomplete end is logged and ignored.
+        """Opens the files of an earlier process. Returns whether there are any. An incomplete end is logged and ignored.
 
-        Nothing can be appended before `go_on`. Raises StoreDamagedError, StoreFullError.
+        Call `go_on` before the first append. Raises StoreDamagedError, StoreFullError.
         """
         shutil.rmtree(self.directory.with_name(GONE), ignore_errors=True)
         try:
@@ -84,7 +85,7 @@ class EventLog:
         return True
 
     def go_on(self) -> None:
-        """Begins a new segment for appends after the segments that were read. Raises StoreFullError."""
+        """Begins a new segment for appends, after the existing ones. Raises StoreFullError."""
         newest, at = self._segments[-1], self._at
         try:
             if newest.size > newest.first:
@@ -97,8 +98,8 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def append(self, block: Block) -> StoredBlock:
-        """Appends a block and returns its location. After a StoreFullError the log is unchanged; the next append overwrites what the failed
-        write left.
+        """Appends a block and returns its location. After a StoreFullError the log is unchanged, and the next append overwrites the
+        incomplete record.
         """
         at, segment = self._at, self._at.segment
         try:
@@ -123,11 +124,11 @@ class EventLog:
         return StoredBlock(file, where, self._at.offset, self._at.names)
 
     def drop_open(self) -> None:
-        """Drops the open transaction. The drop is recorded with the next block, because a crash drops the open transaction anyway."""
+        """Drops the open transaction. The next append records the drop; after a crash, an open transaction is ignored anyway."""
         self._drops = self._drops or self._at.mark != self._at.complete
 
     def sync(self) -> None:
-        """Syncs what was appended to disk. Raises OSError."""
+        """Syncs the appended records to disk. Raises OSError."""
         file, self._unsynced, self._synced_at = self._file, False, time.monotonic()
         if file is None:
             return
@@ -141,7 +142,7 @@ class EventLog:
         """Syncs if the segment is full or the last sync was SYNC_SECONDS ago. Any thread may call it without the store's lock. Raises
         StoreFullError.
         """
-        # The next block begins a new segment and would have to wait for this one.
+        # Sync a full segment now, because the next block begins a new segment and would have to wait for the sync.
         spent = self._at.segment.size >= self._segment_bytes
         if self._unsynced and (spent or time.monotonic() - self._synced_at >= SYNC_SECONDS):
             try:
@@ -150,7 +151,7 @@ class EventLog:
                 raise store_full(self.directory, error) from error
 
     def trim(self, acked: Key, bytes_max: int) -> None:
-        """Removes the oldest segments that are acked as a whole, while the files have more than `bytes_max` bytes."""
+        """Removes the oldest segments whose blocks are all acked, as long as the files have more than `bytes_max` bytes."""
         before, segments = len(self._segments), list(self._segments)
         while len(segments) > 1 and segments[1].key <= acked and sum(each.size for each in segments) > bytes_max:
             segments.pop(0).path.unlink(missing_ok=True)
@@ -159,7 +160,7 @@ class EventLog:
             sync(self.directory)
 
     def trim_read(self, reader: LogReader) -> bool:
-        """Removes the segments that a reader has passed. Returns whether there were any."""
+        """Removes the segments that a reader has passed. Returns whether it removed any."""
         kept = tuple(each for each in self._segments if each.number >= reader.log_offset.segment.number)
         gone = self._segments[: len(self._segments) - len(kept)]
         for each in gone:
@@ -169,7 +170,7 @@ class EventLog:
 
     @property
     def has_dropped(self) -> bool:
-        """Whether the open transaction was dropped and the drop is not recorded yet; the next append records it."""
+        """Whether the open transaction was dropped and the next append must record the drop."""
         return self._drops
 
     @property
@@ -184,12 +185,12 @@ class EventLog:
 
     @property
     def start(self) -> Position:
-        """The position where the oldest segment begins."""
+        """The position at which the oldest segment begins."""
         return self._segments[0].start
 
     @property
     def end(self) -> Position:
-        """The end of the last whole transaction."""
+        """The end of the last complete transaction."""
         if self._last is None:
             return self._segments[-1].start
         return end_position(self._last, self._last.transaction_count - 1)
@@ -201,11 +202,11 @@ class EventLog:
 
     @property
     def mark(self) -> Mark:
-        """The mark at the end of the log. If an open transaction was dropped, the mark before this transaction."""
+        """The mark after all appended blocks, without a dropped open transaction."""
         return self._at.complete if self._drops else self._at.mark
 
     def after(self, segment: Segment) -> Segment | None:
-        """Returns the next segment; see `reader.Segments`."""
+        """Implements `reader.Segments`: returns the next segment."""
         segments = self._segments
         index = segment.number + 1 - segments[0].number
         if index < 0:
@@ -220,7 +221,7 @@ class EventLog:
         return dataclasses.replace(self._at)
 
     def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:
-        """Returns a reader of everything after a position, and the last transaction end in the log up to that position.
+        """Returns a reader for the blocks after a position, and the end of the log's last transaction up to that position.
 
         Returns None if the log begins after the position or ends before it. Raises StoreDamagedError.
         """
@@ -247,7 +248,7 @@ class EventLog:
         return self._file, Where(self._file.descriptor, self._at.offset, self._at.seed)
 
     def _passed(self, head: RecordHeader) -> None:
-        """Moves behind a record that was written."""
+        """Moves the write offset past a record that was written."""
         self._log_offset = self._at.behind(head)
         self._log_offset.segment.size = self._log_offset.offset
         self._unsynced = True
@@ -271,10 +272,10 @@ class EventLog:
         self._names = (None, 0, None, 0)
 
     def _take_up(self, newest: Segment) -> None:
-        """Reads the newest segment up to the end of its last whole transaction that can be read."""
+        """Reads the newest segment up to the end of its last complete transaction that is readable."""
         reader, size = LogReader(self, LogOffset.beginning(newest)), newest.size
         last: Block | None = None
-        end = reader.log_offset  # The end of the last whole transaction.
+        end = reader.log_offset  # The end of the last complete transaction.
         try:
             while (found := reader.next()) is not None:
                 if found is not DROPPED and found.transaction_count:
@@ -294,7 +295,9 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """Returns the newest segments that follow each other without a gap. The size of each is the one that the next segment records."""
+    """Returns the newest segments that follow each other without a gap. The size of each segment but the newest is the one that its
+    successor records.
+    """
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):
         path = path_of(directory, number)
