@@ -30,8 +30,8 @@ _KEY = ("permission denied", "identity file", "invalid format", "error in libcry
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bastion:
-    """A host with an SSH server, from which the source can be reached. Without `key_file` ssh uses its agent and default keys; without
-    `known_hosts_file` it uses the user's and the system's known hosts.
+    """A host with an SSH server, from which the source can be reached. Without `key_file`, ssh uses its agent and default keys. Without
+    `known_hosts_file`, it uses the known hosts of the user and the system.
     """
 
     host: str

@@ -58,7 +58,8 @@ class FileEventStore(BackedEventStore):
         """Implements `ports.EventStore`. Raises InterruptedError if the stream was dropped, or StoreFullError. In both cases the store is
         unchanged.
         """
-        self._log.sync_if_due()  # Sync first: after an error behind the put, the caller would put the block again.
+        # Sync first: after an error in a later step, the caller would put the same block twice.
+        self._log.sync_if_due()
         super().put(block)
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:

@@ -153,7 +153,7 @@ def _sets(
         sets = [parse_executed(text, mariadb=facts.mariadb) for text in (position.gtid_set, facts.executed)]
     except ValueError:
         return None
-    return sets[0], sets[1]  # Both have the class for this server's flavour.
+    return sets[0], sets[1]  # type: ignore[return-value]  # both sets have the class of this server's flavour
 
 
 def _holds(*, executed: GtidSet | MariadbPosition, taken: GtidSet | MariadbPosition) -> bool:

@@ -47,8 +47,8 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources to which blocks refer by index. Within a segment, each `Names` extends the one before it or
-    starts again.
+    """The table versions and GTID sources to which blocks refer by index. Within a segment, each `Names` extends the previous one or
+    replaces it.
     """
 
     tables: Sequence[TableVersion] = ()

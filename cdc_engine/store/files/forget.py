@@ -1,4 +1,4 @@
-"""Removes stored events that are no longer valid. Used by `log`, and by operations that read the source's binlog again."""
+"""Removes stored events that are no longer valid. Used by `log`, `opening`, and operations that invalidate stored events."""
 
 from __future__ import annotations
 
