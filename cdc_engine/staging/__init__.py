@@ -1,4 +1,4 @@
-"""Writes a batch as one Parquet file per table and schema version, and a manifest that is written last (docs/architecture.md)."""
+"""Writes a batch as one Parquet file per table and schema version, and a manifest, which is written last (docs/architecture.md)."""
 
 from sluice.batch_manifest.values import Manifest
 from sluice.cdc_engine.staging.rules import StagingRules

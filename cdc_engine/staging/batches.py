@@ -1,8 +1,9 @@
-"""Keeps the staged batches of a destination: in its folder, and in an object store if conf/ configures one.
+"""Stores the staged batches of a destination: in its folder, and in an object store if conf/ configures one.
 
-`instance` publishes each batch here once it is staged, before the ledger knows it. The copy in the store is the authoritative one; the
-local files are kept so that runs on this host need no download. A crash between two writes leaves a folder that no record of the ledger
-names; the next start removes it."""
+`instance` publishes each batch after it is staged and before the ledger has it. The copy in the store is authoritative; the local files
+save runs on this host the download. A crash between the two writes leaves a folder that the ledger does not know, and the next start
+removes it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """Publishes, checks and removes staged batches. `directory`: the destination's; a plain path has batches only in local files. Every
-    method except `remove` raises StagingError if the store does not answer.
+    """Publishes, checks and removes staged batches. `directory`: the destination's directory; with a plain path, batches are only in local
+    files. Every method except `remove` raises StagingError if the store does not answer.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -33,7 +34,7 @@ class StagedBatches:
         self._location: LedgerLocation | None = location if location is not None and location.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
-        """Uploads a staged batch to the store, the manifest last. Files of an earlier try are removed first."""
+        """Uploads a staged batch to the store, the manifest last. Removes the files of an earlier attempt first."""
         if self._location is None:
             return
         with self._translated():
@@ -62,7 +63,7 @@ class StagedBatches:
                 self._stored(ledger_id, folder.name).remove(first=MANIFEST_FILE)
 
     def remove_others(self, ledger_id: str, named: Collection[str]) -> None:
-        """Removes batches that a killed process left behind. `named`: paths of the batches that the ledger knows."""
+        """Removes the batches of killed processes. `named`: the paths of the batches in the ledger, which are not removed."""
         kept = {Path(path).name for path in named}
         local = self._directory / FOLDER
         for path in local.iterdir() if local.is_dir() else ():
@@ -74,7 +75,7 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """Returns the location of staged batches of this destination, by whatever ledger; empty if there are none."""
+        """Returns the location of any staged batches of this destination, of any ledger; empty if there are none."""
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local
@@ -84,7 +85,7 @@ class StagedBatches:
             return self._location.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
-        """Returns the batch's folder in the store. Raises StoreError, also if conf/ names an environment variable that is not set."""
+        """Returns the batch's folder in the store. Raises StoreError, also if an environment variable that conf/ names is not set."""
         if self._location is None:
             raise ValueError("the batches are in no store")
         options = resolved(dict(self._location.storage_options))

@@ -1,14 +1,16 @@
-"""Records what a run needs to derive changes by foreign keys: a batch's events that trigger them, and the order of these among the rows of
-the child tables.
+"""Records what a run needs to derive changes by foreign keys: the events of a batch that trigger them, and the order of these events among
+the rows of the child tables.
 
-Called by `staging`; the run derives the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
+Called by `staging`; the run derives the changes (spark_jobs/cascades/derive.py). The recorder writes two kinds of files next to the staged
+rows:
 
 - per parent table, the deleted rows and the changed keys: `_sluice_place` (int64), operation, order key, commit
   time, and the referenced columns with the old values; for an update, the next row has the new values;
 - per child table, the sequence number of each of its staged rows (int64, little-endian, one per row, in the order of its segments).
 
-A sequence number (`_sluice_place`) orders the rows of all tables of a batch. It consists of the number of the row event, the row in the
-event, and a bit that is set for after images."""
+A sequence number (`_sluice_place`) orders the rows of all tables of a batch. It consists of the number of the row event, the number of the
+row in the event, and a bit that is set for after images.
+"""
 
 from __future__ import annotations
 
@@ -33,30 +35,31 @@ from sluice.cdc_engine.states import TableState
 logger = logging.getLogger(__name__)
 
 ROW_INDEX = "_sluice_place"
-EVENT_BITS = 32  # How many bits of a sequence number identify row and image within one event.
-FLAGS_AT = 19 + 6  # The offset in a row event, after its header and the table ID.
-NO_FOREIGN_KEY_CHECKS = 0x02  # The session had foreign_key_checks=0, so nothing cascaded.
-BITMAPS_AT = 19 + 8  # The offset in a row event. From version 2 on, extra data with its length precedes the bitmaps.
-SHORT_COUNT_MAX = 250  # A column count up to this takes one byte.
+EVENT_BITS = 32  # The number of bits of a sequence number that identify row and image within one event.
+FLAGS_AT = 19 + 6  # The offset of the flags in a row event, after its header and the table ID.
+NO_FOREIGN_KEY_CHECKS = 0x02  # Flag: the session had foreign_key_checks=0, so no foreign key changed rows.
+# The offset after the flags. In version 2 of the event, extra data with its length precedes the bitmaps.
+BITMAPS_AT = 19 + 8
+SHORT_COUNT_MAX = 250  # A column count of at most this is encoded in one byte.
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# A zero date can refer to a parent row; the NULL that replaces it in the lake cannot.
+# A zero date can refer to a parent row, but the NULL that replaces it in the lake cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
 
 
 class RowPositions:
-    """Computes the sequence numbers of consecutive rows of one table, chunk by chunk. An event may continue in the next chunk."""
+    """Computes the sequence numbers of a table's rows, chunk by chunk. The rows of an event may continue in the next chunk."""
 
     def __init__(self) -> None:
         self._last_event, self._rows = -1, 0
 
     def of(self, events: Int64s, operations: Any) -> Int64s:
-        """Returns the sequence number of each image. `events`: number of the image's event in the batch, ascending. `operations`: the
+        """Returns the sequence number of each image. `events`: the number of the image's event in the batch, ascending. `operations`: the
         image's operation.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
-        done = np.cumsum(after) - after  # How many rows are complete before each image.
+        done = np.cumsum(after) - after  # The number of complete rows before each image.
         first = np.searchsorted(events, events, side="left")
         row = done - done[first]
         if len(events) and events[0] == self._last_event:
@@ -124,8 +127,8 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """Records the triggering events of a batch. `stop`: called with (table, state, reason) for a table whose row changes cannot be
-    derived.
+    """Records the triggering events of a batch. `stop`: called with (table, state, reason) for a table whose row changes cannot
+    be derived.
     """
 
     def __init__(self, directory: Path, stop: Stop) -> None:
@@ -141,11 +144,11 @@ class CascadeRecorder:
         first_event: int,
         policy: ValuePolicy = DEFAULT_POLICY,
     ) -> None:
-        """Records the row events at these indices of the slice (ascending, all of this version). `first_event`: the number of the slice's
-        first event in the batch.
+        """Records the row events with the indices `chosen` (ascending, all of this version). `first_event`: the number in the batch of the
+        slice's first event.
 
-        `policy`: the table's. Masked values are not recorded. So if rows whose referenced columns are masked are deleted or changed, the
-        child tables stop.
+        `policy`: the table's. Masked values are never recorded: if rows with masked referenced columns are deleted or changed, the child
+        tables stop.
         """
         try:
             self._take(part, version, chosen, first_event, policy)
@@ -153,7 +156,7 @@ class CascadeRecorder:
             self._unseen(version, error)
         except (SluiceError, OSError, MemoryError):
             raise
-        except Exception as error:  # The error may be of any kind: the tables below this one stop, others continue.
+        except Exception as error:  # An unexpected exception stops only the tables below this one.
             self._unseen(version, _unexpected(version, error))
 
     def _take(
@@ -167,22 +170,24 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. Call it before `set_off`: if a file cannot be completed, the tables below it stop."""
+        """Closes the files. Call it before `set_off`, because the tables below a file that cannot be completed stop."""
         for key, writer in tuple(self._writers.items()):
             try:
                 self._events.append(writer.finish())
             except (SluiceError, OSError, MemoryError):
                 raise
-            except Exception as error:  # The error may be of any kind: the tables below this one stop, others continue.
+            except Exception as error:  # An unexpected exception stops only the tables below this one.
                 del self._writers[key]
                 self._unseen(writer.version, _unexpected(writer.version, error))
 
     def finish(self) -> Iterator[CascadeEvents]:
-        """Yields what was recorded, except files without rows. Call it after `close`."""
+        """Yields the recorded events of each file with rows. Call it after `close`."""
         yield from (events for events in self._events if events.rows)
 
     def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
-        """Yields (cascades, referenced columns, whether rows were deleted, whether keys changed) per version of a table with events."""
+        """Yields (cascades, referenced columns, whether rows were deleted, whether keys changed) for each table version with recorded
+        events.
+        """
         for writer in self._writers.values():
             if writer.rows:
                 updates = Operation.UPDATE_AFTER in writer.kinds
@@ -236,7 +241,7 @@ class CascadeRecorder:
 
 
 def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
-    """Returns an unexpected exception as an error of this table. The log has the stack trace."""
+    """Converts an unexpected exception to an error of this table. Logs the stack trace."""
     logger.error("cascades could not be recorded", extra={"table": version.name}, exc_info=error)
     reason = f"a defect of Sluice whose trace is in the log: {type(error).__name__}: {error}"
     return TableStoppedError(version.database, version.table, TableState.MERGE_FAILED, reason)
@@ -249,8 +254,8 @@ def _acting(block: Block, chosen: Int64s) -> Any:
 
 
 def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
-    """Returns a mask of the events that may have removed referenced values. An update whose after images lack all referenced columns
-    (MINIMAL) cannot have removed any.
+    """Returns a mask of the events that may have removed referenced values. An update whose after images contain no referenced column
+    (binlog_row_image MINIMAL) cannot have removed any.
     """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:
@@ -278,8 +283,8 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Returns, for each captured table that the events of a table may change, whether the path to it includes a table whose row changes the
-    lake does not follow (`live` is false).
+    """Returns captured table → whether the path to it includes a table whose row changes the lake does not follow (`live` returns False),
+    for each captured table that the events may change.
 
     `cascades`: as in TableVersion, the table's own first. `referenced`: the columns that were recorded.
     """

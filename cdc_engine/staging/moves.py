@@ -1,13 +1,14 @@
-"""Follows rows that lack columns through changes of their keys within a segment, so that the lake can add the missing columns to each row.
-Called by `segment_writer`, for segments with partial images.
+"""Identifies rows with missing columns across changes of their keys within a segment, so that the lake can add the missing columns to each
+row. Called by `segment_writer`, for segments with partial images.
 
-The lake has the missing columns under the key that the row had before the segment, however often the key changed since, and even if
-another row has that key now. So each image of a row that changed its key, and each image under a key that such a row had, gets columns
-that identify its row:
+The lake has the missing columns under the key that the row had before the segment. Since then, the key may have changed several times, and
+another row may now have the old key. So some images get columns that identify their row: each image of a row whose key changed, and each
+image under a former key of such a row.
 
-    `_sluice_birth` (int64, NULL for all other images, whose key identifies their row): 0 if the row was in the lake before the segment,
-    otherwise the number of the image with which the row begins;
-    `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or in that first image."""
+    `_sluice_birth` (int64): 0 if the row was in the lake before the segment, otherwise the number of the image with which the row begins;
+    NULL for all other images, whose key identifies their row;
+    `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or in its first image.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ BIRTH = "_sluice_birth"
 
 
 def lacks_columns(batch: pa.RecordBatch) -> bool:
-    """Returns whether the batch has the columns that mark missing columns."""
+    """Returns whether the batch has the columns that show which values are missing."""
     return batch.schema.get_field_index(MOVED) >= 0
 
 
 class Moves:
-    """Identifies the rows to which a segment's images belong. `moves`: how many images so far lack columns and changed their key."""
+    """Identifies the rows to which a segment's images belong. `moves`: the number of images so far that lack columns and changed
+    their key.
+    """
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._names = [field.name for field in key_fields(schema, key)]
@@ -43,7 +46,7 @@ class Moves:
         self.moves = 0
 
     def with_identity(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the next batch with columns that identify rows. `first_row`: the number of its first row in the table's batch."""
+        """Returns the next batch with the columns that identify rows. `first_row`: the number of its first row in the table's batch."""
         moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
         self.moves += int(moved.sum())
         life = self._followed(batch, moved, first_row) if self.moves else np.full(len(moved), lives.AT_HOME, np.int64)
@@ -86,8 +89,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns, for each column of presence bits, the value in which the bits of all columns of the table are set. In `schema`, the table's
-    columns are between Sluice's three columns and the presence bits.
+    """Returns, for each column of presence bits, the value with the bits of all columns set. In `schema`, the table's columns are between
+    Sluice's three columns and the presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3
@@ -95,7 +98,7 @@ def _all_bits(schema: pa.Schema) -> dict[str, int]:
 
 
 class _Values:
-    """Stores values by number in chunks. Each chunk is at least twice as long as the next one, so that a value is copied only a few
+    """Stores values by number, in chunks. Each chunk is at least twice as long as the next one, so that each value is copied only a few
     times.
     """
 
@@ -108,7 +111,7 @@ class _Values:
             self._heaps[-2:] = [pa.concat_arrays(self._heaps[-2:])]
 
     def of(self, numbers: Int64s, of_type: pa.DataType) -> Any:
-        """Returns an array of the values with these numbers; a negative number gives NULL."""
+        """Returns an array of the values with these numbers. A negative number returns NULL."""
         parts: list[Any] = []
         indices = np.full(len(numbers), -1, np.int64)
         begin = found = 0

@@ -1,7 +1,9 @@
 """Stages values that could not be decoded in `quarantine.parquet`, next to a batch's other files.
 
-Written by `staging` only if there are any. The run appends the file to the destination's quarantine (spark_jobs/quarantine/append.py),
-which `sluice quarantine` lists. A row has all that is needed to decode the value again: its bytes, and the column as the engine knew it."""
+`staging` writes the file only if there are undecodable values. The run appends it to the destination's quarantine
+(spark_jobs/quarantine/append.py), which `sluice quarantine` lists. A row contains what is needed to decode the value later: its bytes, and
+the engine's description of the column.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("column", pa.string(), False),
     pa.field("mysql_type", pa.string(), False),
     pa.field("charset", pa.string(), False),
-    # This is a JSON object with the row's key columns, or with all columns if it has no key.
+    # A JSON object with the row's key columns, or with all columns if it has no key.
     pa.field("key", pa.string(), False),
     pa.field("raw", pa.binary(), False),
     pa.field("reason", pa.string(), False),
@@ -36,13 +38,13 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("image", pa.int64(), False),  # An ascending number that distinguishes the images of a transaction.
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),
-    pa.field("layout", pa.string(), False),  # This is a JSON object: the column as a `contracts.Column`.
+    pa.field("layout", pa.string(), False),  # A JSON object: the column as a `contracts.Column`.
 ]
 SCHEMA = pa.schema(FIELDS)
 
 
 def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
-    """Writes each value's (database, table, value) into the directory and syncs the file to disk. Returns None, without a file, if there
+    """Writes the values (database, table, value) to a file in the directory, and syncs it to disk. Returns None, without a file, if there
     are no values.
     """
     if not refused:
@@ -76,7 +78,7 @@ def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Converts a value that JSON cannot represent; bytes become hexadecimal digits."""
+    """Converts a value that JSON cannot represent to text; bytes become hexadecimal digits."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 

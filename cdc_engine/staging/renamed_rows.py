@@ -20,8 +20,8 @@ def refuse_rows(
 ) -> None:
     """Raises TableStoppedError if the lake lacks rows of the renamed table, or has them under another key or other rules.
 
-    `keys`: by "database.table", the key in conf/. `lacking`: tables of which the lake lacks changes from before this position.
-    `policies`: by "database.table", with the rules of conf/ for rows.
+    `keys`: "database.table" → the key in conf/. `lacking`: tables of which the lake lacks changes before this position. `policies`:
+    "database.table" → the policy, with the rules of conf/ for rows.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from
     if not origin:

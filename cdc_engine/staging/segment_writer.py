@@ -1,7 +1,9 @@
-"""Writes one segment of a table: takes record batches, and produces one Parquet file and its entry for the manifest. Called by `staging`.
+"""Writes one segment of a table: collects record batches, and produces one Parquet file and its entry for the manifest. Called by
+`staging`.
 
-Rows are held in memory until there are enough for a row group; the file is opened for the first row group. So a batch of many small
-tables has no open files, and a batch of a huge table holds at most one row group of it in memory."""
+Rows are in memory until they fill a row group; the first row group opens the file. So a batch of many small tables has no open files, and a
+batch of a huge table has at most one row group in memory.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,14 @@ from sluice.cdc_engine.staging.background_writer import BackgroundWriter
 from sluice.cdc_engine.staging.moves import Moves, lacks_columns
 from sluice.cdc_engine.staging.staged_columns import staged_columns
 
-# The number of the image in its table's batch, from 1 on, which gives the order within a transaction.
+# The number of the image in its table's batch, from 1 on, which orders images within a transaction.
 ROW = "_sluice_row"
-UNIQUE_KEYS_MAX = 1 << 20  # So many keys are kept to check whether they differ. Longer segments are always folded.
+# The maximum number of keys that are compared. The merge always folds segments with more keys.
+UNIQUE_KEYS_MAX = 1 << 20
 
 
 class _KeyFacts:
-    """The minimum and maximum of each key column, and whether a single integer column never repeats."""
+    """The minimum and maximum of each key column, and whether the values of a single integer column are all different."""
 
     def __init__(self, decoder: RowDecoder) -> None:
         names = {name.lower(): index + 3 for index, name in enumerate(column.name for column in decoder.columns)}
@@ -66,7 +69,7 @@ class _KeyFacts:
     def unique(self) -> bool:
         if not self.seen:
             return False
-        keys = np.sort(np.concatenate(self.seen))  # This is several times faster than np.unique, which hashes.
+        keys = np.sort(np.concatenate(self.seen))  # Several times faster than np.unique, which hashes.
         return bool((np.diff(keys) != 0).all())
 
 
@@ -86,7 +89,7 @@ def _wider(bounds: tuple[Any, Any], found: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _bound(value: Any) -> Bound:
-    """Returns a bound in the manifest's form. Decimals without a fraction (an unsigned bigint) become integers; other decimals have no
+    """Returns a bound in the manifest's form. A decimal without a fraction (an unsigned bigint) becomes an integer; other decimals have no
     bound.
     """
     if isinstance(value, decimal.Decimal):
@@ -95,7 +98,7 @@ def _bound(value: Any) -> Bound:
 
 
 class _NoMoves:
-    """A replacement for `Moves`, for segments whose rows are not followed."""
+    """Replaces `Moves` in segments whose rows need no identity."""
 
     moves = 0
 
@@ -104,11 +107,11 @@ class _NoMoves:
 
 
 class SegmentWriter:
-    """Writes the segment of one decoder's rows to `path`. Call `add` in stream order, then `finish` or `discard`.
+    """Writes the rows of one decoder to `path`, as a segment. Call `add` in stream order, then `finish` or `discard`.
 
-    `first_row`: number of its first row in the table's batch. The segment becomes partial with the first row that lacks columns.
+    `first_row`: the number of its first row in the table's batch. The segment becomes partial with the first row that lacks columns.
     `follows_moves`: whether a partial segment identifies the row of each image; a change log does not need that. `background`: writes full
-    row groups while the next rows are added. Without it, and for the last row group, this thread writes.
+    row groups while the next rows are added; the last row group, or all without `background`, are written by this thread.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class SegmentWriter:
     ) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
         self._background = background
-        self._writes: list[Future[None]] = []  # The writes in progress, in the order of the file.
+        self._writes: list[Future[None]] = []  # The unfinished writes, in the order of the file.
         self._follows_moves = follows_moves
         self._moves: Moves | _NoMoves | None = None  # None until the segment is partial.
         self.pending_bytes = 0
@@ -137,16 +140,16 @@ class SegmentWriter:
 
     @property
     def next_row(self) -> int:
-        """The number of the row after the last one."""
+        """The number that the next row gets."""
         return self.first_row + self.rows
 
     @property
     def last_order_key(self) -> int:
-        """The order key of the last row; -1 if there is none."""
+        """The order key of the last row; -1 without rows."""
         return self._order_keys[1]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds the next rows. Raises BinlogFormatError if they are not in binlog order, because the lake's order would be wrong."""
+        """Adds the next rows. Raises BinlogFormatError if they are not in binlog order, because the merge depends on that order."""
         if self._moves is None and lacks_columns(batch):
             self._become_partial()
         order_keys = batch.column(ORDER_KEY).to_numpy()
@@ -168,9 +171,7 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """Returns the batch with the columns that the file has in addition: row numbers, and in a partial segment which columns are
-        present.
-        """
+        """Returns the batch with row numbers and, in a partial segment, with columns that show which values are present."""
         if self._moves is not None:
             batch = self._moves.with_identity(batch if lacks_columns(batch) else with_presence(batch), first_row)
         numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
@@ -182,8 +183,8 @@ class SegmentWriter:
         self.pending_bytes += batch.nbytes
 
     def _become_partial(self) -> None:
-        """Rewrites the rows so far, which have all columns, in the format of a partial segment. A row that lacks columns therefore does not
-        end the segment.
+        """Converts the rows so far, which have all columns, to the format of a partial segment, so that a row that lacks columns does not
+        need a new segment.
         """
         key = self.decoder.key
         self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()
@@ -196,7 +197,7 @@ class SegmentWriter:
                 self.flush()
 
     def _written(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows that the file has so far, and deletes the file."""
+        """Yields the rows that are already in the file, and deletes the file."""
         self._await_writes()
         if self._writer is None:
             return
@@ -231,13 +232,13 @@ class SegmentWriter:
             self._writes.pop(0).result()
 
     def _write_rest(self) -> None:
-        """Writes the remaining rows in this thread, because handing over a few rows takes longer than writing them."""
+        """Writes the remaining rows in this thread, because passing a few rows to another thread takes longer than writing them."""
         self._await_writes()
         self._background = None
         self.flush()
 
     def finish(self) -> ChangesSegment:
-        """Writes the rest, closes the file and syncs it to disk."""
+        """Writes the remaining rows, closes the file and syncs it to disk. Returns its entry for the manifest."""
         self._write_rest()
         if self._writer is None:
             raise ValueError("a segment without rows has no file")
@@ -268,7 +269,7 @@ class SegmentWriter:
         )
 
     def discard(self) -> None:
-        """Drops the segment and its file, even if it was not written completely."""
+        """Drops the segment and its file, even if the file is incomplete."""
         self._pending, self.pending_bytes = [], 0
         wait(self._writes)
         if self._writer is not None:

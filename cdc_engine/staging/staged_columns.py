@@ -1,4 +1,4 @@
-"""Converts the captured columns of a table version, and the values that a statement sets in them, to their form in a manifest."""
+"""Converts the captured columns of a table version, and the values that a statement sets in existing rows, to the form in a manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.contracts import Int32s, TableChange, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.states import TableState
 
-RESERVED = "_sluice_"  # The prefix of Sluice's own columns, in any case of letters.
+RESERVED = "_sluice_"  # The prefix of Sluice's own columns, in upper or lower case.
 
 
 def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
@@ -29,7 +29,7 @@ def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
 
 
 def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the fills of captured columns that are not NULL. Raises TableStoppedError if the table's policy refuses a value."""
+    """Returns the fills of captured columns, without NULLs. Raises TableStoppedError if the table's policy refuses a value."""
     types = {column.name: each for column, each in zip(decoder.columns, decoder.types, strict=True)}
     staged = []
     for name, value in fills:
@@ -47,8 +47,8 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
 
 
 def refuse_transformed(change: TableChange, transform: Transform | None) -> None:
-    """Raises TableStoppedError if a statement alters a column that the table's transform reads or writes: the lake has results of the
-    column from before.
+    """Raises TableStoppedError if a statement alters a column that the table's transform reads or writes, because the lake's rows contain
+    results of the old column.
     """
     altered = [name for each in change.alterations for name in (each.column, each.new_name) if name]
     altered += [name for name, _ in change.fills]
@@ -62,7 +62,9 @@ def refuse_transformed(change: TableChange, transform: Transform | None) -> None
 
 
 def refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
-    """Raises TableStoppedError if the source has a column with Sluice's reserved prefix. `kept`: the wanted columns, None for all."""
+    """Raises TableStoppedError if the source has a column with Sluice's reserved prefix. `kept`: the indices of the captured columns, None
+    for all.
+    """
     names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
     if reserved := [name for name in names if name.lower().startswith(RESERVED)]:
         reason = (

@@ -1,7 +1,8 @@
-"""Writes a batch as files that a run merges. `stage` is the package's entry point; `instance` calls it when a batch is handed out.
+"""Writes a batch as files that a run merges. `stage` is the package's entry point; `instance` calls it when it hands out a batch.
 
-One block is processed at a time, so a spilled transaction of gigabytes is never in memory as a whole. Everything is written into a
-directory whose name ends in `.partial`. It is renamed when all files, the manifest last, are on disk."""
+Blocks are decoded one at a time, so a spilled transaction of gigabytes is never in memory as a whole. All files are written into a
+directory whose name ends in `.partial`. It is renamed after all files, the manifest last, are on disk.
+"""
 
 from __future__ import annotations
 
@@ -55,16 +56,16 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-PENDING_BYTES_MAX = 48 << 20  # The rows of all tables that are not yet in a row group take at most so much.
+PENDING_BYTES_MAX = 48 << 20  # The limit for the rows of all tables that are not in a row group yet.
 DEFAULT_RULES = StagingRules()
-# The length of a database or table name in a file name: two of them and a number fit into 255 bytes.
+# The maximum length of a database or table name in a file name: two names and a number fit into 255 bytes.
 NAME_CHARS_MAX = 60
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagingResult:
-    """A staged batch: its manifest, its directory, and the tables that were stopped. The batch contains the segments of these tables from
-    before their stop.
+    """A staged batch: its manifest, its directory, and the tables that stopped. The batch contains the segments of these tables up to the
+    stop.
     """
 
     path: Path
@@ -88,15 +89,14 @@ def stage(
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
     again_up_to: int = 0,
 ) -> StagingResult:
-    """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: the id of the ledger that hands it out as `delivery`.
+    """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: the id of the ledger that hands the batch out as `delivery`.
 
-    - `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last.
+    - `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last one.
     - `again_up_to`: as in the manifest.
 
-    The same batch gives the same files; an existing directory of that name is replaced. A table that cannot be decoded is stopped: its
-    complete segments stay, it is listed in `stopped` with the batch's start, and the other tables continue. Raises StagingError if the
-    files cannot be written and BinlogFormatError on bytes that are not row images. Nothing is left behind then, and nothing is lost: the
-    batch is staged again.
+    The same batch gives the same files; an existing directory of that name is replaced. A table that cannot be decoded stops: its complete
+    segments stay, `stopped` contains it with the batch's start, and the other tables continue. Raises StagingError if the files cannot be
+    written, and BinlogFormatError on bytes that are not row images. An error removes all files; the batch can be staged again.
     """
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
@@ -124,11 +124,11 @@ def stage(
 
 
 class _Staging:
-    """The tables of one batch while they are written."""
+    """The tables of a batch that is being staged."""
 
     def __init__(self, directory: Path, start: Position, rules: StagingRules) -> None:
         self.directory, self.start, self.rules = directory, start, rules
-        self.end, self.byte_count = start, 0  # The end and the size of the parts so far.
+        self.end, self.byte_count = start, 0  # The end and the size of the parts that are staged.
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.locations, self.background = ValueLocations(), BackgroundWriter()
@@ -142,8 +142,9 @@ class _Staging:
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Stages a slice: its table changes or its rows. Rows of a table that was stopped when they were read are left out; only consumers
-        get them."""
+        """Stages a slice: its table changes or its rows. Skips rows of versions that were already stopped when they were read, which only
+        consumers get.
+        """
         for change in part.changes:
             with self._table(change.database, change.table) as table:
                 if table is not None:
@@ -160,7 +161,7 @@ class _Staging:
         self._make_room()
 
     def finish(self) -> tuple[StagedTable, ...]:
-        """Closes every segment. Returns the tables that have segments, and those that cascades reach, in order of first appearance."""
+        """Closes every segment. Returns the tables that have segments and the tables that cascades reach, in order of first appearance."""
         for each in tuple(self.tables.values()):
             with self._table(each.database, each.table) as table:
                 if table is not None:
@@ -194,10 +195,9 @@ class _Staging:
         )
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
-        """Returns the cascade with the key that conf/ names. It is in doubt if conf/ makes the lake's values of a table differ from the
-        source's.
+        """Returns the cascade with the key in conf/. It gets a `doubt` if conf/ makes values in the lake differ from the source's.
 
-        `root`: the table whose rows trigger it; their values are read unchanged.
+        `root`: the table whose rows trigger the cascade; their values are recorded unchanged.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.rules.policy(name) for name in names]
@@ -216,10 +216,10 @@ class _Staging:
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:
-        """Returns the tables that cascades of this batch may change. Stops tables whose changes cannot be derived, or whose policy forbids
-        it.
+        """Returns the tables that cascades of this batch may change. Stops tables whose changes cannot be derived, or whose policy is
+        `stop`.
 
-        A stopped table lacks the rows that the tables below it need, so this is repeated until no other table stops.
+        A stopped table lacks rows that the tables below it need, so this repeats until no other table stops.
         """
         while True:
             stops_before = len(self.stopped)
@@ -236,8 +236,8 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether cascades from table `name` to table `below` can be derived from the lake's rows of `name`: the lake follows all
-        rows and changes of `name`, and is not ahead of `below` with them.
+        """Returns whether cascades from table `name` to table `below` can be derived from the lake's rows of `name`: the lake has all rows
+        and changes of `name`, and is not ahead of `below` with them.
         """
         whole = not self.rules.policy(".".join(name)).rules.drops_rows
         return (
@@ -245,7 +245,7 @@ class _Staging:
         )
 
     def _live(self, name: tuple[str, str]) -> bool:
-        """Returns whether the lake follows all changes of a captured table."""
+        """Returns whether the lake applies all changes of a captured table."""
         full_name = ".".join(name)
         flows = full_name not in self.stopped and full_name not in self.rules.left_out
         return flows and self.rules.cascade_policy(*name) == APPLY
@@ -262,8 +262,8 @@ class _Staging:
             self._stop_whole(name, TableState.CASCADE, f"{of}; its policy is cascades: stop")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
-        """Stops the table at the batch's start, without any change of the batch: rows from after the cascade must not be in the lake before
-        the cascade's effects.
+        """Stops the table at the batch's start and removes its changes in the batch: the lake must not get rows from after the cascade
+        without the cascade's effects.
         """
         full_name = ".".join(name)
         if full_name in self.rules.left_out:
@@ -276,7 +276,7 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values of the finished segments that could not be decoded. Returns None if there are none."""
+        """Writes the values of the finished segments that could not be decoded to a file. Returns None if there are none."""
         refused = [
             (each.database, each.table, value)
             for each in self.tables.values()
@@ -285,7 +285,7 @@ class _Staging:
         return write_quarantine(self.directory, refused)
 
     def abandon(self) -> None:
-        """Closes open files and removes them."""
+        """Closes and removes the files of unfinished segments."""
         self.cascades.abandon()
         for table in self.tables.values():
             table.discard()
@@ -293,8 +293,8 @@ class _Staging:
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
-        """Yields the table to work on, or None if it is stopped. A TableStoppedError or an unexpected exception of the work stops this
-        table only. A full disk, or bytes that are not row images, affect all tables and are raised.
+        """Yields a table, or None if it is stopped. A TableStoppedError or an unexpected exception in the body stops only this table. A
+        full disk, or bytes that are not row images, affect all tables and are raised.
         """
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.rules.left_out:
@@ -357,8 +357,8 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the sequence numbers of the table's rows. Rows from before the foreign key was created get 0, because they precede all
-        its effects.
+        """Records the sequence numbers of the table's rows. Rows before the foreign key was created get 0, because they precede all its
+        effects.
         """
         if table.positions is None:
             table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)
@@ -366,9 +366,8 @@ class _Staging:
         table.positions.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _change_version(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
-        """Prepares for rows of another version. They get a segment of their own unless they are staged in the same way as the rows before.
-
-        A segment never ends within a transaction, because the lake's position in a table is a whole number of transactions.
+        """Prepares for rows of another version. If they are staged in the same way as the earlier rows, the segment continues; otherwise a
+        new one begins. A segment never ends within a transaction, because the lake's position in a table is always a transaction end.
         """
         decoder, writer = self._decoder(version), table.writer
         table.source = version
@@ -405,7 +404,7 @@ class _Staging:
         return RowDecoder(keyed, kept, self.locations, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
-        """Writes the largest sets of pending rows until the others are small enough."""
+        """Writes the largest sets of pending rows until the rest is below PENDING_BYTES_MAX."""
         writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer, _ in writers)
         for writer, each in sorted(writers, key=lambda pair: -pair[0].pending_bytes):
@@ -427,7 +426,7 @@ def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
 
 
 def _file_part(name: str) -> str:
-    """Converts a database or table name for use in a file name on any file system. A number that follows makes the file name unique."""
+    """Converts a database or table name for use in a file name on any file system. The number after it makes the file name unique."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 

@@ -1,7 +1,8 @@
 """Groups the files of one table of a batch while they are written: its finished segments and the open one. Used by `staging`.
 
 A table with a change log has a second file per segment, with all before images: a merge needs few of them, the log needs all. Both files
-end together, so that a row of the log belongs to the same segment as in the table."""
+end together, so that a row is in the same segment in both.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 
 @dataclasses.dataclass
 class TableFiles:
-    """One table of the batch: its finished segments and the open one, if any. `log`: the writer of its change log file."""
+    """One table of the batch: its finished segments and the open one, if any. `log`: the writer of the segment's change log file."""
 
     database: str
     table: str
@@ -27,9 +28,9 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    # The table version of the open segment as the history has it: with all columns and the primary key.
+    # The table version of the open segment as in the schema history: with all columns and the primary key.
     source: TableVersion | None = None
-    rows: int = 0  # of all segments
+    rows: int = 0  # The number of rows in all segments.
     positions: PositionFile | None = None
 
     @property
@@ -50,21 +51,22 @@ class TableFiles:
         self.rows += rows.num_rows
 
     def add_to_log(self, block: Block, chosen: Int64s) -> None:
-        """Decodes the same events again for the change log, if there is one."""
+        """Decodes the same events again for the change log, if the table has one."""
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)
-            self.log.decoder.take_refused()  # The other file's decoder reports them.
+            # Discard them, because the decoder of the other file reports the same values.
+            self.log.decoder.take_refused()
 
     def replace_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
-        """Replaces the decoders by those of a version that is staged in the same way."""
+        """Replaces the decoders with those of a version that is staged in the same way."""
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder
         if self.log is not None:
             self.log.decoder = log
 
     def close(self) -> None:
-        """Ends the open segment."""
+        """Finishes the open segment."""
         if self.writer is not None and self.writer.rows:
             segment = self.writer.finish()
             if self.log is not None and self.log.rows:

@@ -1,7 +1,8 @@
-"""Implements `EventStore` in memory: blocks in order, with a lock and a condition around the arithmetic of `ring`.
+"""Implements `EventStore` in memory: an ordered list of blocks, with a lock and a condition around the counts of `ring`.
 
-The parser's thread puts; the service gets, acks and rolls back from other threads. A block is never copied: a batch is a tuple of slices,
-split between transactions by a binary search. Only an open transaction that fills the ring by itself goes to disk (`spill`)."""
+The parser's thread puts; other threads get, ack and roll back. A block is never copied: a batch is a tuple of slices, split between
+transactions by a binary search. Only an open transaction that fills the ring by itself goes to disk (`spill`).
+"""
 
 from __future__ import annotations
 
@@ -34,20 +35,19 @@ from sluice.cdc_engine.store.timeline import (
 
 @dataclasses.dataclass(frozen=True)
 class HandedOut:
-    """The end of a batch that waits for its ack."""
+    """The end of a batch that was handed out and is not acked."""
 
     position: Position
     mark: Mark
 
 
 class MemoryEventStore:
-    """Implements `ports.EventStore`. `start`: the position at which the parser starts, which is the first batch's start.
+    """Implements `ports.EventStore`. `start`: the position at which the parser starts, which is the first batch's start. `ddl_isolation`: a
+    statement that changes tables is a batch by itself.
 
-    `ddl_isolation`: a statement that changes tables is a batch of its own.
-
-    Only one thread may put. If another thread than the parser's calls `drop_open_transaction` or `clear`, the parser's thread is fenced:
-    its puts raise InterruptedError until it calls `drop_open_transaction` itself, on its way to a new connection. Without this, it could
-    still append the rest of a transaction whose beginning was just dropped.
+    Only one thread may put. If another thread calls `drop_open_transaction` or `clear`, the putting thread is fenced: its puts raise
+    InterruptedError until it calls `drop_open_transaction` itself, before it opens a new connection. Otherwise it could append the rest of
+    a transaction whose beginning was dropped.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """The position where the content begins: the last ack, or the start. A rollback goes back no further."""
+        """The position before the oldest content: the last ack, or the start. A rollback returns to it."""
         with self._changed:
             return self._acked
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last whole transaction that was put. A new connection continues there without loss."""
+        """The end of the last complete transaction that was put. A new connection continues there without loss."""
         with self._changed:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
             last = next(ending, None)
@@ -88,15 +88,15 @@ class MemoryEventStore:
     def oldest_time_us(self) -> int:
         """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 if everything is acked.
 
-        An empty transaction that is no later than the last ack does not count: the beginning of a file has the time of the last commit,
-        however long ago that was.
+        Empty transactions that are not later than the last ack are skipped: the beginning of a file has the time of the last commit, which
+        may be long ago.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0
             first = bisect.bisect_right(self._entries, acked, key=lambda entry: entry.complete.transactions)
             for entry in self._entries[first:]:
                 block = entry.content
-                if isinstance(block, Block) and block.transaction_count:  # Only blocks in memory end a transaction.
+                if isinstance(block, Block) and block.transaction_count:  # Spilled blocks end no transaction.
                     time_us = int(block.transaction_time_us[max(0, acked - entry.start.transactions)])
                     if not entry.empty or time_us > acked_us:
                         return time_us
@@ -120,9 +120,8 @@ class MemoryEventStore:
         )
 
     def put(self, block: Block) -> None:
-        """Implements `ports.EventStore`. Raises InterruptedError when the stream was dropped, StagingError when spilling failed.
-
-        After either the store is unchanged.
+        """Implements `ports.EventStore`. Raises InterruptedError if the stream was dropped, or StagingError if spilling failed. In both
+        cases the store is unchanged.
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(
@@ -135,7 +134,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """Implements `ports.EventStore`. A batch whose transactions have no row events has no slices: only its end matters."""
+        """Implements `ports.EventStore`. A batch of transactions without row events has no slices, only an end."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
@@ -151,9 +150,8 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """Implements `ports.EventStore`. An ack from before this store was made is accepted again without effect.
-
-        Raises BatchNotFoundError if no batch that was handed out ends there.
+        """Implements `ports.EventStore`. Accepts an ack for an end at or before the last ack again, without effect. Raises
+        BatchNotFoundError if no batch that was handed out ends there.
         """
         with self._changed:
             if self._acked is not None and end.order_key <= self._acked.order_key:
@@ -174,7 +172,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def take_back(self) -> None:
-        """Undoes the last get that is not acked. Earlier batches stay handed out."""
+        """Undoes the last get. Earlier batches stay handed out."""
         with self._changed:
             self._handed_out.pop()
             self._ring = self._ring.get_at(self._handed_out[-1].mark if self._handed_out else self._ring.ack)
@@ -193,27 +191,27 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def start_at(self, position: Position) -> None:
-        """Removes everything. The parser starts again from `position`, which is the next batch's start."""
+        """Removes all content. The parser starts again from `position`, which is the next batch's start."""
         self.clear()
         with self._changed:
             self._acked = position
 
     def go_back(self, position: Position) -> bool:
-        """Implements `ports.EventStore`. Acked content is no longer in memory."""
+        """Implements `ports.EventStore`. Returns False for a position before the last ack, because acked content is no longer in memory."""
         with self._changed:
             return self._acked is not None and self._acked.order_key <= position.order_key
 
-    # Under the lock.
+    # The caller of the following methods has the lock.
 
     def _is_ready(self) -> bool:
-        """Returns whether a get can hand out anything."""
+        """Returns whether a get can hand out a transaction."""
         return self._ring.waiting_transactions > 0
 
     def _keep(self, block: Block) -> None:
         self._take(block)
 
     def _take(self, block: Block, stored: StoredBlock | None = None) -> None:
-        """Appends a block to the ring, in memory or on disk. `stored`: its location if it is on disk already."""
+        """Appends a block to the ring, in memory or on disk. `stored`: the block's location if it is on disk already."""
         if self._ring.full and not block.transaction_count and not block.changes:
             self._append_spilled(block, self._spill.spilled(block, stored))
         else:
@@ -254,7 +252,7 @@ class MemoryEventStore:
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)
         if entry.empty and self._last_is_replaceable():
-            # No reader took the last position yet, and no event follows it: an idle source must not fill the ring with
+            # Replace the last position, which no reader has taken and no event follows: an idle source must not fill the ring with
             # positions.
             replaced = self._entries.pop()
             entry = entry_in_memory(block, replaced.start, replaced.start)
@@ -265,7 +263,7 @@ class MemoryEventStore:
         if not self._entries or self._ring.put != self._ring.complete:
             return False
         last, before = self._entries[-1], self._entries[-2] if len(self._entries) > 1 else None
-        # Otherwise `last` ends the transaction whose events are before it.
+        # If the block before it ends within a transaction, `last` is the end of that transaction and must stay.
         alone = before is None or before.end == before.complete
         return last.empty and alone and last.start >= self._ring.get
 

@@ -1,8 +1,8 @@
-"""Implements `EventStore` in memory and files: blocks that do not fit into the ring go to files, in order, and move into the ring as it
-empties.
+"""Implements `EventStore` in memory and files: blocks that do not fit into the ring go to files, in order, and move into the ring when it
+has space.
 
-So a disk bounds the backlog instead of memory, and the source is read further while batches wait. Nothing in the files survives the
-process."""
+So the disk, and not memory, limits the backlog, and the parser reads on while batches wait. The files are not used after the process ends.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.store.backed_store import BackedEventStore
 
-ANYWHERE = Position(epoch=0, file="", offset=0)  # The overflow is not read by position.
+ANYWHERE = Position(epoch=0, file="", offset=0)  # A placeholder: the overflow is not read by position.
 
 
 class MixedEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `log`: must be new and empty."""
+    """Implements `ports.EventStore`. `log`: must be begun and empty."""
 
     @property
     def put_position(self) -> Position | None:
@@ -33,13 +33,13 @@ class MixedEventStore(BackedEventStore):
             self._restart()
             self._acked = position
 
-    # Under the lock.
+    # The caller of the following methods has the lock.
 
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # The ring did not have the whole open transaction when it was dropped. The log would record the drop
-                # with its next block, but this block does not go there.
+                # The open transaction was dropped while the ring had only a part of it. The log would record the drop with its next block,
+                # but this block goes into the ring.
                 self._forget_open()
             self._clear_log()
             self._take(block)

@@ -1,8 +1,9 @@
-"""Keeps the XA transactions of a second stream of a destination: those that the stream read itself, and those that the destination recorded
-before.
+"""Holds the prepared XA transactions of a second stream of a destination: those that this stream reads, and those that the destination
+recorded.
 
-For consumers with their own stream (`instance.consumers.own_start`). Nothing is written: the records are the destination's, which keeps
-them until no consumer is before their commit."""
+For consumers with their own stream (`instance.consumers.own_start`). Nothing is written: the records belong to the destination, which
+removes a record only when all consumers have passed the transaction's commit.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ NO_EVENTS = b""
 
 
 class OwnPrepared(MemoryPrepared):
-    """Implements `contracts.PreparedTransactions`. `recorded_before`: returns the destination's record of a name, as
+    """Implements `contracts.PreparedTransactions`. `recorded_before`: returns the destination's record of a name, like
     `PreparedFiles.recorded_before`.
 
-    Until `begin_stream` the interval before the stream's start is read, too; its rows are not used.
+    Before `begin_stream`, the interval before the stream's start is read; its rows are not used.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:
@@ -28,11 +29,11 @@ class OwnPrepared(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """Marks the start of the stream. Transactions that are prepared by then stay: no rewind removes them."""
+        """Marks the start of the stream. A later rewind does not remove the transactions that are prepared at the start."""
         self._before, self._begun = self.undecided(), True
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the events of a transaction. Raises as `recorded_before`."""
+        """Returns the events of a transaction, or None. Raises the errors of `recorded_before`."""
         found = super().commit(name, order_key)
         if found is not None:
             return found

@@ -1,17 +1,18 @@
 """Records the events of XA transactions on disk until they are committed or rolled back. Owns the files of a destination's `prepared/`
 directory.
 
-One file per transaction, named by a digest of its XA name and the order key of its prepare: `DIGEST.KEY.prepared` until it is decided,
-then `DIGEST.KEY.COMMIT.committed` with the order key of its commit until that commit was acked, because the stream may begin again before
-it.
+The name of a transaction's file has a digest of its XA name and the order key of its prepare: `DIGEST.KEY.prepared`. After the commit it is
+`DIGEST.KEY.COMMIT.committed`, with the order key of the commit. It remains until that commit is acked, because the stream may begin again
+before it.
 
-A record is valid only for a stream that was read without a gap since the prepare: a name may be used again, and the rows of another
-transaction would be taken for those of this one. So when the stream begins again, records prepared after that position are removed and
-written again, and those committed after it become prepared again, under whatever order key the commit then has (another server, a new
-epoch). All records are removed when the stream continues elsewhere (`forget_prepared`).
+A record is valid only for a stream that was read without a gap since the prepare: a later transaction can have the same XA name. So when
+the stream begins again at a position, records that were prepared after it are removed, and records that were committed after it become
+prepared again. The commit may then have another order key (another server, a new epoch). When the stream continues elsewhere,
+`forget_prepared` removes all records.
 
-If several hosts share a ledger and an object store, the store has copies of the records (`prepared_copies`), and the copies are
-authoritative: the files here serve readers and are downloaded when they are missing."""
+If several hosts share a ledger and an object store, the store has copies of the records (`prepared_copies`). The copies are authoritative:
+a missing local file is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +34,14 @@ from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verifie
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-LOOKS_MAX = 10  # The attempts to read a record that is renamed each time.
+LOOKS_MAX = 10  # The number of attempts to read a record that is renamed meanwhile.
 
 
 class PreparedFiles:
-    """Implements `contracts.PreparedTransactions`. `acked`: the position before which nothing is read again. `copies`: where other hosts
-    find the records.
+    """Implements `contracts.PreparedTransactions`. `acked`: returns the position before which the stream never begins again. `copies`: the
+    copies of the records for other hosts, if conf/ configures a store.
 
-    Raises StagingError if the directory has files that it did not write or cannot be read, NotSharedError if the store of the copies does
-    not answer.
+    Raises StagingError if the directory contains other files or cannot be read, NotSharedError if the store of the copies does not answer.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class PreparedFiles:
         self._prepared: dict[str, CopyName] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
         for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
-            if (before := self._prepared.get(record.digest)) is not None:  # A crash prevented its removal.
+            # A crash prevented the removal of the older one.
+            if (before := self._prepared.get(record.digest)) is not None:
                 self._remove(before)
             self._prepared[record.digest] = record
 
@@ -76,7 +77,7 @@ class PreparedFiles:
             return RecordedFile(recording.path, recording.size)
 
     def prepare(self, name: str, order_key: int) -> None:
-        """Keeps the recording as that of a prepared transaction. It is on disk when this returns."""
+        """Completes the recording as the record of a prepared transaction, which is on disk when this returns."""
         with _sentence(self._directory):
             record = CopyName(_digest(name), order_key)
             self._writer().keep_as(self._directory / record.name)
@@ -89,10 +90,10 @@ class PreparedFiles:
             self._prepared[record.digest] = record
 
     def commit(self, name: str, order_key: int) -> RecordedFile | None:
-        """Returns the events of a transaction; None if it is unknown. Until the commit is acked, it returns the same events again for the
-        same commit.
+        """Returns the events of a transaction; None if it is unknown. Returns the same events for the same commit until the commit is
+        acked.
 
-        Raises BinlogFormatError if the record is not whole; none of it was used then.
+        Raises BinlogFormatError, before any event is used, if the record is damaged.
         """
         with _sentence(self._directory):
             digest = _digest(name)
@@ -113,7 +114,7 @@ class PreparedFiles:
     def recorded_before(self, name: str, begin: Position) -> RecordedFile | None:
         """Returns the events of the last transaction with this name that was prepared before a position, for a stream that begins there.
 
-        Any thread may call it while the stream that keeps the records continues. Raises as `commit`.
+        Any thread may call it while another thread updates the records. Raises the same errors as `commit`.
         """
         digest, key = _digest(name), begin.order_key
         for _ in range(LOOKS_MAX):
@@ -121,7 +122,7 @@ class PreparedFiles:
             found = [each for each in known if each.digest == digest and each.prepared <= key]
             if not found:
                 return None
-            # A record that is committed meanwhile has another name.
+            # Retry if the record was renamed meanwhile because it was committed.
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._local_copy(max(found, key=lambda each: each.prepared))).opened()
         raise StagingError(
@@ -163,7 +164,7 @@ class PreparedFiles:
             self._committed.remove(record)
 
     def _local_copy(self, record: CopyName) -> Path:
-        """Returns the path of the record's file, downloaded if only the store of the copies has it."""
+        """Returns the path of the record's file. Downloads the file if only the store of the copies has it."""
         path = self._directory / record.name
         with self._bringing:
             if self._copies is not None and not path.exists():
@@ -208,7 +209,7 @@ def forget_prepared(destination_dir: Path) -> None:
 
 
 def _agreed(directory: Path, copied: Iterable[CopyName]) -> list[CopyName]:
-    """Returns the records that count, and renames the local files accordingly. Removes local files that have no copy."""
+    """Returns the records in the store of the copies. Renames the local files accordingly, and removes local files without a copy."""
     by_key = {record.key: record for record in copied}
     for record in _records(directory):
         counts, path = by_key.get(record.key), directory / record.name

@@ -1,9 +1,10 @@
-"""Computes the state of the ring: what was put, what is complete, what was handed out, what was acked. Pure; `memory_store` holds the lock.
+"""Computes the state of the ring: which events were put, are complete, were handed out, and were acked. Pure; `memory_store` has the lock.
 
     ack ≤ get ≤ complete ≤ put
 
-`put` counts everything appended. `complete` is the end of the last whole transaction: nothing after it may be handed out. Each transition
-returns a new `Ring`; a transition that would break the order is an error of the caller and raises ValueError."""
+`put` is the end of all appended events. `complete` is the end of the last complete transaction; no event after it may be handed out. Each
+transition returns a new `Ring`. A transition that would break the order is a defect of the caller and raises ValueError.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from sluice.cdc_engine.store.files.mark import NOTHING, Mark
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """The state of the ring. `spilled_events`, `spilled_bytes`: the part of what was put and not acked that is on disk and takes no memory.
-    `forgotten_events`: how many row events were put and then dropped before an ack.
+    """The state of the ring. `spilled_events`, `spilled_bytes`: the part of the events between `ack` and `put` that is on disk and not in
+    memory. `forgotten_events`: the number of row events that were put and then dropped before an ack.
     """
 
     bytes_max: int
@@ -49,17 +50,17 @@ class Ring:
 
     @property
     def full(self) -> bool:
-        """Whether the ring is full. This is checked before a block is added, so that a block of any size fits into an empty ring."""
+        """Whether the ring is full. Checked before a block is added, so that a block of any size fits into an empty ring."""
         return self.fill_bytes >= self.bytes_max or self.fill_events >= self.events_max
 
     @property
     def only_open_transaction(self) -> bool:
-        """Whether every whole transaction is acked; a wait for an ack would then never end."""
+        """Whether all complete transactions are acked. Waiting for an ack to free space would then never end."""
         return self.complete.transactions == self.ack.transactions
 
     @property
     def waiting_transactions(self) -> int:
-        """The whole transactions that the next get may take."""
+        """The number of complete transactions that were not handed out."""
         return self.complete.transactions - self.get.transactions
 
     def added(self, put: Mark, complete: Mark) -> Ring:
@@ -73,7 +74,7 @@ class Ring:
         )
 
     def get_at(self, get: Mark) -> Ring:
-        """Returns the ring whose next batch begins at `get`: after a batch was handed out, or after the last one was rolled back."""
+        """Returns the ring after a batch up to `get` was handed out, or after the get of the last batch was undone."""
         return dataclasses.replace(self, get=get)
 
     def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:
@@ -89,7 +90,7 @@ class Ring:
         return dataclasses.replace(self, get=self.ack)
 
     def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Returns the ring without anything after the last whole transaction. `spilled_*`: the part of it that was on disk."""
+        """Returns the ring without events after the last complete transaction. `spilled_*`: the part of those events that was on disk."""
         return dataclasses.replace(
             self,
             put=self.complete,
@@ -99,7 +100,7 @@ class Ring:
         )
 
     def cleared(self) -> Ring:
-        """Returns the ring without anything that is not acked, which is put again."""
+        """Returns the ring with acked events only. The other ones are put again."""
         return dataclasses.replace(
             self,
             put=self.ack,

@@ -1,9 +1,10 @@
-"""Writes blocks of one open transaction to disk when it alone fills the ring. Owns the files of a destination's `spill/` directory.
+"""Writes blocks of an open transaction to disk if that transaction alone fills the ring. Owns the files of a destination's `spill/`
+directory.
 
-The blocks are records as in the event files, with checksums. A file exists as long as its transaction waits: it is unlinked on ack,
-rollback of the stream or clear, and a read in progress can finish (the descriptor stays open until the last slice is gone). Nothing in it
-survives the process: the transaction is read from the source again. A store with event files writes no second copy: its ring refers to
-the blocks there."""
+The blocks are records as in the event files, with checksums. The file is unlinked on ack, rollback of the stream or clear. A read in
+progress can still finish, because the descriptor stays open until the last slice is released. The file is not used after the process ends:
+the transaction is read from the source again. A store with event files writes no second copy: its ring refers to the blocks in those files.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SUFFIX = ".blocks"
 
 
 class Spill:
-    """The spilled blocks of one store. `directory`: made when it is first needed; files that an ended process left in it are removed."""
+    """The spilled blocks of one store. `directory`: created at the first spill; files of earlier processes in it are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._number = directory, itertools.count(1)
@@ -36,12 +37,12 @@ class Spill:
     def _begin(self) -> None:
         self._file: SegmentFile | None = None
         self._size = self._seed = 0
-        # The last block is kept until another one is loaded, so that reading it again costs nothing.
+        # Cache the last loaded block, because its slices are read one after the other.
         self._load = functools.lru_cache(maxsize=1)(StoredBlock.load)
 
     def spilled(self, block: Block, stored: StoredBlock | None) -> SpilledBlock:
-        """Returns a block as one on disk. `stored`: its location if it is there already; otherwise it is written. If this raises
-        StagingError (disk full, I/O), nothing has changed.
+        """Returns a block as a block on disk. `stored`: the block's location if it is on disk already; otherwise the block is written. If
+        this raises StagingError (disk full, I/O error), the store is unchanged.
         """
         try:
             return SpilledBlock(stored or self._write(block), self._load)
@@ -74,23 +75,23 @@ class Spill:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpilledBlock:
-    """A block on disk that ends no transaction. A store has at most one such block in memory, so a huge transaction is read one block at a
-    time.
+    """A block on disk that ends no transaction. A store holds at most one such block in memory, so a huge transaction is read block by
+    block.
     """
 
     stored: StoredBlock
     loader: Callable[[StoredBlock], Block]
 
     def load(self) -> Block:
-        """Returns the block, from any thread. Raises StoreDamagedError if it differs from what was written."""
+        """Returns the block; any thread may call this. Raises StoreDamagedError if the record is damaged."""
         return self.loader(self.stored)
 
 
 class SpilledSlice(BlockSlice):
-    """A `BlockSlice` whose block is read when it is accessed. Access to another slice's block frees the memory."""
+    """A `BlockSlice` whose block is loaded from disk on access. Access to another slice's block frees the memory of the first one."""
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:
-        # The frozen dataclass above would store a block; this stores only its location.
+        # The frozen base class would store a block; this class stores only the block's location.
         object.__setattr__(self, "spilled", spilled)
         object.__setattr__(self, "first_event", first_event)
         object.__setattr__(self, "last_event", last_event)
@@ -99,7 +100,7 @@ class SpilledSlice(BlockSlice):
 
     @property
     def block(self) -> Block:
-        """The block from disk."""
+        """The block, loaded from disk."""
         return self.spilled.load()
 
     @property

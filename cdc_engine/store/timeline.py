@@ -1,7 +1,8 @@
-"""Keeps the blocks of the store in order, each with its marks, and searches them. Pure; used by `memory_store` under its lock.
+"""Searches the ordered blocks of the store, each with its marks. Pure; used by `memory_store` under its lock.
 
 All searches are binary, over blocks and then over a block's transactions, so the cost of a get depends only on the slices that it hands
-out."""
+out.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-SMALL_BYTES_MAX = 1 << 20  # A smaller block costs its readers more (1 ms) than copying it does (100 µs).
+# Joining pays for smaller blocks: each block costs its readers about 1 ms, and copying it about 100 µs.
+SMALL_BYTES_MAX = 1 << 20
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # Joined blocks are no larger than the block of one read.
 NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A block in the store. `start`: the mark before it. `complete`: the mark after the last transaction that ended up to its end. `end`:
-    the mark after its events.
+    """A block in the store. `start`: the mark before it. `complete`: the mark after the last transaction that ends in or before the block.
+    `end`: the mark after its events.
 
     `ends_events`, `ends_bytes`: row events and bytes of this block up to each transaction end in it. A spilled block contains no
     transaction end.
@@ -45,11 +47,11 @@ class Entry:
 
     @property
     def empty(self) -> bool:
-        """Whether the block has neither row events nor table changes, so that only the end of its last transaction matters."""
+        """Whether the block has neither row events nor table changes, so that it only moves the position."""
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
-        """Returns whether the block must be a batch of its own. `isolated`: every statement that changes tables must be one."""
+        """Returns whether the block must be a batch by itself. `isolated`: a statement that changes tables must be a batch by itself."""
         if not isinstance(self.content, Block):
             return False
         ddl = bool(self.content.changes) and self.content.transaction_count > 0
@@ -57,7 +59,7 @@ class Entry:
 
     @property
     def small(self) -> bool:
-        """Whether joining the block with a neighbour is worthwhile. False if its open transaction was dropped, because its arrays still
+        """Whether joining the block with a neighbour saves time. False if its open transaction was dropped, because its arrays still
         contain that transaction.
         """
         if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
@@ -65,7 +67,7 @@ class Entry:
         return self.end.events - self.start.events == self.content.event_count
 
     def slice(self, first: int, last: int) -> BlockSlice:
-        """Returns the block's row events [first, last), counted from the store's beginning."""
+        """Returns a slice with the row events [first, last), which are counted from the store's beginning."""
         first, last = first - self.start.events, last - self.start.events
         if isinstance(self.content, SpilledBlock):
             return SpilledSlice(self.content, first, last)
@@ -73,10 +75,9 @@ class Entry:
 
 
 def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
-    """Returns the entry of a block. `complete`: the end of the last whole transaction before this block.
+    """Returns the entry of a block. `complete`: the end of the last complete transaction before this block.
 
-    Table changes within a transaction that continues count as one row event, because their mark must differ from those before and after
-    them.
+    Table changes within a transaction count as one row event, because the mark after them must differ from the mark before them.
     """
     within = bool(block.changes) and not block.transaction_count
     end = start.plus(block.transaction_count, block.event_count + within, block.byte_count)
@@ -87,9 +88,9 @@ def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
 
 
 def with_small_joined(entries: Sequence[Entry], get: Mark) -> list[Entry]:
-    """Returns the same content with each run of small neighbours after `get` joined into one entry.
+    """Returns the same content, with each run of small neighbours after `get` joined into one entry.
 
-    A source that is read live produces blocks of a few transactions, and decoding a batch has a cost per block.
+    A source that is read live produces blocks of a few transactions each, and decoding a batch has a fixed cost per block.
     """
     first = bisect.bisect_left(entries, get.transactions, key=lambda entry: entry.start.transactions)
     joined, run = list(entries[:first]), list[Entry]()
@@ -119,9 +120,10 @@ def _joined(run: Sequence[Entry]) -> Entry:
 def batch_end(
     entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int, *, isolated: bool = False
 ) -> tuple[int, int]:
-    """Returns the end of the next batch, as an entry and a transaction in it: the last one within both limits, or else the first one.
+    """Returns the end of the next batch, as the indices of an entry and of a transaction in it: the last transaction within both limits, or
+    else the first one.
 
-    At least one whole transaction waits after `get`. A batch belongs to one epoch, and a block that stands alone is a batch.
+    At least one complete transaction must follow `get`. A batch belongs to one epoch, and a block that stands alone is a batch.
     """
     first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
     bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max
@@ -148,7 +150,7 @@ def batch_end(
 
 
 def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[BlockSlice, ...]:
-    """Returns the content between two marks (get, end], one slice per block. Blocks without row events and table changes have none."""
+    """Returns the content between two marks (get, end], one slice per block. Blocks without row events and table changes have no slice."""
     slices = []
     for entry in entries[consumed(entries, get) :]:
         if (entry.start.transactions, entry.start.events) >= (end.transactions, end.events):
@@ -160,13 +162,13 @@ def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[Bloc
 
 
 def consumed(entries: Sequence[Entry], mark: Mark) -> int:
-    """Returns how many entries are completely before a mark."""
+    """Returns the number of entries that are completely before a mark."""
     end = (mark.transactions, mark.events)
     return bisect.bisect_right(entries, end, key=lambda entry: (entry.end.transactions, entry.end.events))
 
 
 def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
-    """Returns the entries up to the last transaction end. The entry with that end is truncated there."""
+    """Returns the entries up to the last transaction end. An entry that continues after this end is truncated there."""
     kept = list(entries)
     while kept and kept[-1].start >= complete:
         kept.pop()
@@ -176,7 +178,7 @@ def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
 
 
 def spilled_in(entries: Sequence[Entry]) -> tuple[int, int]:
-    """Returns the number of row events on disk, and the bytes of them."""
+    """Returns the number of spilled row events in the entries, and their bytes."""
     spilled = [entry for entry in entries if isinstance(entry.content, SpilledBlock)]
     events = sum(entry.end.events - entry.start.events for entry in spilled)
     return events, sum(entry.end.bytes - entry.start.bytes for entry in spilled)

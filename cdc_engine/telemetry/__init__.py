@@ -1,1 +1,1 @@
-"""Traces batches for OpenTelemetry. It is off unless conf/ or the environment names a collector (docs/guides/monitor.md)."""
+"""Sends traces of batches to OpenTelemetry, if conf/ or the environment names a collector (docs/guides/monitor.md)."""

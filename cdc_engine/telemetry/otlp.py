@@ -1,6 +1,6 @@
-"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP. The SDK is imported only if its variables name a collector.
+"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP. The SDK is imported only if its environment variables name a collector.
 
-The SDK's processor has a bounded queue and a thread: if the collector does not answer, spans are dropped with a line in the log.
+The SDK's processor has a limited queue and a thread: if the collector does not answer, it drops spans and logs a line.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 SEND_MILLISECONDS, FLUSH_SECONDS = 1000, 2.0
 
 _lock = threading.Lock()
-_senders: list[OtlpSender] = []  # at most one
+_senders: list[OtlpSender] = []  # At most one.
 
 
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns whether OpenTelemetry's variables name a collector and do not turn traces off."""
+    """Returns whether OpenTelemetry's environment variables name a collector and do not disable traces."""
     off = (
         environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none"
     )

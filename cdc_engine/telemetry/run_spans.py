@@ -1,6 +1,7 @@
 """Records a run's spans in a file next to the staged files. The engine sends them when it settles the batch.
 
-A run sends nothing itself: a collector that does not answer would delay its end, and so the ack. Written by `orchestration.run`.
+A run sends no spans itself, because a collector that does not answer would delay the run's end, and so the ack. Used by
+`orchestration.run`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ PATTERN = "spans-{delivery}-*.json"
 
 
 class RunSpans:
-    """The spans of one run for one delivery. `folder`: the staged batch's, as the engine's host sees it; None records nothing."""
+    """The spans of one run for one delivery. `folder`: the staged batch's folder on the engine's host; None: nothing is recorded."""
 
     def __init__(self, folder: Path | None, delivery: int, run: str) -> None:
         self._folder, self._delivery, self._run = folder, delivery, run
         self._begun, self._merged, self._path = time.time_ns(), list[Span](), (BATCH, f"{RUN} {run}")
 
     def merged(self, table: str, milliseconds: int, rows: int, way: str) -> None:
-        """Records that a table was merged just now."""
+        """Records the merge of a table that ended now. `way`: how the table was merged."""
         if self._folder is not None:
             now = time.time_ns()
             attributes: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
@@ -43,7 +44,9 @@ class RunSpans:
             )
 
     def ended(self, error: str = "") -> None:
-        """Writes the file when the run has finished its work on this delivery. Raises nothing: a missing trace must not fail a batch."""
+        """Writes the file when the run has finished its work on this delivery. Raises nothing, because a missing trace must not fail a
+        batch.
+        """
         if self._folder is None:
             return
         attributes: dict[str, Value] = {
@@ -64,7 +67,7 @@ class RunSpans:
 
 
 def spans_of_runs(folder: Path, delivery: int) -> list[Span]:
-    """Returns the spans that runs recorded for this delivery. Leaves out files that cannot be read, and logs a line for each."""
+    """Returns the spans that runs recorded for this delivery. Skips files that cannot be read, and logs a line for each."""
     found: list[Span] = []
     for file in sorted(folder.glob(PATTERN.format(delivery=delivery))):
         try:

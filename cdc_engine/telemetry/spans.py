@@ -1,12 +1,13 @@
-"""Defines the trace of a batch and its spans as plain values. The trace's id is computed from the permanent identity of the delivery, so
+"""Defines the trace of a batch and its spans as plain values. The trace's id is computed from the ledger's id and the delivery number, so
 that processes need not pass it to each other.
 
-    batch                  from taking it until it is acked or rolled back; one trace per delivery
+    batch                  from the get of the batch until its ack or rollback; one trace per delivery
     ├── stage              until its files can be merged
-    ├── append             changes that arrived until its run took it are staged with it
+    ├── append             staging of changes that arrived before its run took it
     ├── run                in the run's process; one per try of this delivery
     │   └── merge TABLE
-    └── ack · rollback     the write of the ledger"""
+    └── ack · rollback     the write of the ledger
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """One span. `path`: the keys of its parents, then its own. Times are in nanoseconds since 1970. `error`: why it failed, or empty."""
+    """One span. `path`: the keys of its parents, then its own key. Times are in nanoseconds since 1970. `error`: why the step failed, or
+    empty.
+    """
 
     path: tuple[str, ...]
     name: str
@@ -68,6 +71,6 @@ def _value(value: Any) -> Value:
 
 
 def _hashed(size: int, *words: object) -> int:
-    """Returns a hash as an id. It is never 0, which is not a valid id."""
+    """Returns a hash as an id. The hash is never 0, because 0 is not a valid id."""
     text = "\0".join(str(word) for word in words).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=size).digest()) or 1

@@ -15,15 +15,15 @@ from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
 from sluice.cdc_engine.telemetry.spans import APPEND, BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
-MANIFEST = "manifest.json"  # It is written when the batch is staged.
+MANIFEST = "manifest.json"  # Its modification time is the end of staging.
 
 
 class TraceSender(Protocol):
     def send(self, trace: Trace, spans: Sequence[Span]) -> None:
-        """Queues the spans and returns at once; the collector may be unreachable."""
+        """Queues the spans and returns at once, even if the collector is unreachable."""
 
     def flush(self) -> None:
-        """Waits a moment until queued spans are sent."""
+        """Waits a limited time until queued spans are sent."""
 
 
 class Traces:
@@ -31,24 +31,24 @@ class Traces:
 
     def __init__(self, destination: str, directory: Path, sender: TraceSender | None = None) -> None:
         self._destination, self._directory, self._sender = destination, directory, sender
-        self._taken: dict[int, int] = {}  # Delivery → when it was taken, in ns since 1970.
+        self._taken: dict[int, int] = {}  # Delivery → when its batch was taken from the store, in ns since 1970.
         self._lock = threading.Lock()
 
     def staged(self, batch: OutstandingBatch, taken_ns: int) -> None:
-        """Records the span of staging: the batch, taken at that time, is staged and handed out."""
+        """Records the span of staging. `taken_ns`: when the batch was taken from the store."""
         if self._sender is not None:
             with self._lock:
-                self._taken = {batch.delivery: taken_ns}  # There is one batch at a time.
+                self._taken = {batch.delivery: taken_ns}  # Only one batch is in flight.
             stage = Span(path=(BATCH, STAGE), name=STAGE, start_ns=taken_ns, end_ns=time.time_ns())
             self._send(batch, [stage])
 
     def appended(self, batch: OutstandingBatch, begun_ns: int) -> None:
-        """Records the span in which changes were appended to the batch, because its run took it."""
+        """Records the span in which changes were appended to the batch. `begun_ns`: its start."""
         self._send(batch, [Span(path=(BATCH, APPEND), name=APPEND, start_ns=begun_ns, end_ns=time.time_ns())])
 
     def settled(self, batch: OutstandingBatch, word: str, begun_ns: int, error: str = "") -> None:
-        """Records the span in which the ledger got the batch's end. `begun_ns`: the time before the ledger was written. `error`: why the
-        batch is handed out again. Call it before the batch's files are removed.
+        """Records the span of an ack or rollback, and the span of the whole batch. `begun_ns`: the time before the ledger was written.
+        `error`: why the batch is handed out again. Call it before the batch's files are removed.
         """
         if self._sender is None:
             return
@@ -65,7 +65,7 @@ class Traces:
             self._sender.flush()
 
     def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
-        """Returns when the batch was taken or, if another process took it, when it was staged."""
+        """Returns when the batch was taken from the store or, if another process took it, when it was staged."""
         with self._lock:
             taken = self._taken.pop(batch.delivery, 0)
         try:

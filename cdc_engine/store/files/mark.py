@@ -1,4 +1,4 @@
-"""Counts transactions, events and bytes from a store's beginning to a point in it."""
+"""Counts the transactions, events and bytes of a store before a point."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Mark:
-    """A point in the store, as counts since the store was made: how many whole transactions, row events, and bytes of row events precede
-    it.
+    """A point in the store, as counts since the store was created: how many complete transactions, row events, and bytes of row events
+    precede it.
     """
 
     transactions: int = 0

@@ -1,8 +1,9 @@
-"""Reads the blocks of an `EventLog` in order, for the store's own ring and for consumers that are behind. One thread at a time uses a
-reader.
+"""Reads the blocks of an `EventLog` in order, for the store's own ring and for consumers that are behind. Only one thread at a time may use
+a reader.
 
-The files also contain blocks that were put and then dropped (after a lost connection): after `DROPPED` the caller must drop the open
-transaction."""
+The files also contain blocks that were put and then dropped after a lost connection. After `DROPPED`, the caller must drop the open
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from sluice.cdc_engine.store.window.positions import Key
 
 
 class DroppedTransaction(enum.Enum):
-    """The result of a read that returns no block. Its only value means that the open transaction was dropped."""
+    """A result of `next` that is not a block. DROPPED: the open transaction was dropped."""
 
     DROPPED = "dropped"
 
@@ -46,16 +47,16 @@ DROPPED = DroppedTransaction.DROPPED
 
 
 class Segments(Protocol):
-    """Lets a reader find the next segment."""
+    """The segments in which a reader finds the next segment."""
 
     def after(self, segment: Segment) -> Segment | None:
-        """Returns the next segment, or None while there is none. Raises FileNotFoundError if it was removed."""
+        """Returns the next segment, or None if it does not exist yet. Raises FileNotFoundError if it was removed."""
 
 
 @dataclasses.dataclass
 class LogOffset:
-    """An offset between two records. `mark`: what was put up to here. `complete`: the mark of the last transaction end. `seed`: the
-    checksum of the record before.
+    """An offset between two records. `mark`: the point in the store. `complete`: the mark of the last transaction end. `seed`: the checksum
+    of the previous record.
     """
 
     segment: Segment
@@ -64,7 +65,7 @@ class LogOffset:
     mark: Mark
     complete: Mark
     names: Names = NO_NAMES
-    pending: Block | None = None  # The rest of the record before this offset.
+    pending: Block | None = None  # The part of the record before this offset that is still to be returned.
 
     @classmethod
     def beginning(cls, segment: Segment) -> LogOffset:
@@ -81,8 +82,8 @@ class LogOffset:
 
 
 class LogReader:
-    """Reads from `log_offset` on. Everything that it returns was verified. `stored`: the location of the block that `next` returned last;
-    None if that was the rest of a block.
+    """Reads from `log_offset` on, and verifies all records that it returns. `stored`: the location of the block that `next` returned last;
+    None if `next` returned only the rest of a block.
     """
 
     def __init__(self, segments: Segments, log_offset: LogOffset) -> None:
@@ -92,21 +93,21 @@ class LogReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing follows now."""
+        """Whether the log currently has no record after the reader."""
         if self.log_offset.pending is not None:
             return False
-        # This is read before the size: a segment that has a successor no longer grows.
+        # Query the next segment before the size: a segment with a successor no longer grows.
         following = self._segments.after(self.log_offset.segment)
         return following is None and self.log_offset.offset >= self.log_offset.segment.size
 
     def go_to(self, log_offset: LogOffset) -> None:
         if log_offset.segment is not self.log_offset.segment:
-            # Both keep the segment open, and an open file takes disk space after it was removed.
+            # Both attributes keep the old segment's file open, which would use disk space even after the file is removed.
             self._file = self.stored = None
         self.log_offset = log_offset
 
     def next(self) -> Block | DroppedTransaction | None:
-        """Returns the next block or DROPPED, or None at the end. Raises StoreDamagedError, FileNotFoundError if the segment was removed
+        """Returns the next block, DROPPED, or None at the end. Raises StoreDamagedError, or FileNotFoundError if the segment was removed
         meanwhile.
         """
         if self.log_offset.pending is not None:
@@ -127,9 +128,7 @@ class LogReader:
                 return None
 
     def find(self, key: Key) -> Position:
-        """Moves to the first content after the position `key` in this segment. Returns the last transaction end at or before that
-        position.
-        """
+        """Moves past the content up to the position `key` in this segment. Returns the last transaction end at or before that position."""
         last: LogOffset | None = None  # The offset of the last block that ends at or before `key`.
         for at, record in self._blocks(self.log_offset):
             end = (record["epoch"], file_number(record["file"]), record["end"])
@@ -180,7 +179,9 @@ class LogReader:
     # ── the search ──
 
     def _blocks(self, log_offset: LogOffset) -> Iterator[tuple[LogOffset, dict[str, Any]]]:
-        """Yields the blocks of the segment from `log_offset` on: the offset before each, and its JSON record. Verifies nothing."""
+        """Yields the blocks of the segment from `log_offset` on: the offset before each block, and its JSON record. Does not verify
+        checksums.
+        """
         at = log_offset
         while at.offset < at.segment.size:
             try:
@@ -200,7 +201,9 @@ class LogReader:
                 raise damaged(at.segment.path, at.offset, error) from error
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
-        """Moves into the next block, which ends after `key`. `last`: the offset of the block that ends before `key`."""
+        """Moves to the position `key` within the next block, which ends after `key`. `last`: the offset of the last block that ends at or
+        before `key`.
+        """
         before = copy.copy(self.log_offset)
         block = self._record()
         if not isinstance(block, Block):
@@ -217,7 +220,7 @@ class LogReader:
         return end_position(block, ended - 1)
 
     def _tail_of(self, last: LogOffset) -> Position:
-        """Moves to the end of the last transaction of the block at `last`."""
+        """Moves to the end of the last transaction in the block at `last`."""
         self.go_to(copy.copy(last))
         block = self._record()
         if not isinstance(block, Block):

@@ -1,8 +1,9 @@
-"""Frames the records of an event file: they follow each other, each with lengths and with a checksum that continues that of the record
-before.
+"""Reads and writes the records of an event file. Each record has its lengths and a checksum that continues the checksum of the previous
+record.
 
-A record that is torn, changed, or left over from an earlier use of the file does not continue the checksums and does not count as a
-record."""
+A record that is incomplete, changed, or left over from an earlier use of the file breaks the chain of checksums, and is not accepted as a
+record.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ HEAD = struct.Struct("<4sIIQI")  # Mark, kind, bytes of the text, bytes of array
 MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
-CHECK_BYTES = 1 << 20  # Bytes per read while a record is verified.
+CHECK_BYTES = 1 << 20  # The number of bytes per read while a record is verified.
 CALL_BYTES_MAX = 1 << 30  # Linux transfers at most 2 GiB - 4 KiB in one call.
 
 Arrays = Sequence[npt.NDArray[Any]]
@@ -29,7 +30,7 @@ Arrays = Sequence[npt.NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """An open file, the byte offset at which a record begins, and the checksum of the record before it."""
+    """An open file, the offset of a record in it, and the checksum of the previous record."""
 
     descriptor: int
     offset: int
@@ -37,14 +38,12 @@ class Where:
 
 
 class TornError(Exception):
-    """The bytes at this offset are not a whole record."""
+    """The bytes at this offset are not a complete record."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordHeader:
-    """The header of a record. `checksum`: covers kind, lengths and content, and continues that of the record before. The next record
-    continues it.
-    """
+    """The header of a record. `checksum`: covers kind, lengths and content, and continues the previous record's checksum."""
 
     kind: int
     text_bytes: int
@@ -57,7 +56,7 @@ class RecordHeader:
 
 
 def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> RecordHeader:
-    """Writes a record and returns its header. If it raises OSError, a part of the record may have been written."""
+    """Writes a record and returns its header. After an OSError, the file may contain a part of the record."""
     contents = [memoryview(text), *(array.view(np.uint8).data for array in arrays if array.nbytes)]
     sizes = (len(text), sum(len(each) for each in contents[1:]))
     checksum = _seeded(kind, *sizes, at.seed)
@@ -112,7 +111,7 @@ def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> N
 
 
 def verify(at: Where, head: RecordHeader) -> None:
-    """Raises TornError unless the record is the one that was written."""
+    """Raises TornError if the record's checksum does not match its content."""
     checksum = _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed)
     offset, end = at.offset + HEAD.size, at.offset + head.size
     while offset < end:

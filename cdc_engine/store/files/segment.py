@@ -1,7 +1,9 @@
-"""Makes, reads and removes an event file: its first record describes it, and blocks follow. `log` writes them, `reader` reads them.
+"""Creates, reads and removes event files. The first record of a file describes it, and blocks follow. `log` writes the blocks, `reader`
+reads them.
 
-A segment begins between two transactions, and records up to which byte the segment before it counts. Bytes after that were torn off by a
-crash, belong to a transaction that never ended, or were written by a process that had lost the destination."""
+A segment begins between two transactions, and records how many bytes of the previous segment are valid. The bytes after that are an
+incomplete record after a crash, a transaction that never ended, or writes of a process that had lost the destination.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,9 @@ SUFFIX, FORMAT = ".events", 1
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    """A segment and its valid part. `start`: the position between transactions at which it begins. `mark`: what was put before it.
-    `before_bytes`: how many bytes of the segment before it are valid. `first`: the offset of its blocks, after a record with the checksum
-    `seed`. `size`: how many of its bytes are valid now.
+    """A segment and its valid part. `start`: the position between transactions at which it begins. `mark`: the mark at its beginning.
+    `before_bytes`: the number of valid bytes of the previous segment. `first`: the offset of its blocks, after a first record with the
+    checksum `seed`. `size`: the number of its valid bytes.
     """
 
     path: Path
@@ -60,7 +62,9 @@ def path_of(directory: Path, number: int) -> Path:
 
 
 def numbers_in(directory: Path) -> list[int]:
-    """Returns the numbers of the segments in a directory, ascending. Raises StoreDamagedError if another file has their suffix."""
+    """Returns the numbers of the segments in a directory, ascending. Raises StoreDamagedError if another file has the suffix of a
+    segment.
+    """
     try:
         return sorted(int(path.name.removesuffix(SUFFIX)) for path in directory.glob(f"*{SUFFIX}"))
     except ValueError as error:
@@ -68,7 +72,7 @@ def numbers_in(directory: Path) -> list[int]:
 
 
 class SegmentFile:
-    """An open descriptor. It is closed when nothing uses it any more."""
+    """An open file descriptor, which is closed when no object uses it any more."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.path = path
@@ -77,7 +81,7 @@ class SegmentFile:
 
 
 def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segment]:
-    """Makes a segment with its first record, which is on disk under its name when this returns. If it raises OSError, there is no file."""
+    """Creates a segment with its first record, and syncs both to disk. If it raises OSError, the file does not exist."""
     make_folder(directory)
     record: dict[str, Any] = {
         "format": FORMAT,

@@ -1,6 +1,7 @@
-"""Locates a block in a file of records, which `log` or `spill` wrote. It is read and verified when it is needed.
+"""Locates a block in a file that `log` or `spill` wrote. The block is read and verified only when it is needed.
 
-A `StoredBlock` keeps its file open: the block stays readable after the file is removed."""
+A `StoredBlock` keeps its file open, so the block stays readable after the file is removed.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +23,14 @@ from sluice.cdc_engine.store.files.record import (
 )
 from sluice.cdc_engine.store.files.segment import SegmentFile
 
-UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # Reading a changed record raises one of these.
+UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # Reading a damaged record raises one of these.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredBlock:
-    """The location of a block: its record begins at `at` and ends before the byte `end`. `names`: those to which the block refers."""
+    """The location of a block: its record begins at `at` and ends before the byte `end`. `names`: the names to which the block refers by
+    index.
+    """
 
     file: SegmentFile
     at: Where
@@ -35,7 +38,7 @@ class StoredBlock:
     names: Names
 
     def load(self) -> Block:
-        """Reads the block. Raises StoreDamagedError if the record differs from what was written."""
+        """Reads the block. Raises StoreDamagedError if the record is damaged."""
         try:
             return read_block(self.at, read_head(self.at, self.end), self.names)
         except UNREADABLE as error:
@@ -43,7 +46,7 @@ class StoredBlock:
 
 
 def write_block(at: Where, block: Block) -> RecordHeader:
-    """Writes the record of a block, without its names. If it raises OSError, a part of the record may have been written."""
+    """Writes the record of a block, without its names. After an OSError, the file may contain a part of the record."""
     return write_record(at, BLOCK, text_of(described(block)), arrays_of(block))
 
 
@@ -56,7 +59,7 @@ def read_block(at: Where, head: RecordHeader, names: Names) -> Block:
 
 
 def damaged(path: Path, offset: int, error: Exception) -> StoreDamagedError:
-    """Returns the error with the message for the operator."""
+    """Returns the error with a message for the operator."""
     return StoreDamagedError(
         f"{path} cannot be read at byte {offset} ({error}): stop the engine, remove the folder {path.parent}, and start the engine, "
         "which reads again from the source what is not merged. If the source has purged that, put the file as it was back instead"

@@ -1,10 +1,10 @@
-"""Defines the position of a reader of a window, and what the reader gets: positions, parts of blocks, and the arithmetic between them.
-Pure.
+"""Defines a reader's position in a window, and the result of a read: positions, parts of blocks, and the arithmetic between them. Pure.
 
 A window counts transactions and captured row events since it began, and a `Spot` is such a count. A `WindowPosition` is the same position
-in a form that another window, or another process, understands: the end of a transaction, and how many row events after it were already
-read. If two streams were requested by GTID set, one offset can be two positions: each stream omits what its reader had. So the executed
-set is part of the position."""
+in a form that another window, or another process, can use: the end of a transaction, and the number of row events after it that were read.
+The executed set is part of the position: two streams that were requested by GTID set omit different transactions, so one offset can be two
+positions.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sluice.cdc_engine.contracts import Block, Int64s
 from sluice.cdc_engine.position import Position, file_number, order_key
 
 Key = tuple[int, int, int]
-FRAME_ENTRIES = 2  # The entries of a transaction's beginning and end.
+FRAME_ENTRIES = 2  # A consumer gets one entry for a transaction's beginning and one for its end.
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Spot:
-    """A point of the window, as the number of transactions that ended before it and of row events before it."""
+    """A point in the window: the number of transactions that end before it, and the number of row events before it."""
 
     transactions: int = 0
     events: int = 0
@@ -32,11 +32,10 @@ class Spot:
 
 @dataclasses.dataclass(frozen=True)
 class WindowPosition:
-    """A position within a transaction: after `events` captured row events of the transaction that follows `position`, which is a
-    transaction end.
+    """A position within a transaction: after the first `events` captured row events of the transaction that follows `position`.
 
-    `begun` names that transaction as `open_after` does, None if `events` is 0: on another server another transaction may follow. `last`:
-    the binlog offset of the last of these row events, which verifies the count; 0 if it is not known.
+    `begun`: that transaction, identified as by `open_after`, because another server may have another transaction there; None if `events` is
+    0. `last`: the binlog offset of the last of these row events, which verifies the count; 0 if unknown.
     """
 
     position: Position
@@ -58,10 +57,10 @@ class WindowPiece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowReading:
-    """The content between two positions, in order. `pieces` is empty if there is none. `end`: where the next reading begins.
+    """The content between two positions, in order. `pieces`: empty if there is no content. `end`: where the next reading begins.
 
-    `restarted`: another transaction follows than the one that the reader has partly read; it is read from its first row event on.
-    `in_time`: False if fewer bytes arrived in time than the reader waited for.
+    `restarted`: the transaction at the position is another one than the reader has partly read, and the content begins with its first row
+    event. `in_time`: False if the time was over before the requested number of bytes arrived.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -72,12 +71,12 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start`: the spot before it. `end_key`: the key of the last transaction that ended up to its end. `open`: names
-    the transaction that the block continues; None if the block begins one.
+    """A block in a window. `start`: the spot before it. `end_key`: the key of the last transaction end in or before the block. `open`: the
+    transaction that the block continues; None if the block begins with a new one.
 
-    `bytes_start`: bytes of the window's row events before this block. `bytes_before`: bytes of this block's row events up to each one
-    (int64, one more than there are events). A statement within a transaction counts as one row event, because its position must differ
-    from those before and after it.
+    `bytes_start`: bytes of the window's row events before this block. `bytes_before`: bytes of this block's row events before each one and
+    at the end (int64, one more than the number of events). A statement within a transaction counts as one row event, because the position
+    after it must differ from the position before it.
     """
 
     block: Block
@@ -98,7 +97,7 @@ class WindowBlock:
 
     @property
     def last_end(self) -> Spot:
-        """Returns the spot after the end of its last transaction. The block must have one."""
+        """The spot after the end of the block's last transaction. The block must have a transaction end."""
         events = self.start.events + int(self.block.transaction_events[-1])
         return Spot(self.start.transactions + self.block.transaction_count, events)
 
@@ -116,8 +115,8 @@ class WindowBlock:
 
 
 def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns a block as the one that follows a spot. `key`: the key of the last transaction end before it. `begun`: the transaction that
-    is open there. `bytes_start`: see WindowBlock.
+    """Returns a block as the window block that follows the spot `start`. `key`: the key of the last transaction end before it. `begun`: the
+    transaction that is open at `start`. `bytes_start`: as in WindowBlock.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -126,13 +125,13 @@ def kept(block: Block, start: Spot, key: Key, begun: Key | None, bytes_start: in
 
 
 def open_after(each: WindowBlock) -> Key | None:
-    """Returns a name for the transaction that is open at a block's end, by its first content; None if none is open."""
+    """Identifies the transaction that is open at a block's end by its first content; None if none is open."""
     return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
 
 
 def last_offset(each: WindowBlock, events: int) -> int:
-    """Returns the binlog offset of the row event, or of the statement within a transaction, that is the last of so many since the window
-    began.
+    """Returns the binlog offset of the last of the first `events` row events of the window. A statement within a transaction counts as a
+    row event.
     """
     block, event = each.block, events - each.start.events - 1
     if event < block.event_count:
@@ -141,7 +140,7 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool:
-    """Returns whether the transaction after `ended` ends in these blocks before so many row events since the window began."""
+    """Returns whether the transaction after `ended` ends in these blocks before the row event number `events` of the window."""
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):
         return False
@@ -150,7 +149,7 @@ def ends_before(blocks: Sequence[WindowBlock], ended: Spot, events: int) -> bool
 
 
 def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
-    """Identifies the transaction that follows `ended` by its first content in the block; None if nothing follows."""
+    """Identifies the transaction that follows `ended` by its first content in the block; None if the block has no content after `ended`."""
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open
@@ -165,8 +164,8 @@ def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
 
 
 def unseen(block: Block, tail: Key) -> Block | None:
-    """Returns the part of a block after the transaction end `tail`; None if there is none. A block of an open transaction is returned as a
-    whole or not at all.
+    """Returns the part of a block after the transaction end `tail`; None if there is none. A block of an open transaction is returned whole
+    or not at all.
     """
     file = (block.epoch, file_number(block.file))
     if file != tail[:2]:
@@ -200,7 +199,7 @@ def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> Spot | None:
 
 
 def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
-    """Returns the position of a spot that is after a transaction end in these blocks."""
+    """Returns the position of a spot, which must be after a transaction end in these blocks."""
     each = blocks[bisect.bisect_left(blocks, spot.transactions, key=lambda each: each.end.transactions)]
     transaction = spot.transactions - each.start.transactions - 1
     ended = each.start.events + int(each.block.transaction_events[transaction])
@@ -208,7 +207,7 @@ def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
 
 
 def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
-    """Returns a name for the transaction that follows a transaction end; None if these blocks contain nothing of it."""
+    """Identifies the transaction that follows a transaction end; None if these blocks contain none of its content."""
     found = (
         transaction_after(each, ended)
         for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]
@@ -219,15 +218,16 @@ def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
 def cut(
     blocks: Sequence[WindowBlock], begin: Spot, bytes_max: int, entries_max: int, *, isolated: bool = False
 ) -> tuple[tuple[WindowPiece, ...], Spot]:
-    """Returns what follows `begin` within the limits (at least one row event or transaction), and where it ends. `entries_max`: the most
-    entries, as `entries_between` counts them.
+    """Returns the content after `begin` within the limits, but at least one row event or transaction, and its end. `entries_max`: the
+    maximum number of entries, as `entries_between` counts them.
 
-    It ends with a transaction if one ends within the limits, otherwise within one; also before a table that continues under the rules of
-    another name, because a reader may have to stop there. `isolated`: a statement that changes tables is returned alone.
+    The content ends with a transaction if one ends within the limits, otherwise inside a transaction. It also ends before the rename of a
+    table, because other rules may apply to the new name and the reader may have to stop there. `isolated`: a statement that changes tables
+    is returned alone.
     """
     pieces: list[WindowPiece] = []
     spot, bytes_left, entries_left = begin, bytes_max, entries_max
-    whole: tuple[int, Spot] | None = None  # The pieces up to the last transaction's end, and where that is.
+    whole: tuple[int, Spot] | None = None  # The number of pieces up to the last transaction end, and its spot.
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
         if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
@@ -252,12 +252,12 @@ def cut(
 
 
 def entries_between(begin: Spot, end: Spot) -> int:
-    """Returns how many entries a consumer of all tables gets between two spots: one for each row event, and two for each transaction."""
+    """Returns how many entries a consumer of all tables gets between two spots: one per row event, and two per transaction."""
     return end.events - begin.events + FRAME_ENTRIES * (end.transactions - begin.transactions)
 
 
 def _within(each: WindowBlock, spot: Spot, bytes_left: int, entries_left: int, *, first: bool) -> WindowPiece | None:
-    """Returns the part of a block from `spot` on within the limits; None if nothing fits."""
+    """Returns the part of a block from `spot` on that fits into the limits; None if nothing fits."""
     block, ends = each.block, each.block.transaction_events
     begin = min(block.event_count, max(0, spot.events - each.start.events))
     ended_before = max(0, spot.transactions - each.start.transactions)
@@ -275,7 +275,7 @@ def _within(each: WindowBlock, spot: Spot, bytes_left: int, entries_left: int, *
             ended = ended_before + whole
             last = int(ends[ended - 1])
         elif not first:
-            return None  # The transaction is left for the next reading.
+            return None  # The next reading returns the transaction.
         else:
             last = min(following_end, max(begin + 1, min(fits, begin + entries_left - FRAME_ENTRIES)))
             ended = ended_before + int(ended_before < ended and last == following_end)

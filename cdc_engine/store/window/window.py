@@ -1,8 +1,9 @@
-"""Keeps the newest blocks of a stream for readers that each have their own position in it.
+"""Holds the newest blocks of a stream for readers that each have their own position in it.
 
 The parser's thread puts; readers read from other threads. A window of the live stream never waits: it removes the oldest blocks above its
-bounds, and a reader whose position was removed must read the source itself (`read` returns None then). A window of such a reader's own
-stream waits instead (`waits`) until its one reader has read. Blocks are shared with the ring, never copied."""
+limits. If a reader's position was removed, `read` returns None, and the reader must read the source itself. A window of such a reader's own
+stream waits (`waits`) until its one reader has read. Blocks are shared with the ring, never copied.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +39,9 @@ from sluice.cdc_engine.store.window.positions import (
     unseen,
 )
 
-EXECUTED_MAX = 256  # The executed sets of so many transaction ends are remembered.
-BLOCKS_MAX = 1 << 13  # An idle source makes one block per transaction, without any bytes.
+EXECUTED_MAX = 256  # The number of transaction ends whose executed sets are cached.
+# Limits the memory of empty blocks: an idle source produces one block per transaction, without row events.
+BLOCKS_MAX = 1 << 13
 
 
 def _never() -> bool:
@@ -47,10 +49,8 @@ def _never() -> bool:
 
 
 class Window:
-    """A window of a stream. `start`: where the stream begins. `bytes_max`: the bytes of row events that are kept; a single block may be
-    larger.
-
-    `isolated`: a statement that changes tables is read alone.
+    """A window of a stream. `start`: where the stream begins. `bytes_max`: the limit for the bytes of row events; a single block may be
+    larger. `isolated`: a statement that changes tables is read alone.
     """
 
     def __init__(self, start: Position, *, bytes_max: int, waits: bool = False, isolated: bool = False) -> None:
@@ -62,9 +62,9 @@ class Window:
         self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
         self._gone_open: Key | None = None  # The transaction that is open after the last removed block.
         self._gone_last = 0  # The offset of the last row event that was removed.
-        self._tail = Spot()  # The spot after everything that was put.
+        self._tail = Spot()  # The spot after all content.
         self._executed: dict[Key, str] = {}
-        self._read = Spot()  # If the window waits for its reader: what the reader has.
+        self._read = Spot()  # Only if `waits`: the reader's spot.
         self._changed = threading.Condition()
         self._putter: threading.Thread | None = None
         self._fenced: threading.Thread | None = None  # The thread whose open transaction another thread dropped.
@@ -73,10 +73,10 @@ class Window:
     # ── the parser's side ──
 
     def put(self, block: Block) -> None:
-        """Appends the new part of a block. A window that waits for its reader does so after this, once it has space.
+        """Appends the part of a block that the window does not have. With `waits`, first waits until the reader has freed space.
 
-        A stream that is read again from an earlier position adds nothing until it passes the window's end. Raises InterruptedError once
-        another thread has dropped the stream, until this thread drops it, too.
+        When the stream is read again from an earlier position, blocks before the window's end are ignored. Raises InterruptedError after
+        another thread called `drop_open`, until this thread calls it too.
         """
         with self._changed:
             self._enter()
@@ -95,7 +95,7 @@ class Window:
             self._changed.notify_all()
 
     def drop_open(self) -> None:
-        """Drops the open transaction, because the connection is lost and its blocks are put again."""
+        """Drops the open transaction, because the connection is lost and the transaction will be put again."""
         with self._changed:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
@@ -109,7 +109,7 @@ class Window:
             self._changed.notify_all()
 
     def begin_at(self, position: Position) -> None:
-        """Removes everything; the stream that is put from now on begins at `position`."""
+        """Removes all content. The next block that is put begins at `position`."""
         with self._changed:
             self._blocks.clear()
             self._executed.clear()
@@ -118,7 +118,7 @@ class Window:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the window: nothing more is put, and a waiting put ends."""
+        """Ends the window: a put, also one that waits, raises InterruptedError."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -126,7 +126,7 @@ class Window:
     # ── the readers' side ──
 
     def has(self, position: WindowPosition) -> bool:
-        """Returns whether what follows a position can be read here, now or when it arrives."""
+        """Returns whether the content after a position can be read from this window, now or when it arrives."""
         with self._changed:
             return self._found(position) is not None
 
@@ -140,12 +140,12 @@ class Window:
         *,
         full: bool = False,
     ) -> WindowReading | None:
-        """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. Returns None if the
+        """Returns the content after a position as soon as there is any; without pieces if none arrives in time. Returns None if the
         position is not in the window. Raises ConsumerStoppedError if the position counts other row events than the window.
 
         `given_up`: called whenever the reader wakes up; a true result ends its wait. `entries_max`: as for `cut`. `full`: waits until one
-        of the two limits is reached, or half of what the window keeps, so that it still has the position. Returns less when the time is
-        over.
+        of the two limits is reached, or half of the window's limit, so that the window still has the position. Returns less after
+        `timeout_seconds`.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -172,13 +172,13 @@ class Window:
             return None
 
     def wake(self) -> None:
-        """Makes waiting readers check whether their request was given up."""
+        """Makes waiting readers call `given_up`."""
         with self._changed:
             self._changed.notify_all()
 
     @property
     def begin(self) -> Position:
-        """The oldest transaction end after which the window has everything."""
+        """The oldest transaction end after which the window has all content."""
         with self._changed:
             base = self._window_position(self._base_spot)
             if self._found(base) is not None:
@@ -191,7 +191,7 @@ class Window:
         with self._changed:
             return self._bytes
 
-    # ── under the lock ──
+    # ── the caller has the lock ──
 
     def _enter(self) -> None:
         me = threading.current_thread()
@@ -202,7 +202,7 @@ class Window:
         self._putter = me
 
     def _has_after(self, spot: Spot, bytes_min: int, entries_min: int) -> bool:
-        """Returns whether so many bytes of row events or so many entries follow a spot, or so much that waiting for more could remove
+        """Returns whether one of the two limits is reached after a spot, or so much content follows that the window could remove
         the spot.
         """
         following = bisect.bisect_right(self._blocks, spot, key=lambda each: each.end)
@@ -231,7 +231,7 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, position: WindowPosition) -> tuple[Spot, bool] | None:
-        """Returns where to continue reading for a position, and whether another transaction follows than the one that was read in part.
+        """Returns the spot at which to continue for a position, and whether another transaction than the one that was partly read follows.
         Returns None if the position is not in the window.
         """
         key = key_of(position.position)
@@ -244,12 +244,13 @@ class Window:
         return (spot, again) if first.events <= spot.events else None
 
     def _refuse_other_count(self, position: WindowPosition, spot: Spot) -> None:
-        """Refuses a position that counts more row events than its transaction has, or whose last row event is another one here: what
-        follows it would be too late, or too early.
+        """Refuses a position that counts more row events than its transaction has, or whose last row event has another offset in the
+        window. Reading from it would skip or repeat row events.
         """
         ended = Spot(spot.transactions, spot.events - position.events)
         missing = ends_before(self._blocks, ended, spot.events)
-        # MariaDB 11 writes no end positions within a transaction: offsets depend on whether SQL texts of statements are sent.
+        # Not compared on MariaDB: version 11 writes no end positions within a transaction, so offsets depend on whether SQL texts of
+        # statements are sent.
         compared = position.last and not is_mariadb(position.position.gtid_set)
         found = self._last_before(spot) if compared and not missing else None
         if missing or (found is not None and found != position.last):
@@ -268,21 +269,21 @@ class Window:
         return last_offset(self._blocks[at], spot.events) if at < len(self._blocks) else None
 
     def _begun_after(self, ended: Spot) -> Key | None:
-        """Returns a name for the transaction after a transaction end; None if nothing of it has arrived."""
+        """Identifies the transaction after a transaction end; None if none of its content has arrived."""
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None
 
     def _executed_at(self, key: Key, end: Spot) -> str:
-        """Returns the executed set at a transaction end. It is remembered, because readers request the same set repeatedly and it costs a
-        pass over the block.
+        """Returns the executed set at a transaction end. Caches it, because readers request the same set repeatedly, and computing it costs
+        a pass over the block.
         """
         if key not in self._executed:
             self._remembered(self._window_position(end))
         return self._executed[key]
 
     def _remembered(self, position: WindowPosition) -> WindowPosition:
-        """Remembers the executed set of a position that is handed out, because its reader continues there. Returns the position."""
+        """Caches the executed set of a position that is returned to a reader, because the reader continues there. Returns the position."""
         while len(self._executed) >= EXECUTED_MAX:
             del self._executed[next(iter(self._executed))]
         self._executed[key_of(position.position)] = position.position.gtid_set
