@@ -37,10 +37,10 @@ NON_BLOCKING = 0x01
 # Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB also sends the SQL text of statements. MySQL always sends it.
 ANNOTATED = 0x02
 DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset.
-FIRST_OFFSET = 4  # The first event follows a binlog file's magic bytes.
+FIRST_OFFSET = 4  # The offset of the first event, after the magic bytes.
 GATHER_SECONDS = 0.002  # How long a read waits for more bytes before it returns.
 CLOSED = -1
-GATHER_BYTES = 2 << 20  # A read that has this many bytes does not wait for more.
+GATHER_BYTES = 2 << 20  # A read that has received this many bytes does not wait for more.
 # The server's errors for SQL that this version does not support, for example an unknown table, variable or procedure.
 NOT_UNDERSTOOD = frozenset({1064, 1146, 1193, 1289, 1305})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
@@ -293,7 +293,7 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
     """Returns Sluice's error for a server's error, by its number. For a number with several meanings, the text decides."""
-    # MySQL and MariaDB have different numbers for this error.
+    # Compare texts, because MySQL and MariaDB use different numbers for this error.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(
             f"{source.address} ended the dump, for another replica with the same server id ({source.replica_id}) or uuid connected: "

@@ -1,5 +1,5 @@
-"""Reads the creation time of a binlog file of the source, which distinguishes it from another file of that name. Used by `server_facts` and
-`time_search`.
+"""Reads the creation time of a binlog file of the source, which distinguishes it from another file of that name. Used by `server_facts`,
+`binlog_files` and `by_time`.
 
 No query returns the creation time, but the first event of the file contains it. The file is requested without a server id, as `mysqlbinlog`
 does: a dump with the replica's id would end the running dump of that id.

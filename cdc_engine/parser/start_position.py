@@ -5,7 +5,7 @@ The parser calls it at every connect, also after a lost connection. If the serve
 gap, the result is `Lost` with the reason: the stream never skips events.
 
 An epoch is one sequence of binlog files whose names can be compared. A stream gets a new epoch, above all earlier ones in the ledger, in
-two cases: its file names start again, or its cursor is in an earlier epoch than the newest one in the ledger. In the second case the lake
+two cases. Its file names start again, or its cursor is in an earlier epoch than the newest one in the ledger. In the second case the lake
 may contain changes whose order keys are above those of the cursor's epoch.
 """
 

@@ -31,7 +31,7 @@ END_BYTES_MAX = 9  # A row may begin with 0xFE too, but is always longer.
 RECEIVE_SECONDS = 1.0
 SILENCE_SECONDS_MAX = 600.0  # A server may scan a whole table before it finds the first row.
 MALFORMED = -1
-Texts = list[Any]  # One pa.Array of binary per column, with NULLs.
+Texts = list[Any]  # One pa.Array of type binary per column, with NULLs.
 
 
 class Wire(Protocol):

@@ -1,4 +1,4 @@
-"""Repeats one query over an open connection to check whether a source is available. Used by `instance.failover`."""
+"""Checks the availability of a source with a query that is repeated over one open connection. Used by `instance.failover`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Heartbeat:
         return failure
 
     def close(self) -> None:
-        """Drops the connection without waiting."""
+        """Closes the connection without waiting for the server."""
         session, self._session = self._session, None
         if session is not None:
             session.drop()

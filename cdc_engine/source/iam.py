@@ -26,7 +26,9 @@ class Login(Protocol):
 
 
 def iam_token(login: Login) -> str:
-    """Returns a token. Raises ConfigurationError if boto3 is missing, SecretUnavailableError if AWS's credentials or region are missing."""
+    """Returns a new token. Raises ConfigurationError if boto3 is missing, SecretUnavailableError if AWS's credentials or region are
+    missing.
+    """
     try:
         boto3: Any = importlib.import_module("boto3")
     except ImportError:

@@ -16,7 +16,7 @@ from sluice.cdc_engine.gtid import has_executed
 
 WAIT_SECONDS_MAX = 60.0  # The longest wait for a replica to execute the needed transactions.
 POLL_SECONDS = 0.2
-pause = time.sleep  # Tests replace it.
+pause = time.sleep  # Tests replace this function.
 # True: MariaDB, False: MySQL.
 EXECUTED = {True: "SELECT @@GLOBAL.gtid_slave_pos AS executed", False: "SELECT @@GLOBAL.gtid_executed AS executed"}
 IDENTITY = {True: "SELECT @@GLOBAL.server_id AS identity", False: "SELECT @@GLOBAL.server_uuid AS identity"}
@@ -26,7 +26,7 @@ NO_FILTERS = frozenset({"replicate_ignore_server_ids"})
 
 
 def one_line(gtid_set: object) -> str:
-    """Returns a GTID set as the server sent it, without line ends."""
+    """Returns a GTID set in one line: servers send it with line breaks."""
     return str(gtid_set or "").replace("\n", "")
 
 

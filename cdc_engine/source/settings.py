@@ -28,7 +28,7 @@ LocalFile = Annotated[Path, AfterValidator(lambda word, info: config_paths.local
 
 
 def _time_text(word: Any) -> Any:
-    """Converts a date back to text, because YAML parses ISO times."""
+    """Converts a date back to text, because YAML parses ISO dates and times."""
     return word.isoformat() if isinstance(word, dt.date) else word
 
 
@@ -70,7 +70,7 @@ def secret_location(setting: str, env: str, file: Path | None, command: tuple[st
 
 
 class SecretConfig(Strict):
-    """Where a secret is: an environment variable, a file, or the output of a command."""
+    """The location of a secret: an environment variable, a file, or the output of a command."""
 
     env: str = Field("", description="Environment variable with the secret.")
     file: LocalFile | None = Field(
@@ -200,7 +200,7 @@ class SourceConfig(Strict):
         return self
 
     def password(self) -> str:
-        """Returns the password as it is now; empty without one. Raises SecretUnavailableError."""
+        """Returns the current password; empty if none is configured. Raises SecretUnavailableError."""
         return secret_at(self.password_location, f"the password of {self.user}@{self.address}")
 
 
@@ -235,7 +235,7 @@ class StartConfig(Strict):
 
 
 class ListedSourceConfig(SourceConfig):
-    """One of several sources."""
+    """One of several sources of a destination."""
 
     start: StartConfig | None = Field(
         None,
@@ -245,7 +245,7 @@ class ListedSourceConfig(SourceConfig):
 
 
 class HeartbeatConfig(Strict):
-    """How the failure of a source is detected, if another source stands by."""
+    """How the engine detects the failure of a source that has a standby source."""
 
     removed: ClassVar[Mapping[str, str]] = {
         "timeout_seconds": f"a check fails after {limits.HEARTBEAT_QUERY_SECONDS_MAX} seconds without an answer; `retries` is how many "

@@ -56,7 +56,7 @@ class StagedBatches:
         return has_all(manifest, lambda file: sizes.get(file, -1))
 
     def remove(self, folder: Path, ledger_id: str) -> None:
-        """Removes a batch. If the store does not answer, the next start removes its copy there."""
+        """Removes a batch. If the store does not answer, the copy in the store remains until the next start."""
         shutil.rmtree(folder, ignore_errors=True)
         if self._location is not None:
             with contextlib.suppress(StoreError):

@@ -88,7 +88,7 @@ class PositionFile:
 
 @dataclasses.dataclass
 class _Writer:
-    """Writes the events of one version of a table, for one set of referenced columns."""
+    """Writes the triggering events of one version of a table, for one set of referenced columns."""
 
     version: TableVersion
     referenced: tuple[str, ...]
@@ -310,7 +310,7 @@ def reached(
 
 
 def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
-    """Returns (whether rows of the child are deleted, which of the child's columns change)."""
+    """Returns the effect of a cascade: whether rows of the child are deleted, and which of the child's columns change."""
     columns = frozenset(each.columns)
     if each.doubt:
         return True, columns

@@ -127,7 +127,7 @@ class SegmentWriter:
         self._background = background
         self._writes: list[Future[None]] = []  # The unfinished writes, in the order of the file.
         self._follows_moves = follows_moves
-        self._moves: Moves | _NoMoves | None = None  # None until the segment is partial.
+        self._moves: Moves | _NoMoves | None = None  # None while the segment is not partial.
         self.pending_bytes = 0
         self.rows = 0
         self._pending: list[pa.RecordBatch] = []
@@ -227,7 +227,7 @@ class SegmentWriter:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def _await_writes(self) -> None:
-        """Waits until no row group is being written. Raises OSError if one could not be written."""
+        """Waits until all submitted row groups are written. Raises OSError if a write failed."""
         while self._writes:
             self._writes.pop(0).result()
 

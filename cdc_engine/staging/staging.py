@@ -276,7 +276,7 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values of the finished segments that could not be decoded to a file. Returns None if there are none."""
+        """Writes to a file the values of the finished segments that could not be decoded. Returns None if there are none."""
         refused = [
             (each.database, each.table, value)
             for each in self.tables.values()

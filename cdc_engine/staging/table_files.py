@@ -42,7 +42,7 @@ class TableFiles:
 
     @property
     def writers(self) -> tuple[SegmentWriter, ...]:
-        """Returns the open writers."""
+        """The writers of the open segment's files."""
         return tuple(writer for writer in (self.writer, self.log) if writer is not None)
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -77,7 +77,7 @@ class TableFiles:
         self.writer = self.log = None
 
     def discard(self) -> None:
-        """Drops the open segment."""
+        """Drops the open segment and its files."""
         for writer in self.writers:
             writer.discard()
         self.writer = self.log = None

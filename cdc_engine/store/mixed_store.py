@@ -24,7 +24,7 @@ class MixedEventStore(BackedEventStore):
         return super().put_position if end == ANYWHERE else end
 
     def clear(self) -> None:
-        """Implements `ports.EventStore`. Raises StoreFullError."""
+        """Implements `ports.EventStore`, and also empties the files. Raises StoreFullError."""
         with self._changed:
             self._restart()
 

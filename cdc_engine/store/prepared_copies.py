@@ -82,7 +82,7 @@ class PreparedCopies:
         self._names.setdefault(record.key, set()).add(name)
 
     def bring(self, record: CopyName, path: Path) -> None:
-        """Downloads the events of a record into a file."""
+        """Downloads the events of a record to `path`."""
         with self._translated():
             folder = path.with_suffix(".downloaded")
             name = self._newest(record.key)

@@ -37,7 +37,7 @@ class Spill:
     def _begin(self) -> None:
         self._file: SegmentFile | None = None
         self._size = self._seed = 0
-        # Cache the last loaded block, because its slices are read one after the other.
+        # Cache the last loaded block, so that loading it again costs nothing.
         self._load = functools.lru_cache(maxsize=1)(StoredBlock.load)
 
     def spilled(self, block: Block, stored: StoredBlock | None) -> SpilledBlock:

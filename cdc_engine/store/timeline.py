@@ -20,7 +20,7 @@ from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
 # Joining pays for smaller blocks: each block costs its readers about 1 ms, and copying it about 100 µs.
 SMALL_BYTES_MAX = 1 << 20
-JOINED_BYTES_MAX = READ_BUFFER_BYTES  # Joined blocks are no larger than the block of one read.
+JOINED_BYTES_MAX = READ_BUFFER_BYTES  # A joined block is at most as large as a read buffer.
 NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 
@@ -42,7 +42,7 @@ class Entry:
     ends_bytes: Int64s = dataclasses.field(default_factory=lambda: NO_TRANSACTIONS)
 
     def mark(self, transaction: int) -> Mark:
-        """Returns the mark after the block's transaction with that index."""
+        """Returns the mark after a transaction of the block. `transaction`: its index in the block."""
         return self.start.plus(transaction + 1, int(self.ends_events[transaction]), int(self.ends_bytes[transaction]))
 
     @property
@@ -123,7 +123,8 @@ def batch_end(
     """Returns the end of the next batch, as the indices of an entry and of a transaction in it: the last transaction within both limits, or
     else the first one.
 
-    At least one complete transaction must follow `get`. A batch belongs to one epoch, and a block that stands alone is a batch.
+    At least one complete transaction must follow `get`. A batch belongs to one epoch, and an entry with `stands_alone` is a batch by
+    itself.
     """
     first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
     bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max

@@ -41,7 +41,7 @@ _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
 
 def is_of_users(database: str) -> bool:
-    """Returns whether the database is not one of the server's system databases."""
+    """Returns whether the database is a user's, and not one of the server's system databases."""
     return database.lower() not in _SYSTEM_DATABASES
 
 
@@ -280,7 +280,7 @@ class DdlServerFacts:
         """Returns the session, with the server's settings for values that the session does not have."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
-        if zone == "SYSTEM":  # Short names of zones are ambiguous, except UTC and GMT.
+        if zone == "SYSTEM":  # The server's short name is ambiguous, except UTC and GMT.
             named = "UTC" if self.system_time_zone in {"UTC", "GMT"} else self.system_zone
             zone = named or f"SYSTEM, {self.system_time_zone}"
         return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)

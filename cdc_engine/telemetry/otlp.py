@@ -41,7 +41,7 @@ def trace_sender() -> TraceSender | None:
 
 
 class OtlpSender:
-    """Sends to the collector that OpenTelemetry's variables name."""
+    """Sends spans to the collector that OpenTelemetry's environment variables name."""
 
     def __init__(self) -> None:
         require(Extra.OTEL, ConfigurationError)

@@ -55,7 +55,7 @@ class Span:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Span:
-        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError for a record of another shape."""
+        """Parses the JSON of `to_json`. Raises KeyError, TypeError or ValueError for a record of another structure."""
         return cls(
             path=tuple(str(each) for each in record["path"]),
             name=str(record["name"]),

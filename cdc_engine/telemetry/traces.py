@@ -1,4 +1,4 @@
-"""Traces the batches of an engine. Called by `hand_out`; does nothing without a collector, and never waits or raises."""
+"""Traces the batches of an engine. Called by `hand_out`. Does nothing without a collector; never waits and never raises an exception."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
 from sluice.cdc_engine.telemetry.spans import APPEND, BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
-MANIFEST = "manifest.json"  # Its modification time is the end of staging.
+MANIFEST = "manifest.json"  # The file's modification time is the end of staging.
 
 
 class TraceSender(Protocol):
@@ -38,7 +38,7 @@ class Traces:
         """Records the span of staging. `taken_ns`: when the batch was taken from the store."""
         if self._sender is not None:
             with self._lock:
-                self._taken = {batch.delivery: taken_ns}  # Only one batch is in flight.
+                self._taken = {batch.delivery: taken_ns}  # A destination has only one batch in flight.
             stage = Span(path=(BATCH, STAGE), name=STAGE, start_ns=taken_ns, end_ns=time.time_ns())
             self._send(batch, [stage])
 

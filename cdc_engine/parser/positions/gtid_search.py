@@ -74,7 +74,7 @@ class _XaHalves(UnwantedRows):
 
     def __init__(self) -> None:
         super().__init__()
-        # Order key, XA name and statement of halves whose GTID is not known yet.
+        # Halves whose GTID is not known yet: order key, XA name and statement.
         self._new: list[tuple[int, str, str]] = []
         self._halves: list[_XaHalf] = []
 

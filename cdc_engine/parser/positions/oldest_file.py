@@ -1,5 +1,5 @@
-"""Records the oldest binlog file of a source over time, which shows the actual retention, whatever the settings are. Pure.
-`instance.source_watch` calls it once per minute and reads the creation time of each file once.
+"""Records the oldest binlog file of a source over time, which shows the actual retention, independently of the settings. Pure.
+`instance.engine.source_watch` calls it once per minute and reads the creation time of each file once.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Computes for how long the source still retains the binlog file that a position needs, or that it is purged. Pure; `instance.source_watch`
-calls it once per minute.
+"""Computes for how long the source still retains the binlog file that a position needs, or that it is purged. Pure;
+`instance.engine.source_watch` calls it once per minute.
 
 A server purges a file if the next file began longer ago than its retention, or if all files together exceed its size limit. It purges only
 when it begins another file, so the result is the earliest possible time.

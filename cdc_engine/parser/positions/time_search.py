@@ -176,7 +176,7 @@ def _start_within(files: ReadableFiles, file: str, first_after: Callable[[Block]
 def blocks_without_rows(
     files: ReadableFiles, file: str, offset: int, prepared: UnwantedRows | None = None
 ) -> Generator[Block]:
-    """Yields the blocks from an offset of a file to the end of the binlog, without any row."""
+    """Yields the blocks from an offset of a file to the end of the binlog, without row events."""
     begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=files.facts.server_uuid)
     start = DumpStart(position=begin, by_gtid=False, executed_known=False)
     yield from files.blocks(start, NoHistory(), no_table, prepared or UnwantedRows())

@@ -55,7 +55,7 @@ class SharedStreams:
         self._lock = threading.Lock()
 
     def of(self, source: Source) -> Sharing:
-        """Returns the `Sharing` of one parser."""
+        """Returns a parser's `Sharing`, through which it takes part."""
         return Sharing(self, source)
 
     def enter(self, sharing: Sharing) -> None:

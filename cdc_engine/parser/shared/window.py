@@ -68,7 +68,9 @@ class DumpWindow:
     # ── the dump's side ──
 
     def make_room(self, seconds: float) -> bool:
-        """Returns whether another buffer may be added. Waits up to `seconds` until the fastest line has passed the oldest buffer."""
+        """Returns whether the dump may add a buffer. If the window is full, waits up to `seconds` until the fastest line has passed the
+        oldest buffer.
+        """
         deadline = time.monotonic() + seconds
         with self._changed:
             while len(self._pieces) >= self._pieces_max:

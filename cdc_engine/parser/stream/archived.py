@@ -100,7 +100,7 @@ class ArchivedInterval:
     def before_server(
         cls, archive: Archive, cursor: Position, facts: ServerFacts, given_up: Callable[[], bool] = _never
     ) -> ArchivedInterval:
-        """Returns the interval from a cursor to the first file that the server has. Raises PositionLostError if a file is missing."""
+        """Returns the interval from a cursor to the server's first file. Raises PositionLostError if a file between them is missing."""
         found = files_between(cursor, archive.files(), facts, archive.location, can_fetch=archive.can_fetch)
         if isinstance(found, Lost):
             raise PositionLostError(str(found))

@@ -29,7 +29,7 @@ VERSION_BYTES = 50  # The length of the server's version in a format description
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """The beginning of a binlog file: its format description as bytes, its creation time, and the server id of its server."""
+    """The beginning of a binlog file: its format description as bytes, its creation time, and the id of the server that wrote it."""
 
     description: bytes
     created: int

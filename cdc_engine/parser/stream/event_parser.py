@@ -137,7 +137,7 @@ class EventParser:
         self._source, self._rules, self._callbacks = source, rules, callbacks
         # The line to continue with, if the parser changes to the shared stream.
         self._line: SharedPosition | None = None
-        self._facts: ServerFacts | None = None  # The server's facts at the time of the connect.
+        self._facts: ServerFacts | None = None  # The server's facts when the parser connected.
         self._sink = sink
         self._history = history
         self._captured = captured
@@ -148,12 +148,12 @@ class EventParser:
         self._continue_from_cursor = ""  # Why `reconnect` was called; empty if it was not.
         self._displaced = False  # Whether another replica with this identity took over the dump.
         self._putting = False  # Whether a block waits for space in the store.
-        self._scanned: tuple[str, int] = ("", 0)  # File and offset of the last scanned event.
+        self._scanned: tuple[str, int] = ("", 0)  # The end of the last scanned event: file and offset.
         self.state = STOPPED
         self.reason = ""
         self.last_error: Exception | None = None
         self.position: Position | None = None
-        self.shares = False  # Whether the parser reads the shared stream.
+        self.shares = False  # Whether the parser reads a shared stream now.
         self.lacks = ""  # Why the source cannot continue yet, while the parser waits for it to catch up.
         self.warnings: list[str] = []
         self.counters = StreamCounters()

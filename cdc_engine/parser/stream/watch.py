@@ -1,7 +1,7 @@
 """Decides whether a silent stream still works: compares the source's end of the binlog and identity with what was read. Pure.
 
 A dump may stay open and silent forever although it no longer works: after RESET, if the address now belongs to another server, or if a
-proxy lost its connection to the server. `instance.source_watch` queries the source once per minute, and this module decides.
+proxy lost its connection to the server. `instance.engine.source_watch` queries the source once per minute, and this module decides.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class EventLog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was appended since the log began."""
+        """Whether the log has no records after its beginning."""
         return len(self._segments) == 1 and self._segments[0].size == self._segments[0].first
 
     @property
@@ -197,7 +197,7 @@ class EventLog:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The ledger id and the filters in the newest segment."""
+        """The ledger id and the filters that the newest segment records."""
         return self._segments[-1].ledger_id, self._segments[-1].filters
 
     @property

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-HEAD = struct.Struct("<4sIIQI")  # Mark, kind, bytes of the text, bytes of arrays, CRC32.
+HEAD = struct.Struct("<4sIIQI")  # Mark, kind, number of bytes of the text and of the arrays, CRC32.
 MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30

@@ -46,7 +46,9 @@ class WindowPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowPiece:
-    """Row events [first_event, last_event) of a block, and the ends of its transactions [first_transaction, last_transaction)."""
+    """A part of a block: the row events [first_event, last_event), and the ends of the transactions [first_transaction,
+    last_transaction).
+    """
 
     block: Block
     first_event: int
@@ -181,7 +183,7 @@ def unseen(block: Block, tail: Key) -> Block | None:
 
 
 def key_of(position: Position) -> Key:
-    """Returns a key that orders the positions of one source."""
+    """Returns a key for comparing positions of one source."""
     return position.epoch, file_number(position.file) if position.file else 0, position.offset
 
 

@@ -255,7 +255,9 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
 
 
 def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
-    """Returns the column's name in the schema's spelling; None if it is missing and `if_exists` allows that."""
+    """Returns the column's name as the schema spells it. If the column is missing, returns None with `if_exists`; otherwise raises
+    CannotFollowError.
+    """
     for column in schema.columns:
         if same_name(column.name, name):
             return column.name
@@ -327,7 +329,7 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
-    """Applies CONVERT TO to a column. A text type becomes larger if its characters need more bytes; byte strings stay unchanged."""
+    """Returns a column after CONVERT TO. A text type becomes larger if its characters need more bytes; byte strings do not change."""
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":
         return column
@@ -343,7 +345,9 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
 
 
 def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: str) -> tuple[str, ...]:
-    """Returns the labels after CONVERT TO. The servers keep the bytes of a label and interpret them in the new charset."""
+    """Returns an ENUM's or SET's labels after CONVERT TO. The servers do not change a label's bytes, and interpret them in the
+    new charset.
+    """
     if column.charset == charset_name:
         return labels
     try:

@@ -52,7 +52,9 @@ def created(
     *,
     session: StatementSession = NO_SESSION,
 ) -> TableSchema:
-    """Returns the schema that a CREATE TABLE creates in `database`. `database_charset`: the database's default, None if unknown."""
+    """Returns the schema of a table that a CREATE TABLE creates in `database`. `database_charset`: the database's default charset, None if
+    unknown.
+    """
     if statement.selects:
         raise CannotFollowError(
             DDL_UNSUPPORTED, "the table was created from a SELECT, whose columns the binlog does not describe"
@@ -96,15 +98,15 @@ def declared_column(
 
 
 def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) -> bool:
-    """Returns whether the column is NOT NULL because the keyword NULL is missing: a TIMESTAMP while explicit_defaults_for_timestamp is
-    off.
+    """Returns whether the column is NOT NULL because its definition lacks the keyword NULL: a TIMESTAMP if explicit_defaults_for_timestamp
+    is off.
     """
     plain = definition.type.base == "timestamp" and not definition.says_null and not definition.generated
     return plain and session.explicit_timestamps is False
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """Returns the definition with labels and DEFAULT in the form in which a column of this charset stores them."""
+    """Returns the definition with its labels and DEFAULT as a column of this charset stores them."""
     literals, default = definition.literals, definition.default
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
@@ -148,8 +150,8 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
 
 
 def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns the type after the server's conversion outside strict mode: a VARCHAR or VARBINARY that is too long for a row becomes a text
-    or a blob.
+    """Returns the type after the server's conversion outside strict mode: a VARCHAR or VARBINARY that is too long for a row becomes TEXT or
+    BLOB.
     """
     longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
     if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:

@@ -42,7 +42,7 @@ class ForeignKeyRules(NamedTuple):
     same_names: bool = False
 
 
-# The rules for the output of SHOW CREATE TABLE: every foreign key is a table item and has a symbol.
+# The rules for the output of SHOW CREATE TABLE, in which every foreign key has a name after CONSTRAINT and follows the columns.
 RULES_OF_SHOWN = ForeignKeyRules()
 
 
@@ -59,8 +59,8 @@ def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRul
 def of_altered(
     statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
 ) -> tuple[ForeignKey, ...]:
-    """Returns the foreign keys of a table that a statement altered from `before` to `after` (which still has the foreign keys of
-    `before`).
+    """Returns the foreign keys of a table after a statement. `before`, `after`: the schemas before and after it; `after` still has the
+    foreign keys of `before`.
     """
     if after.engine:
         return ()
@@ -163,7 +163,7 @@ def _highest(found: tuple[ForeignKey, ...], table: str) -> int:
 
 
 def _generated(name: str, table: str) -> int:
-    """Returns the number in a name that the server generated for a table's foreign key; 0 for another name."""
+    """Returns the number in a name that the server generated for a foreign key; 0 if the name was not generated."""
     match = re.fullmatch(rf"{re.escape(table)}_ibfk_(\d+)", name, re.IGNORECASE)
     return int(match[1]) if match else 0
 

@@ -1,8 +1,9 @@
 """Computes the value that existing rows have in a column that ALTER TABLE … ADD adds. The binlog has no row events for it.
 
-Existing rows get NULL in a nullable column without DEFAULT, the type's zero value in a NOT NULL column without DEFAULT, the value that the
-type stores for a plain literal (`literal_value`), and the time of the statement for CURRENT_TIMESTAMP. Any other DEFAULT, for example an
-expression, raises InitialValueUnknownError, and the table is re-snapshotted. Pure functions; used by `evolution` and `alteration`.
+Existing rows get NULL in a nullable column without DEFAULT, and the type's zero value in a NOT NULL column without DEFAULT. For a plain
+literal they get the value that the type stores (`literal_value`), and for CURRENT_TIMESTAMP the time of the statement. Any other DEFAULT,
+for example an expression, raises InitialValueUnknownError, and the table is re-snapshotted. Pure functions; used by `evolution` and
+`alteration`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> tuple[str | None, ...]:
-    """Returns the value that a row gets if its INSERT omits the column, in the form of `contracts.LiteralColumn.default`; () if it is not
+    """Returns the value that a row gets if its INSERT omits the column, in the form of `contracts.Column.default`; () if the value is not
     certain.
     """
     if column.generated or column.type.base in _BY_SERVER:
@@ -99,7 +100,7 @@ def _default(column: ColumnDefinition, default: Default, session: StatementSessi
 
 
 def _is_passed_over(column: ColumnDefinition, default: Default, session: StatementSession) -> bool:
-    """Returns whether MySQL ignores the default: without strict mode it accepts DEFAULT '' for a text with a warning and stores no
+    """Returns whether MySQL ignores the default: outside strict mode it accepts DEFAULT '' for a TEXT or BLOB with a warning, and stores no
     default.
     """
     texts = session.flavour == MYSQL and column.type.base.endswith(("text", "blob"))
@@ -131,7 +132,7 @@ def _zero(declared: DeclaredType) -> str:
 
 
 def _clock(column: LiteralColumn, default: Default, session: StatementSession) -> str:
-    """Returns the time at which the statement began (CURRENT_TIMESTAMP, CURRENT_DATE), as a column of this type shows it."""
+    """Returns the time at which the statement began (CURRENT_TIMESTAMP, CURRENT_DATE), in the format of the column."""
     digits = default.digits
     if digits < 0:
         digits = column.digits if session.flavour != MYSQL and column.type.base in _FRACTIONS else 0

@@ -1,6 +1,6 @@
-"""Converts the literal after DEFAULT to the value that a column of a type stores. Pure functions; used by `initial_value`.
+"""Converts the literal after DEFAULT to the value that a column stores. Pure functions; used by `initial_value`.
 
-The rules cover plain literals, for which MySQL 5.7 and 8.0 and MariaDB 10.11 and 11.4 store the same value. Any other literal raises
+The rules cover literals for which MySQL 5.7 and 8.0 and MariaDB 10.11 and 11.4 store the same value. Any other literal raises
 InitialValueUnknownError, and the table is re-snapshotted: a default is never guessed.
 """
 
@@ -28,15 +28,15 @@ _TEXT_BYTES = {"tinytext": 255, "text": 65535}
 
 
 class InitialValueUnknownError(Exception):
-    """The value of a default is not certain. The message says why."""
+    """The value of a default is not certain. The message contains the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LiteralColumn:
     """The column to which a default belongs.
 
-    `charset`: of a text, `binary` for bytes, otherwise empty. `time_zone`: of the session that ran the statement. `client`: the charset
-    of the statement's text. The last two are empty if the binlog does not contain them.
+    `charset`: the charset of a text, `binary` for bytes, otherwise empty. `time_zone`: the time zone of the session that ran the statement.
+    `client`: the charset of the statement's text. The last two are empty if the binlog does not contain them.
     """
 
     type: DeclaredType
@@ -51,7 +51,7 @@ class LiteralColumn:
 
 
 def stored(column: LiteralColumn, literal: Default) -> str:
-    """Returns the stored value, in the form of `contracts.LiteralColumn.default`. Raises InitialValueUnknownError if it is not certain."""
+    """Returns the stored value, in the form of `contracts.Column.default`. Raises InitialValueUnknownError if the value is not certain."""
     try:
         return _STORES[column.type.base](column, literal)
     except KeyError:
@@ -138,14 +138,14 @@ def _year(column: LiteralColumn, literal: Default) -> str:
 
 
 def _characters(column: LiteralColumn, literal: Default) -> str:
-    """Returns the text of a string, or of an integer."""
+    """Returns the characters of a string or of an integer."""
     value = literal.value or ""
     if literal.notation is DefaultNotation.NUMBER and _PLAIN_NUMBER.fullmatch(value):
         return value
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
-        raise _converted(column)  # The server interprets the bytes in another charset than the client's.
+        raise _converted(column)  # The server interprets the bytes in the introducer's charset, not in the client's.
     return value
 
 
@@ -234,7 +234,7 @@ def _time(column: LiteralColumn, literal: Default) -> str:
     return moments.time_text(literal.value or "", column.digits)
 
 
-# ── others ──
+# ── UUIDs and IP addresses ──
 
 
 def _uuid(column: LiteralColumn, literal: Default) -> str:

@@ -1,8 +1,8 @@
 """Parses dates and times in column defaults and converts them between UTC and a session's time zone. Pure functions; used by
-`literal_value`.
+`literal_value` and `initial_value`.
 
-Servers accept many forms of a date (`'20200102'`, `20-1-2`, `'2020.01.02 3:4'`). This module accepts the forms that people and `SHOW
-CREATE TABLE` write; any other form raises NoMomentError, and the table is re-snapshotted.
+Servers accept many forms of a date (`'20200102'`, `20-1-2`, `'2020.01.02 3:4'`). This module accepts the forms that people and `SHOW CREATE
+TABLE` write; any other form raises NoMomentError, and the table is re-snapshotted.
 https://dev.mysql.com/doc/refman/8.0/en/date-and-time-literals.html
 """
 
@@ -24,7 +24,7 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  a DateTimeValue has no zone; i
 
 
 class NoMomentError(Exception):
-    """The text is not a date or time whose stored value is certain. The message says why."""
+    """The text is not a date or time, or its stored value is not certain. The message contains the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +40,7 @@ class DateTimeValue:
         return self.date == (0, 0, 0)
 
     def moved(self, micros: int) -> DateTimeValue:
-        """Returns the value with microseconds added. Raises NoMomentError for a date that does not exist, and for a result outside years 1
-        to 9999.
-        """
+        """Adds microseconds. Raises NoMomentError for a date that does not exist, and for a result outside years 1 to 9999."""
         return DateTimeValue.of(_datetime(self, micros))
 
     @staticmethod
@@ -130,8 +128,8 @@ def in_zone(there: DateTimeValue, time_zone: str) -> DateTimeValue:
 
 
 def in_utc(there: DateTimeValue, time_zone: str) -> DateTimeValue:
-    """Converts a moment in a time zone to UTC. Raises NoMomentError if the zone's rules are unknown, or if its clocks show the moment
-    twice or never.
+    """Converts a moment in a time zone to UTC. Raises NoMomentError if the zone's rules are unknown, or if its clocks show the moment twice
+    or never (daylight saving time).
     """
     zone = _zone(time_zone)
     if isinstance(zone, int):
@@ -150,7 +148,7 @@ def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
-    """Returns a fixed offset from UTC in microseconds, or a zone with rules."""
+    """Returns a zone's fixed offset from UTC in microseconds, or a zone with rules."""
     if name.upper() in _UTC:
         return 0
     if found := _OFFSET.fullmatch(name):

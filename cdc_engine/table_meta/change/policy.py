@@ -25,7 +25,7 @@ from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 HOLD, STOP = "hold", "stop"
 TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"
 
-Policy = Mapping[str, str]  # Kind of change → setting.
+Policy = Mapping[str, str]  # Kind of change → setting, as in the keys of PLANS.
 # Kind of change → setting → what the lake does. The first setting is the default of an approval.
 PLANS: Mapping[str, Mapping[str, str]] = {
     "add": {"apply": "the column is added"},
@@ -71,7 +71,7 @@ DEFAULTS: Policy = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One change of a table in the form that a policy needs: its kind, its description, and the alteration for the lake."""
+    """One change of a table, as input of a policy: its kind, its description, and the alteration for the lake."""
 
     kind: str
     what: str
@@ -128,7 +128,7 @@ def choices(items: Sequence[Item], policy: Policy) -> tuple[str, ...]:
 
 
 def items_of(alterations: Sequence[Alteration]) -> list[Item]:
-    """Returns the items that affect the lake. A wider column whose lake type stays the same does not affect it."""
+    """Returns the items that affect the lake. Omits a wider column whose lake type stays the same."""
     return [
         Item(kind=each.kind.value, what=described(each), alteration=each)
         for each in alterations
@@ -137,7 +137,7 @@ def items_of(alterations: Sequence[Alteration]) -> list[Item]:
 
 
 def described(alteration: Alteration) -> str:
-    """Describes an alteration in words."""
+    """Describes an alteration for an operator."""
     match alteration.kind:
         case AlterationKind.ADD:
             return f"add {alteration.column} {alteration.new_type}".rstrip()

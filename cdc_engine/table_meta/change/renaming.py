@@ -1,15 +1,16 @@
-"""Finds which table a name refers to after RENAME TABLE, and whether that table is the copy that a schema change tool makes. Pure
+"""Finds the former name of each table after RENAME TABLE, and whether a renamed table is the copy that a schema change tool made. Pure
 functions; used by `effects`.
 
-gh-ost, pt-online-schema-change and Vitess build the altered table next to the old one, copy all rows into it while they follow the old
-one's changes, and then swap the two names in one statement. Nothing in the binlog proves that the copy has the table's rows."""
+gh-ost, pt-online-schema-change and Vitess build the altered table next to the old one, copy all rows into it while they apply the old
+table's changes, and then swap the two names in one statement. Nothing in the binlog proves that the copy has the table's rows.
+"""
 
 from __future__ import annotations
 
 import re
 
 TableKey = tuple[str, str]
-NAME_CHARS_MAX = 64  # The tools truncate a name that would become longer.
+NAME_CHARS_MAX = 64  # The tools truncate longer names.
 _UUID = r"[0-9a-f]{{8}}(?:_?[0-9a-f]{{4}}){{3}}_?[0-9a-f]{{12}}"
 # {t} is the table's name, or its beginning if it was truncated. Some of Vitess's names do not contain it.
 _COPIES = (
@@ -27,11 +28,11 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """Returns, for each name in the pairs (executed from left to right), the name that its table had before; None if the name refers to no
-    table afterwards.
+    """Returns new name → former name of the table that has the new name after the renames; None for a name that no table has any more.
+    `pairs`: (old, new), executed from left to right.
 
-    If an old name occurs again before another table got that name, its first rename was of a temporary table of the session (MariaDB) and
-    is ignored.
+    If an old name occurs twice and no table got it in between, its first rename was of a temporary table of the session (MariaDB) and is
+    ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
     for index, (old, new) in enumerate(pairs):
@@ -44,7 +45,7 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
 
 
 def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]]) -> bool:
-    """Returns whether the table with this name is renamed again before another table gets the name."""
+    """Returns whether a later pair renames the table with this name before another table gets the name."""
     for old, new in pairs:
         if name in (old, new):
             return old == name

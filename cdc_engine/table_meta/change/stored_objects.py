@@ -27,7 +27,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER
 
 TableKey = tuple[str, str]
-ObjectKey = tuple[str, str, str]  # TRIGGER or VIEW, database, name
+ObjectKey = tuple[str, str, str]  # TRIGGER or VIEW, database, name.
 _ABOUT_OBJECTS = re.compile(r"(?<![\w$])(?:TRIGGER|VIEW)(?![\w$])", re.IGNORECASE)
 
 
@@ -53,7 +53,7 @@ class StoredObject:
 
     @classmethod
     def from_json(cls, database: str, name: str, content: Mapping[str, Any]) -> StoredObject:
-        """Parses the JSON of `to_json`. Raises KeyError or ValueError on anything else."""
+        """Parses the JSON of `to_json`. Raises KeyError or ValueError on a record of another structure."""
         of_database, table = content["table"]
         return cls(
             what=content["what"],
@@ -78,8 +78,8 @@ class StoredObjects:
     def reached(
         self, changed: Iterable[TableKey], mentioned: Collection[str], tables: Collection[TableKey]
     ) -> ObjectReach:
-        """Returns which of `tables` a statement may change. `changed`: the tables and views that it names as changed; `mentioned`: all
-        names in it.
+        """Returns which of `tables` a statement may change. `changed`: the tables and views that the statement names as changed;
+        `mentioned`: all names in its text.
         """
         if not self.complete:
             return ObjectReach(everything="the source's triggers and views are not known there")
@@ -188,7 +188,7 @@ def _created(statement: CreateStoredObject, full_name: Callable[[TableName], Tab
     database, name = full_name(statement.name)
     table = (database, name)
     if statement.table is not None:
-        # A trigger is in the database of its table, whichever of the two names contains the database.
+        # A trigger is in the database of its table, also if only one of the two names contains the database.
         table = full_name(statement.table)
         database = table[0]
     made = StoredObject(

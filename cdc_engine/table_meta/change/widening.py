@@ -28,7 +28,7 @@ _KINDS = {
 _UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
 _BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
 _BMP = {"utf8mb3", "ucs2"}
-_FLOAT_DIGITS = {"float": 24, "double": 53}  # The number of bits of an integer that the type holds exactly.
+_FLOAT_DIGITS = {"float": 24, "double": 53}  # Integers of at most this number of bits are exact in the type.
 Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 

@@ -67,7 +67,7 @@ class _Alteration:
 
 @dataclasses.dataclass(frozen=True)
 class _Action:
-    """An action that is being parsed. `words`: the words that its pattern matched; the cursor is after them."""
+    """An action that is being parsed. `words`: the words that its pattern matched, after which the cursor is."""
 
     cursor: TokenCursor
     words: str
@@ -145,15 +145,15 @@ def _option(action: _Action) -> None:
 
 
 def _rows_lost_all(action: _Action) -> None:
-    """Records an action on partitions that removes or inserts rows. Commas also separate the partitions' names, so no other action can
-    follow.
+    """Records an action on partitions that removes or inserts rows. Skips the rest: no other action can follow, because commas also
+    separate the partitions' names.
     """
     action.alteration.rows_lost.append(action.words)
     action.cursor.skip_all()
 
 
 def _exchange(action: _Action) -> None:
-    """Parses EXCHANGE PARTITION p WITH TABLE t, in which partition and table swap their rows."""
+    """Parses EXCHANGE PARTITION p WITH TABLE t, which swaps the rows of the partition and the table."""
     cursor = action.cursor
     action.alteration.rows_lost.append(f"{action.words} PARTITION")
     while not cursor.accept("WITH", "TABLE"):
@@ -165,8 +165,8 @@ def _exchange(action: _Action) -> None:
 
 
 def _convert_partition(action: _Action) -> None:
-    """Parses MariaDB's CONVERT PARTITION p TO TABLE t and CONVERT TABLE t TO PARTITION p …, which create a table with rows or remove one
-    with its rows.
+    """Parses MariaDB's CONVERT PARTITION p TO TABLE t, which creates a table with rows, and CONVERT TABLE t TO PARTITION p …, which removes
+    a table with its rows.
     """
     cursor = action.cursor
     action.alteration.rows_lost.append(action.words)
@@ -224,7 +224,7 @@ _INDEX = re.compile(r"(?:INDEX|KEY|PRIMARY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONST
 
 
 def _read_constraint(action: _Action) -> bool:
-    """Parses an index or a constraint among columns in parentheses: ADD (a int, KEY (a)). Returns whether there was one."""
+    """Parses an index or a constraint among columns in parentheses: ADD (a int, KEY (a)). Returns whether it found one."""
     if not _INDEX.match(action.cursor.words(1)) and not is_vector_index(action.cursor):
         return False
     action.alteration.acted.append(f"ADD {action.cursor.peek().word}")
@@ -340,7 +340,7 @@ def _charset(action: _Action) -> None:
 
 
 def _collation(action: _Action) -> None:
-    """Parses COLLATE. MySQL's COLLATE = DEFAULT returns to the database's character set; MariaDB's changes nothing."""
+    """Parses COLLATE. COLLATE = DEFAULT means the database's character set in MySQL, and changes nothing in MariaDB."""
     if accept_default(action.cursor):
         if action.alteration.flavour == MYSQL:
             action.note(SetCharset(None))

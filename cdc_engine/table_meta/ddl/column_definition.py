@@ -26,11 +26,10 @@ FIRST = ""  # The value of `after` for a column that becomes the first one.
 
 @dataclasses.dataclass
 class ColumnDefinition:
-    """A column definition. `charset`: the column's own; None if the table's applies. `after`: the column that it follows, FIRST, or None
-    for the end.
+    """A column definition. `charset`: the column's own; None if the table's applies. `after`: the column that precedes the new position,
+    FIRST, or None for the end.
 
-    `says_null`: the statement contains NULL, without which a TIMESTAMP may be NOT NULL. `literals`: how its labels and DEFAULT are
-    converted.
+    `says_null`: whether the definition contains NULL; a TIMESTAMP without NULL may be NOT NULL. `literals`: converts labels and DEFAULT.
     """
 
     name: str
@@ -229,7 +228,7 @@ def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 Attribute = Callable[[TokenCursor, ColumnDefinition], None]
-# Longer sequences of keywords come before their prefixes.
+# Longer sequences of keywords come before their prefixes, because the first match is used.
 _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("NOT", "NULL"), _not_null),
     (("NULL",), _null),

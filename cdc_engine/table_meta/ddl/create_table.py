@@ -82,7 +82,7 @@ def _read_elements(
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
             key = _without_periods(key, periods)
-            # The key of a system-versioned table always contains its row end column, which is hidden.
+            # The server adds the row end column to every key of a system-versioned table. It is not part of the declared key.
             key = tuple(name for name in key if name.lower() not in ends)
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
@@ -139,7 +139,7 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
 
 
 def _skip_option(cursor: TokenCursor) -> None:
-    """Skips an option's keyword and, after an equals sign, its value, which may be a keyword with another meaning elsewhere."""
+    """Skips an option's keyword and, after an equals sign, its value, which could otherwise look like another keyword."""
     cursor.next()
     if cursor.accept_sign("=") and cursor.peek() != _OPEN:
         cursor.next()

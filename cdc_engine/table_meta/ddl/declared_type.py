@@ -2,7 +2,7 @@
 
 Both servers have many spellings of a type. The parser converts them to one canonical text, close to MySQL 8.0's (`int unsigned`,
 `varchar(20)`, `enum('a','b')`), so that a table's version does not depend on the origin of its schema. It drops display widths and
-zerofill, except in `tinyint(1)`, which many clients treat as a boolean. Pure functions; used by `column_definition`, `snapshot` and
+zerofill, except in `tinyint(1)`, which many clients treat as a boolean. Pure functions; used by `column_definition`, `schema_snapshot` and
 `schema`.
 """
 
@@ -19,9 +19,9 @@ from sluice.cdc_engine.table_meta.ddl.default_value import bytes_of
 from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
 MYSQL, MARIADB = "mysql", "mariadb"
-OLD_UUID = "uuid /* old */"  # The name in MariaDB's information_schema.
+OLD_UUID = "uuid /* old */"  # MariaDB's name in information_schema for the UUID type before 10.11.5.
 
-# Spelling → canonical base. The longest matching sequence of words is the type's name.
+# Spelling → canonical base. The parser uses the longest sequence of words that matches.
 _NAMES = {
     **dict.fromkeys(("TINYINT", "INT1"), "tinyint"),
     **dict.fromkeys(("SMALLINT", "INT2"), "smallint"),
@@ -146,7 +146,7 @@ class DeclaredType:
         return f"{self.base}{inside}{' unsigned' if self.unsigned else ''}{' compressed' if self.compressed else ''}"
 
     def layout(self, bytes_max: int) -> tuple[int, int]:
-        """Returns type code and metadata as in a table map, for a charset of `bytes_max` bytes per character."""
+        """Returns the type code and metadata as in a table map. `bytes_max`: bytes per character of the column's charset."""
         if self.base in _PLAIN:
             return _PLAIN[self.base], 0
         if self.base in _BLOBS:
@@ -196,7 +196,7 @@ _SAME_AS = {
 
 @functools.lru_cache(maxsize=4096)
 def declared_type(text: str) -> DeclaredType:
-    """Parses a whole column_type text. Raises UnreadableError if it is unknown."""
+    """Parses a column_type text of information_schema. Raises UnreadableError if the type is unknown."""
     if OLD_UUID in text:
         raise UnreadableError(
             "it is a UUID column from before MariaDB 10.11.5, whose bytes have another order; rewrite it with ALTER TABLE … FORCE"
@@ -222,7 +222,7 @@ def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
     return _canonical(base, length, scale)
 
 
-# MariaDB's qualifiers for the types of a mode (`mariadb_schema.date`), and the types that differ in that mode.
+# MariaDB's qualifiers of type names (`mariadb_schema.date`), and the types that have another meaning in that mode.
 _MODES = {"MARIADB_SCHEMA": {}, "ORACLE_SCHEMA": {"date": "datetime"}, "MAXDB_SCHEMA": {"timestamp": "datetime"}}
 _QUALIFIED = {"date", "timestamp", "datetime", "time"}  # The types that can differ between modes.
 
@@ -275,7 +275,7 @@ def _read_arguments(cursor: TokenCursor) -> tuple[int, int]:
 
 
 def _read_length(cursor: TokenCursor) -> int:
-    """Parses a length. The servers read decimal(19.5) as decimal(19)."""
+    """Parses a length. The servers accept decimal(19.5) as decimal(19)."""
     if re.fullmatch(r"\d+\.\d*", cursor.peek().text):
         return int(cursor.next().text.partition(".")[0])
     return cursor.expect_number()

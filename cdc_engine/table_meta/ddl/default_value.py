@@ -32,7 +32,7 @@ class DefaultNotation(enum.Enum):
     NUMBER = "a number"  # `value` is the number as written, with its sign.
     BYTES = "bytes"  # x'4142', 0x4142 or b'101'; `value` is in hexadecimal.
     MOMENT = "a moment"  # DATE'…', TIME'…' or TIMESTAMP'…'; `said` is the keyword before the text.
-    CLOCK = "the time"  # `value` is as in CLOCKS; `digits`: of the fraction of a second, -1 if not declared.
+    CLOCK = "the time"  # `value` is as in CLOCKS; `digits`: fraction digits of a second, -1 if not declared.
     EXPRESSION = "an expression"  # `value` is None, because the expression is not evaluated.
 
 
@@ -55,7 +55,7 @@ EXPRESSION = Default(None, DefaultNotation.EXPRESSION)
 
 
 def read_default(cursor: TokenCursor) -> Default:
-    """Parses what follows DEFAULT. Raises UnreadableError if nothing follows."""
+    """Parses the value after DEFAULT. Raises UnreadableError if the value is missing."""
     if cursor.peek() == Token(TokenKind.SIGN, "("):
         return _in_parentheses(_parenthesized(cursor))
     found = read_operand(cursor)
@@ -65,7 +65,7 @@ def read_default(cursor: TokenCursor) -> Default:
 
 
 def _in_parentheses(inside: tuple[Token, ...]) -> Default:
-    """Parses an expression in parentheses. Anything but a single literal or clock is EXPRESSION."""
+    """Parses an expression in parentheses. Returns EXPRESSION if it is not a single literal or time function."""
     cursor = TokenCursor(list(_without_parentheses(inside)))
     found = read_operand(cursor, in_expression=True)
     return found if found is not None and cursor.at_end else EXPRESSION
@@ -94,7 +94,7 @@ def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
 
 
 def read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default | None:
-    """Parses a literal or a clock. Returns None for anything else, without moving the cursor."""
+    """Parses a literal or a time function. Returns None for anything else, without moving the cursor."""
     sign = cursor.peek().text if cursor.peek().kind is TokenKind.SIGN and cursor.peek().text in {"-", "+"} else ""
     at = 1 if sign else 0
     if not sign and (found := _introduced(cursor)):

@@ -48,7 +48,7 @@ def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
 
 
 def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKeyDefinition:
-    """Parses what follows REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
+    """Parses the part after REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
     cursor.accept_sign(".")
     database, table = "", cursor.expect_name()
     if cursor.accept_sign("."):
@@ -84,7 +84,7 @@ def _action(cursor: TokenCursor) -> str:
 
 
 def _names(cursor: TokenCursor) -> tuple[str, ...]:
-    """Parses (a, b). Lengths and directions of the columns are ignored."""
+    """Parses (a, b). Ignores lengths and directions of the columns."""
     cursor.expect_sign("(")
     names = [_part(cursor)]
     while cursor.accept_sign(","):

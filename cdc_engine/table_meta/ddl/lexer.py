@@ -93,7 +93,7 @@ _NOWHERE = -2
 
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns the pattern of any token, and the pattern of the name after a point."""
+    """Returns the pattern of any token, and the pattern of a name after a point."""
     mail, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
         mail, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
@@ -248,7 +248,7 @@ class TokenCursor:
         return token.text
 
     def expect_last_name(self) -> str:
-        """Returns `c` of `c`, `t.c`, `d.t.c` or `.c`, as MySQL 5.7 and MariaDB parse a column's name."""
+        """Returns `c` from `c`, `t.c`, `d.t.c` or `.c`: MySQL 5.7 and MariaDB accept qualified names of columns in DDL."""
         if self.accept_sign("."):
             return self.expect_name()
         name = self.expect_name()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-# Ranges (first, last) of letters that have a lower case in Python but not in the servers.
+# Ranges (first, last) of letters that Python converts to lower case and the servers do not.
 _LEFT_ALONE = (
     *((0x0220, 0x0220), (0x023A, 0x037F), (0x03CF, 0x03D8), (0x03F4, 0x03FF), (0x048A, 0x048A), (0x04C0, 0x04C0)),
     *((0x04C5, 0x04C5), (0x04C9, 0x04C9), (0x04CD, 0x04CD), (0x04F6, 0x04F6), (0x04FA, 0x052E), (0x10A0, 0x1CBF)),

@@ -51,8 +51,8 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class FormReading:
-    """The input of a form's parser: the cursor after the form's keywords, and the keywords. `strict`: the session refused invalid
-    values. `calls`: how a call of a routine is recognized.
+    """The input of a form's parser: the cursor after the form's keywords, and the keywords (`kind`). `strict`: the session refused invalid
+    values. `calls`: the rules for calls of routines.
     """
 
     cursor: TokenCursor
@@ -89,7 +89,7 @@ def leading_words(statement: str) -> str:
 
 
 def defect_text(error: Exception) -> str:
-    """Describes an unexpected exception in words."""
+    """Returns a sentence about an unexpected exception, for an operator."""
     return f"this is a defect of Sluice, please report it ({type(error).__name__}: {error})"
 
 
@@ -116,7 +116,7 @@ def _defines_columns(statement: Statement) -> bool:
 
 
 def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> list[Token]:
-    """Splits the statement into tokens according to the session's modes."""
+    """Splits the statement into tokens by the rules of the session's sql_mode."""
     notation = Notation(
         ansi_quotes=bool(sql_mode & ANSI_QUOTES),
         backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES,
@@ -160,7 +160,7 @@ def _read_row_change(reading: FormReading) -> Statement:
     except UnreadableError:
         names = ()
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
-        index = cursor.index  # A list of columns may follow the table's name.
+        index = cursor.index  # Skips the table's name: `t (a, b)` would look like a call.
     cursor.skip_all()
     calls = reading.kind == "CALL" or calls_routine(cursor.since(index), reading.calls)
     return StatementRowChange(reading.kind, reading.words, names, calls)

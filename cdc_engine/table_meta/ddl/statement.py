@@ -23,7 +23,7 @@ class TableName:
     table: str
 
     def key(self, default_database: str, *, lower_case: bool) -> tuple[str, str]:
-        """Returns the `known.TableKey`. `lower_case`: whether the server's lower_case_table_names is not 0."""
+        """Returns the `known_schemas.TableKey`. `lower_case`: whether the server's lower_case_table_names is not 0."""
         key = (self.database or default_database, self.table)
         return (lowered(key[0]), lowered(key[1])) if lower_case else key
 
@@ -348,7 +348,7 @@ def names_in(statement: Statement) -> tuple[TableName, ...]:
 
 
 def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[tuple[str, str]]:
-    """Returns the tables (database, name) that a statement with these words may affect."""
+    """Returns the tables (database, name) whose names are among the words (lower case) of a statement."""
     return [table for table in tables if lowered(table[1]) in words]
 
 

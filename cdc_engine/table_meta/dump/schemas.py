@@ -18,7 +18,7 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_rec
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
 
-DUMP_BYTES_MAX = 64 << 20  # A larger file is a dump with rows.
+DUMP_BYTES_MAX = 64 << 20  # A larger file is probably a dump with rows.
 SAVED_HISTORY = ".jsonl"
 
 
@@ -90,7 +90,7 @@ class _DumpedTables:
             self._tables[name] = created(statement, database, self._charsets.get(database), self._known)
         except CannotFollowError as error:
             self._unreadable[name] = error.reason
-        except Exception as error:  # A defect of Sluice makes only this table unreadable.
+        except Exception as error:  # A defect of Sluice must affect only this table.
             self._unreadable[name] = f"its columns cannot be followed: {defect_text(error)}"
 
     def _known(self, name: TableName) -> TableSchema | None:

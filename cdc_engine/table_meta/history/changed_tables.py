@@ -141,7 +141,7 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _leaves_columns(statement: Statement) -> bool:
-    """Returns whether the statement cannot have changed the columns of a table that exists after the interval.
+    """Returns whether the statement is a CREATE TABLE IF NOT EXISTS that cannot have changed a table that exists after the interval.
 
     CREATE TABLE IF NOT EXISTS does not change an existing table, and a table that it creates has no older rows. With a query or a UNION it
     may change other tables, so it counts as a change.
@@ -154,7 +154,7 @@ def _leaves_columns(statement: Statement) -> bool:
 
 
 def _created(statement: Statement) -> Iterator[TableName]:
-    """Yields the names of the tables that the statement creates."""
+    """Yields the new names in a statement: names that no table had before the statement."""
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):
             yield statement.name

@@ -28,7 +28,8 @@ _OLD_FORMATS = {
     TypeCode.DATETIME2: TypeCode.DATETIME,
     TypeCode.TIME2: TypeCode.TIME,
 }
-# The columns of a MariaDB sequence: four bounds of the same integer type (11.5: any), then increment, cache, cycles.
+# The columns of a MariaDB sequence: four columns of the same integer type (BIGINT before 11.5), then increment, cache size, cycle option
+# and cycle count.
 _INTEGERS = {TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG}
 _BOUNDS, _SETTINGS = 4, (TypeCode.LONGLONG, TypeCode.LONGLONG, TypeCode.TINY, TypeCode.LONGLONG)
 _COLUMNS_SHOWN_MAX = 8

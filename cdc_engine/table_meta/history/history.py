@@ -100,7 +100,7 @@ class TableHistory:
         return self._known.server(position.order_key) is not None
 
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
-        """Stores a snapshot as the state from `position` on. Later statements of the stream change it."""
+        """Stores a snapshot as the state at `position`. Later statements of the stream change this state."""
         self.rewind(position)
         objects = _seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
         self._store([*snapshot_records(snapshot, position), *objects])
@@ -112,7 +112,7 @@ class TableHistory:
         return self._known.stored_objects(position.order_key) is not None
 
     def knows_objects(self, position: Position) -> bool:
-        """Returns whether all triggers and views are known at `position`."""
+        """Returns whether the history has all triggers and views at `position`."""
         there = self._known.stored_objects(position.order_key)
         return there is not None and there.complete
 
@@ -153,7 +153,7 @@ class TableHistory:
             raise NotATableError(f"{table_map.database}.{table_map.table} is a sequence")
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
-        if learnt is not None and schema is not None:  # A table map contains no foreign keys.
+        if learnt is not None and schema is not None:  # Copy the values that a table map does not contain.
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
             learnt = learnt.with_comments(schema.comments)
         return version, learnt
@@ -286,7 +286,7 @@ class TableHistory:
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:
-        """Returns every table that is or was in the history, captured or not."""
+        """Returns the names of all tables with a record in the history, captured or not."""
         return self._known.table_names()
 
     def _go_back_to(self, position: Position) -> None:

@@ -46,7 +46,7 @@ OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """The answers so far. `recreated`: the table is created again, so no question about it is needed."""
+    """The answers so far. `recreated`: the table is created again, so the rules need no answers about it."""
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)
     recreated: bool = False
@@ -61,7 +61,7 @@ class Answers:
         return None if self.recreated else self._of(Question(Unknown.SCHEMA, name, reason))
 
     def with_answer(self, question: Question, answer: Any) -> Answers:
-        """Returns the answers with another one added."""
+        """Returns the answers with an additional one."""
         return dataclasses.replace(self, known={**self.known, question: answer})
 
     def _of(self, question: Question) -> Any:

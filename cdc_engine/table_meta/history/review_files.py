@@ -54,7 +54,7 @@ class ReviewFiles:
         self._records = record_store(destination_dir)
 
     def note(self, pending: PendingChange) -> None:
-        """Stores a pending schema change. Storing the same statement again changes nothing."""
+        """Stores a pending schema change. A second call for the same statement has no effect."""
         items = [(item.what, dict(item.plans)) for item in pending.items]
         alterations = [described(item.alteration) for item in pending.items if item.alteration is not None]
         record = {**dataclasses.asdict(pending), "reason": pending.reason, "items": items, "alterations": alterations}

@@ -119,7 +119,7 @@ def changed_by_query(words: Collection[str], context: DdlContext, *, calls: bool
 
 
 def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of all tables, for a statement that may have written to any of them."""
+    """Returns a stop for each table, for a statement that may have written to any table."""
     stop = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {why}; {_WAY_OUT}")
     return dict.fromkeys(tables, stop)
 

@@ -42,7 +42,7 @@ class ForeignKeyNote:
     followed: bool
 
 
-Comments = Mapping[str, Mapping[str, str]]  # "database.table" → its comments, as in TableSchema.comments.
+Comments = Mapping[str, Mapping[str, str]]  # "database.table" → comments, as in TableSchema.comments.
 Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...], Comments]
 
 

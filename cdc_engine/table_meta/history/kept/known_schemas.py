@@ -36,7 +36,7 @@ class KnownSchemas:
         return None if timeline is None else timeline.at(key)
 
     def stored_objects(self, key: int) -> StoredObjects | None:
-        """Returns the triggers and views; None if the history does not follow them at that position."""
+        """Returns the triggers and views at a position; None if the history has no records of them there."""
         complete = self._objects_complete.at(key)
         if complete is None:
             return None

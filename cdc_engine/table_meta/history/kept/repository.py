@@ -62,7 +62,7 @@ class HistoryRecord:
 
     @classmethod
     def from_line(cls, line: bytes) -> HistoryRecord:
-        """Parses the line of `to_line`. Raises ValueError, KeyError or TypeError on anything else."""
+        """Parses the line of `to_line`. Raises ValueError, KeyError or TypeError on a line of another structure."""
         record = json.loads(line)
         return cls(
             kind=RecordKind(record["kind"]),
@@ -83,7 +83,7 @@ class Repository(Protocol):
         """Returns the same as `load` and changes nothing, so that it can be called while another process writes."""
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        """Adds all of the records or none; they are durable when this returns."""
+        """Adds all of the records or none. They are durable when this returns."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Replaces all records, atomically."""
@@ -105,7 +105,7 @@ class RecordsInMemory:
         """Does nothing, because the history has the records in memory."""
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
-        """Does nothing, like `append`."""
+        """Does nothing, for the same reason."""
 
 
 _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"

@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class Timeline(Generic[Value]):
-    """Entries of (order key, value) in ascending order. A value is valid from its key on."""
+    """Entries of (order key, value) in ascending order. A value is valid from its key to the next entry's key."""
 
     def __init__(self) -> None:
         self._keys: list[int] = []
