@@ -1,4 +1,4 @@
-"""Uses the MySQL socket, as the only module: for queries before a dump, for the dump, and for its end. PyMySQL handles the protocol up to
+"""The only module that uses the MySQL socket: for queries before a dump, for the dump, and for its end. PyMySQL handles the protocol up to
 the dump.
 
 `receive_into` reads a dump's bytes into the caller's buffer and does not parse them. Commands:

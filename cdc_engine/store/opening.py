@@ -26,7 +26,7 @@ from sluice.cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from sluice.cdc_engine.store.window.positions import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
-SEGMENTS_MIN = 8  # The number of files of a full store. Space is freed by whole files.
+SEGMENTS_MIN = 8  # The number of files of a full store. The store frees space by removing whole files.
 
 log = structlog.get_logger()
 

@@ -46,7 +46,7 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
     `observed_seconds`: for how long the source was observed to retain its binlog, if that is less than it promises.
     """
     if file not in {log.file for log in facts.logs}:
-        return None  # The file is newer than the facts, or purged: then `is_gone` reports it.
+        return None  # The file is newer than the facts, or purged, which `is_gone` reports.
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
     # A server that promises no retention may purge at any time, so only the observation limits the result.

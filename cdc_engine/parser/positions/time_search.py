@@ -29,7 +29,7 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-LATE_US = SECOND_US  # A transaction that is earlier in the binlog can have a commit time that is later by at most this.
+LATE_US = SECOND_US  # How much later the commit time of an earlier transaction in the binlog can be.
 
 
 def choice_at(files: ReadableFiles, time_us: int, file: str = "") -> StartChoice:

@@ -74,7 +74,7 @@ class SharedStream:
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # Every parser then opens its own connection, which shows whether its stream can continue.
+        # This error makes every parser open its own connection, which shows whether its stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

@@ -25,8 +25,8 @@ from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 HOLD, STOP = "hold", "stop"
 TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"
 
-Policy = Mapping[str, str]  # Kind of change → setting, as in the keys of PLANS.
-# Kind of change → setting → what the lake does. The first setting is the default of an approval.
+Policy = Mapping[str, str]  # Kind of change (a key of PLANS) → setting.
+# Kind of change → setting → what the lake does.
 PLANS: Mapping[str, Mapping[str, str]] = {
     "add": {"apply": "the column is added"},
     "drop": {
@@ -117,7 +117,7 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
 
 
 def _approved(item: Item, word: str) -> str:
-    """Returns the plan of an approved item. An item to which the approved plan does not apply gets its default plan."""
+    """Returns the plan of an approved item. An item that does not have the approved plan gets `apply` or, without that, its first plan."""
     return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
 

@@ -124,7 +124,7 @@ def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> l
         client=client,
     )
     found = tokens(statement, notation)
-    # In this mode REAL means FLOAT. REAL is a reserved word: without quotes it is always the type.
+    # sql_mode REAL_AS_FLOAT makes REAL a FLOAT. REAL is a reserved word, so without quotes it is always the type.
     if sql_mode & REAL_AS_FLOAT:
         found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
     return found
@@ -218,7 +218,8 @@ def _select_calls(reading: FormReading, begin: int) -> bool:
 def _read_stored_object(reading: FormReading) -> Statement:
     try:
         read = read_stored_object(reading.cursor, reading.kind, reading.calls)
-    except UnreadableError:  # The statement itself changes no row. Its effect on later statements is unknown.
+    # Creating a trigger or view changes no row; only its effect on later statements is unknown.
+    except UnreadableError:
         return CreateStoredObject(reading.kind)
     return read or Nothing(reading.kind)
 

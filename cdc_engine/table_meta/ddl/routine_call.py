@@ -142,7 +142,8 @@ def calls_routine(found: Sequence[Token], rules: CallRules) -> bool:
 
 def body_calls_routine(body: Sequence[Token], rules: CallRules) -> bool:
     """Returns whether the body of a trigger or the query of a view calls a routine. The body may contain INSERT INTO t (a, b)."""
-    if rules.oracle and rules.flavour == MARIADB:  # In this mode a function can be called without parentheses.
+    # In MariaDB's Oracle mode, a function can be called without parentheses.
+    if rules.oracle and rules.flavour == MARIADB:
         return True
     pairs = zip((Token(TokenKind.END, ""), *body), body, strict=False)
     if any(token.word == "CALL" and previous != _POINT for previous, token in pairs):

@@ -418,7 +418,7 @@ def _seeded_objects(
     objects: StoredObjects | None, there: StoredObjects | None, position: Position
 ) -> list[HistoryRecord]:
     """Returns the records of triggers and views that were read from the server. `there`: those that the history has at the position."""
-    if objects is None:  # The account has no privilege to see them.
+    if objects is None:  # The account may not see triggers and views.
         return [] if there is None else [_complete_record(position, complete=False)]
     new = {each.key for each in objects.objects}
     gone = [each.key for each in (there.objects if there else ()) if each.key not in new]

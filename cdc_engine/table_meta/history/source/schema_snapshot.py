@@ -266,7 +266,7 @@ def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[
 class _Notation(enum.Enum):
     """The form in which information_schema shows a DEFAULT."""
 
-    EXPRESSION = "MariaDB"  # As in DDL.
+    EXPRESSION = "MariaDB"  # An expression, as in DDL.
     TEXT = "MySQL 5.7"  # A constant without its quotes.
     HEXADECIMAL = "MySQL 8.0"  # Like TEXT, but a binary string is 0x616263, truncated at its first zero byte.
 
