@@ -1,7 +1,6 @@
-"""The only module that uses the MySQL socket: for queries before a dump, for the dump, and for its end. PyMySQL handles the protocol up to
-the dump.
+"""Runs queries and binlog dumps over a connection to the source. PyMySQL handles the protocol up to a dump.
 
-`receive_into` reads a dump's bytes into the caller's buffer and does not parse them. Commands:
+`receive_into` reads a dump's bytes from the socket into the caller's buffer, and does not parse them. Commands:
 https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/.
 """
 

@@ -72,8 +72,8 @@ def sees_objects(facts: ServerFacts) -> bool:
 
 
 def _missing_object_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the missing ones of OBJECT_PRIVILEGES on *.*. After a partial revoke, which may hide any database, all of them count as
-    missing.
+    """Returns those of OBJECT_PRIVILEGES that the account does not have on *.*. After a partial revoke, which may hide any database, it has
+    none of them.
     """
     if any(grant.upper().startswith("REVOKE ") for grant in facts.grants):
         return list(OBJECT_PRIVILEGES)

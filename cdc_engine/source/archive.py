@@ -161,7 +161,7 @@ class Archive:
 
 
 def _member(stream: Any, file: str, path: str) -> IO[bytes]:
-    """Returns the file with a name in a tar, which is read from its beginning."""
+    """Returns the member of a tar whose name is `file`. The tar is read from its beginning."""
     packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  open as long as the stream
     for each in packed:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None

@@ -21,7 +21,7 @@ from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `settled`: returns the ledger's cursor. No reader requests blocks before it, even after a crash."""
+    """Implements `ports.EventStore`. `settled`: returns the ledger's cursor. Blocks before the cursor are not needed after a crash."""
 
     def __init__(
         self,

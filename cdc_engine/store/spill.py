@@ -105,5 +105,5 @@ class SpilledSlice(BlockSlice):
 
     @property
     def changes(self) -> tuple[TableChange, ...]:
-        """Empty: a block of table changes ends a transaction and is never spilled."""
+        """Empty, because a block of table changes is never spilled."""
         return ()

@@ -67,7 +67,7 @@ def logged_after(
     """Returns the binlog's end with its executed set, and whether one of the tables may have changed up to `until`, a file and an offset.
     Any statement counts as a change.
 
-    `executed`: a GTID set. The first transactions of the binlog do not count as long as the set contains them. Raises
+    `executed`: a GTID set. Transactions from `begin` on do not count up to the first one that the set does not contain. Raises
     SourceConnectionError, or the errors of the scan.
     """
     key = None if until is None else order_key(begin.epoch, file_number(until[0]), until[1])

@@ -142,8 +142,8 @@ def reach_back(files: ReadableFiles, time_us: int) -> None:
 
 
 def find_file(files: ReadableFiles, time_us: int) -> Within | Gone:
-    """Returns the binlog file that contains a time. Opens one connection per file of the server whose creation time is needed. Raises
-    SourceConnectionError.
+    """Returns the binlog file in which a position of the time must be searched, or `Gone` if the time is purged. Opens one connection per
+    file of the server whose creation time is needed. Raises SourceConnectionError.
     """
     created: dict[str, int] = {}
     names = [log.file for log in files.logs]

@@ -1,4 +1,5 @@
-"""Returns advice in the terms of the server's provider: parameter groups, database flags, server parameters, or SET GLOBAL. Pure.
+"""Contains advice for an operator, in the terms of the server's provider: parameter groups, database flags, server parameters, or SET
+GLOBAL.
 
 At a provider, nobody has SUPER or can edit an option file. The texts are parts of the sentences in `source_check`,
 `positions.retention_left` and `failover`.
