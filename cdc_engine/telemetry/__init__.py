@@ -1,1 +1,1 @@
-"""Sends traces of batches to OpenTelemetry, if conf/ or the environment names a collector (docs/guides/monitor.md)."""
+"""Sends traces of batches to OpenTelemetry, if OpenTelemetry's environment variables name a collector (docs/guides/monitor.md)."""
