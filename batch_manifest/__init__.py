@@ -1,4 +1,5 @@
-"""Defines the manifest of a staged batch: the values that it lists (`values`) and its JSON file (`file`; format: docs/architecture.md), and
-the report of a merge into one table (`table_report`).
+"""Defines the manifest of a staged batch and the report of a merge into one table.
 
-The engine writes it (`cdc_engine.staging`), runs read it (`spark_jobs.staged_batch`). This package imports only the standard library."""
+`values`: the contents of a manifest. `file`: its JSON file (format: docs/architecture.md). `table_report`: the report of a merge. The
+engine writes manifests (`cdc_engine.staging`), and runs read them (`spark_jobs.staged_batch`). This package imports only the standard
+library."""

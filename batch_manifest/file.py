@@ -1,6 +1,6 @@
-"""Writes a manifest as JSON and reads it. Only this module knows the format's version.
+"""Writes a manifest as JSON and reads it. Only this module knows the version of the format.
 
-Whatever is not exactly a manifest is refused: fields that are missing or unknown, and values of another type."""
+Reading refuses missing fields, unknown fields, and values of a wrong type."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ T = typing.TypeVar("T")
 
 
 class ManifestError(ValueError):
-    """The text is not a manifest of this format. The message says why."""
+    """Raised for a text that is not a manifest of this format. The message says why."""
 
 
 def manifest_json(manifest: Manifest) -> str:
-    """Returns the manifest as JSON. It contains the names of files without their directory."""
+    """Returns the manifest as JSON. Files are stored by name, without their directory."""
     return json.dumps({"format": FORMAT, **to_record(manifest)}, ensure_ascii=False)
 
 
 def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
-    """Returns the manifest that `manifest_json` wrote; its files are in `directory`. Raises ManifestError."""
+    """Parses the JSON of `manifest_json`. `directory`: where the manifest's files are. Raises ManifestError."""
     try:
         record = json.loads(text)
     except ValueError as error:
@@ -42,13 +42,13 @@ def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
 
 
 def to_record(value: Any) -> dict[str, Any]:
-    """Converts a value of a manifest to JSON's types. Files are represented by their names."""
+    """Converts a value of a manifest to JSON's types. A file becomes its name."""
     plain: dict[str, Any] = _plain(value)
     return plain
 
 
 def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
-    """Converts the result of `to_record` back. Raises ManifestError."""
+    """Converts a record of `to_record` to a value of the class `kind`. `directory`: where its files are. Raises ManifestError."""
     try:
         found: T = _value(kind, record, directory)
     except (KeyError, TypeError, ValueError) as error:
@@ -66,13 +66,14 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Returns the type of each field."""
+    """Returns the type of each field of a dataclass. Cached, because resolving type hints is slow."""
     return typing.get_type_hints(kind)
 
 
 def _value(kind: Any, value: Any, directory: Path) -> Any:
-    """Converts a JSON value to this type. Raises KeyError, TypeError or ValueError."""
-    if kind is float and type(value) is int:  # JSON has one kind of number.
+    """Converts a JSON value to the type `kind`. Raises KeyError, TypeError or ValueError."""
+    # JSON has only one type of number, so a float such as 1.0 may be read as an int.
+    if kind is float and type(value) is int:
         value = float(value)
     if type(value) is kind:
         return value
@@ -105,8 +106,8 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Returns which type of a union a value has: the one with the record's `kind`, or the one of its JSON type. For a record or a text it
-    must be the only one that is possible.
+    """Returns the member of a union to which a JSON value is converted. Among several dataclasses, the record's `kind` selects one. Any
+    other value gets the member of its own JSON type, or the first member.
     """
     if value is None:
         return type(None)

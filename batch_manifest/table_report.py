@@ -1,4 +1,4 @@
-"""Defines the report of a merge into one table, which the merge makes and the run shows."""
+"""Defines the report of a merge into one table. The merge creates it, and the run shows it in Dagster."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Way = Literal["spark", "small"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """What one batch did to one table, from `delta_version_before` to `delta_version`. Order keys are those of the batch's first and last
-    change.
+    """The effect of one batch on one table, from Delta version `delta_version_before` to `delta_version`. `start_order_key` and
+    `end_order_key` are the order keys of the batch's first and last change.
 
     - `source_inserts`, `source_updates`, `source_deletes`: changes in the source, by kind.
-    - Row counts are Delta's metrics of this call's commits. A soft delete counts as an update, an appended image of a table without a key
-      as an insert. `rows_copied`: unchanged rows that were rewritten with their files.
-    - `files_scanned`, `files_pruned`: files that merges read, and files that they skipped by key statistics.
-    - `skipped`: the table had the whole batch already.
+    - Row counts are Delta's metrics of the commits of this merge. A soft delete counts as an update. An appended row image of a table
+      without a key counts as an insert. `rows_copied`: unchanged rows that were rewritten with their files.
+    - `files_scanned`: files that merges read. `files_pruned`: files that they skipped by key statistics.
+    - `skipped`: the table already had the whole batch.
     - `buffered`: a snapshot of the table is running, so its changes are buffered outside the lake.
-    - `way`: what merged it, and `reason`: why.
-    - `table_rows`, `table_bytes`: the size of the table afterwards, as far as its log contains it.
+    - `way`: whether Spark or a small merge merged the batch; `reason`: why it was chosen.
+    - `table_rows`, `table_bytes`: the size of the table after the merge; None if the table's log does not contain it.
     """
 
     database: str

@@ -1,7 +1,7 @@
-"""Defines the values in a manifest: tables, their segments and columns, and the foreign keys that the run follows.
+"""Defines the values in a manifest: tables, their segments and columns, and foreign keys that change rows without row events.
 
-The engine makes them, `file` writes and reads them, and runs merge them. Files are relative to the batch's directory in the engine; a run
-reads the manifest with the directory, and has the whole paths."""
+The engine creates the values, `file` writes and reads them, and runs merge them. A manifest file contains file names; reading it adds the
+directory to them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TableName = tuple[str, str]  # (database, table)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeColumn:
-    """A column of a staged file and of a lake table. `type`: its name in Spark SQL. `nullable`: whether the file may have NULLs (zero dates
-    become NULL). `mysql_type`: as the source declares it.
+    """A column of a staged file and of a lake table. `type`: its name in Spark SQL. `nullable`: whether the file may contain NULLs (zero
+    dates become NULL). `mysql_type`: the type as the source declares it.
     """
 
     name: str
@@ -28,22 +28,23 @@ class LakeColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangesSegment:
-    """Row images of one table and one schema version in one Parquet file, in stream order. A transaction is never split between segments,
-    so the order keys of adjacent segments differ.
+    """Row images of one table and one schema version in one Parquet file, in stream order. All images of a transaction are in one segment,
+    so adjacent segments have different order keys.
 
-    - `version`: digest of the schema; empty if a run made the segment.
-    - `rows`: number of images; `key_changes`: number of before images among them if there is a key.
-    - `key_min`, `key_max`: one entry per key column, over all images: an integer or a string (ordered by its UTF-8 bytes), None if the
-      type has no bound or all values are NULL.
-    - `unique_keys`: every image has a different key (exact for one integer column, otherwise false).
-    - `first_commit_time_us`, `last_commit_time_us`: minimum and maximum of the images.
-    - `partial`: images lack columns, and the file has the columns of `binlog.rows.partial.partial_schema` and `staging.moves`.
+    - `version`: digest of the schema; empty if a run created the segment.
+    - `rows`: number of images; `key_changes`: number of before images among them, for a table with a key.
+    - `key_min`, `key_max`: the lowest and highest value of each key column over all images: an integer or a string (ordered by its UTF-8
+      bytes). None if the type has no bounds or all values are NULL.
+    - `unique_keys`: each image has a different key (exact for one integer column, otherwise false).
+    - `first_commit_time_us`, `last_commit_time_us`: the earliest and the latest commit time of the images.
+    - `partial`: some images lack columns. The file then has the additional columns of `binlog.rows.partial.partial_schema` and
+      `staging.moves`.
     - `moves`: number of updates that changed the key and lack columns.
-    - `log`: for a table with a change log, the name of the file with all before images, and `log_rows` its number of images.
-    - `derived`: it has images that foreign keys caused; only a run makes such a segment.
-    - `again`: the images are not changes but the rows of their keys at `last_order_key`: they also replace rows with exactly that
-      order key. Only a run makes such a segment.
-    - `stored`: URL of the file if Spark reads it in an object store; only a run sets it.
+    - `log`: for a table with a change log, the name of the file with all before images; `log_rows`: its number of images.
+    - `derived`: some images are caused by foreign keys. Only a run creates such a segment.
+    - `again`: the images are the rows of their keys at `last_order_key`, not changes. They also replace rows with exactly this order key.
+      Only a run creates such a segment.
+    - `stored`: URL of the file if Spark reads it in an object store. Only a run sets it.
     """
 
     kind: Literal["changes"] = "changes"
@@ -79,7 +80,7 @@ class ChangesSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruncateSegment:
-    """The removal of every row of the table at `order_key`."""
+    """TRUNCATE: removes every row of the table at `order_key`."""
 
     kind: Literal["truncate"] = "truncate"
     order_key: int
@@ -87,21 +88,22 @@ class TruncateSegment:
 
 
 class AlterationKind(enum.StrEnum):
-    """What a DDL statement did to one column or to the key of a table. A policy is configured for each (`schema_changes`)."""
+    """The kind of change that a DDL statement makes to a column or to the key of a table. `schema_changes` sets a policy for each kind."""
 
     ADD = "add"
     DROP = "drop"
     RENAME = "rename"
-    WIDEN = "widen"  #: Another type, in which every value of the old one stays the same value.
-    CONVERT = "convert"  #: Any other type: a narrower one, or one of another kind.
-    KEY = "key"  #: The columns of the primary key.
+    WIDEN = "widen"  #: A new type in which every value of the old type stays the same value.
+    CONVERT = "convert"  #: Any other new type: a narrower one, or a type of another kind.
+    KEY = "key"  #: A change of the primary key's columns.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One item of what a statement altered. `new_name`: for RENAME. Types: MySQL's text for WIDEN and CONVERT; the columns for KEY.
+    """One change that a DDL statement makes to a table. `new_name`: for RENAME. `old_type`, `new_type`: MySQL's types for WIDEN and
+    CONVERT; the key's columns for KEY.
 
-    `plan`: how the lake follows (docs/architecture.md): a value of the policy for its kind, which `table_meta.policy` sets.
+    `plan`: what the lake does about the change (docs/architecture.md). `table_meta.policy` sets it to a value of the policy for this kind.
     """
 
     kind: AlterationKind
@@ -114,11 +116,11 @@ class Alteration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """A change of the table's columns: from `order_key` on it has these columns. `fills`: (column, value as text) of new columns, for
-    existing rows.
+    """A change of the table's columns: from `order_key` on, the table has `columns`. `fills`: (column, value as text) pairs, the values of
+    new columns in existing rows.
 
-    `alterations`: what the lake's table follows, in order. `renamed_from`: the "database.table" that got this name; its rows in the lake
-    immediately before `order_key` become this table's. Empty if the table was not renamed.
+    `alterations`: the changes that the lake's table makes, in order. `renamed_from`: the former "database.table" if the table was renamed,
+    otherwise empty. The rows that the lake has under the former name immediately before `order_key` become rows of this table.
     """
 
     kind: Literal["schema"] = "schema"
@@ -137,10 +139,10 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table of a batch. Its segments are applied in order; each becomes one Delta commit.
+    """One table of a batch. A merge applies its segments in order; each segment becomes one Delta commit.
 
-    `positions`: the file with the sequence number of each row among the rows of all tables (int64, little-endian); None if foreign keys
-    do not need it.
+    `positions`: a file with one sequence number per row (int64, little-endian). The numbers give the order of the rows of all tables. None
+    if no foreign key needs this order.
     """
 
     database: str
@@ -169,10 +171,12 @@ class StagedTable:
 class Cascade:
     """A foreign key that changes rows of `child` without row events when rows of `parent` are changed or deleted.
 
-    `columns` of the child reference the `referenced` columns of the parent. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
-    `doubt`: why it is uncertain that the key acts like this, or empty. `captured`: whether the child is captured. `key`: the child's
-    primary key. `generated`: the child has generated columns. `dated`: one of `columns` is a date, which conf/ may represent otherwise in
-    the lake. `unlike`: the values of both sides cannot be compared, for the reason in `doubt`.
+    - `columns`: columns of the child, which reference the `referenced` columns of the parent.
+    - `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
+    - `doubt`: why it is uncertain that the foreign key acts in this way, or empty.
+    - `captured`: whether the child is captured. `key`: the child's primary key. `generated`: the child has generated columns.
+    - `dated`: one of `columns` is a date. conf/ may represent it differently in the lake.
+    - `unlike`: values of parent and child cannot be compared, for the reason in `doubt`.
     """
 
     name: str
@@ -200,10 +204,10 @@ class Cascade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CascadeEvents:
-    """The deleted rows and changed keys (the `referenced` columns) of `parent`, in `file`.
+    """Deleted rows and changed keys of `parent`. `file` contains their values of the `referenced` columns.
 
-    `cascades`: all foreign keys that may follow, over all levels, the parent's own first. `live`: the child tables whose rows the lake
-    follows.
+    `cascades`: all foreign keys through which the changes may spread, over all levels, with the parent's own foreign keys first. `live`:
+    the child tables that the lake keeps up to date.
     """
 
     parent: TableName
@@ -224,7 +228,7 @@ class CascadeEvents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedQuarantine:
-    """The file with values that could not be decoded. `last_order_key`: the highest order key in it."""
+    """The file with values of a batch that could not be decoded. `last_order_key`: the highest order key in it."""
 
     file: Path
     size_bytes: int
@@ -234,12 +238,14 @@ class StagedQuarantine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The contents of a whole batch. `ledger_id`: the id of the ledger that handed it out.
+    """The contents of a batch. `ledger_id`: the id of the ledger of the destination that handed it out.
 
-    `bytes`: size of its row events in the binlog. `start` and `end`: Position.to_json, which runs copy to Delta's commit history. Times:
-    microseconds since 1970 UTC; commit times are 0 if the batch has no rows. `quarantine`: the file of values that could not be decoded,
-    if there are any. `again_up_to`: order key up to which the changes were staged before, in files that are gone now together with the
-    images derived from them, and that may have been merged in part; 0 if they were not.
+    `bytes`: size of the batch's row events in the binlog. `start`, `end`: values of Position.to_json, which runs copy to Delta's commit
+    history. Times are microseconds since 1970 UTC; commit times are 0 if the batch has no rows. `quarantine`: None if all values could be
+    decoded.
+
+    `again_up_to`: changes up to this order key were staged before and may have been merged in part; the earlier files, and the images
+    derived from them, no longer exist. 0 if nothing was staged before.
     """
 
     destination: str
