@@ -1,9 +1,9 @@
-"""Converts a column of both sides to one form: how it is selected from the server, and how the server's text and Delta's value are
-converted. Pure.
+"""Defines, for each column type, a canonical form to which the values of both sides are converted before they are compared. Pure.
 
-Both sides end as the same DuckDB type, which DuckDB hashes and compares. Nothing is rounded: a FLOAT is selected as a double (its own
-text has six digits) and becomes the exact 32-bit number. Texts are compared by their bytes in UTF-8, never by a collation. The server's
-text is converted as docs/fidelity.md defines for its type in Delta."""
+A form consists of the expression to select the column from the server, and of expressions that convert the server's text and Delta's value
+to one DuckDB type. DuckDB hashes and compares the results. Nothing is rounded: a FLOAT is selected as a double, because the server prints a
+FLOAT with six digits only, and is then converted to the exact 32-bit number. Texts are compared by their UTF-8 bytes, never by a collation.
+The server's text is converted as docs/fidelity.md defines for its Delta type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import re
 
 from sluice.cdc_engine.contracts import Column
 
-# Spark SQL's name of a Delta type → the DuckDB type in which both sides are compared
+# Spark SQL's name of a Delta type → the DuckDB type in which both sides are compared.
 TYPES = {
     "boolean": "BOOLEAN",
     "tinyint": "TINYINT",
@@ -27,21 +27,23 @@ TYPES = {
     "string": "BLOB",
     "binary": "BLOB",
 }
-# Ranges of these key types are the same on both sides.
+# For key columns of these types, the server and DuckDB order values alike, so a range selects the same rows on both
+# sides.
 COMPARABLE_RANGES = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
-# `+ 0` removes leading zeros and gives a number instead of bytes.
+# Types that are selected with `+ 0`: it removes the leading zeros of ZEROFILL and returns a number instead of bytes
+# (BIT).
 NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 FLOATS = ("float", "double")
-# This matches a text in the document, or the end of a whole double.
+# Matches a string in a JSON document (group 1), or the `.0` at the end of a whole double with the character after it.
 DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'
 
 
 @dataclasses.dataclass(frozen=True)
 class Canonical:
-    """The canonical form of one column. `type`: DuckDB's. `select`: the quoted expression for the server. `from_text`, `from_delta`:
-    expressions in which `{}` is the column.
+    """The canonical form of one column. `type`: the DuckDB type. `select`: the expression that selects the column from the server.
+    `from_text`, `from_delta`: DuckDB expressions that convert the server's text and Delta's value; `{}` is the placeholder for the column.
 
-    `is_bytes`: whether it is a byte string. A text is a BLOB too, of its characters in UTF-8.
+    `is_bytes`: the column is a byte string. A text also has the type BLOB: the UTF-8 bytes of its characters.
     """
 
     name: str
@@ -53,10 +55,11 @@ class Canonical:
 
 
 def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubles: bool = True) -> Canonical:
-    """Returns the form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Sluice's Delta tables do not have.
+    """Returns the canonical form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Sluice's Delta tables do not
+    have.
 
-    `charset`: the real charset of its bytes, if conf/ names one. `whole_doubles`: whether the server prints `1.0` in a document as `1.0`.
-    MySQL 5.7 prints `1`; both then count as equal.
+    `charset`: the real charset of the column's bytes, if conf/ names one. `whole_doubles`: whether the server prints a whole double in a
+    JSON document as `1.0`. MySQL 5.7 prints `1`; `1` and `1.0` then count as equal.
     """
     kind = TYPES.get(spark_type, spark_type)
     if kind not in TYPES.values() and not re.fullmatch(r"decimal\(\d+,\d+\)", spark_type):
@@ -76,7 +79,7 @@ def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubl
 
 
 def base_of(mysql_type: str) -> str:
-    """Returns the base of a type: `int` for `int(5) unsigned zerofill`."""
+    """Returns the name of a MySQL type without length and attributes: `int` for `int(5) unsigned zerofill`."""
     return mysql_type.lower().partition("(")[0].partition(" ")[0]
 
 
@@ -105,8 +108,8 @@ def _from_text(kind: str) -> str:
 
 
 def _unless_year_0(expression: str) -> str:
-    """Returns the expression, with NULL for the year 0. Days that do not exist are NULL in the lake; TRY_CAST handles all of them except in
-    the year 0.
+    """Wraps the expression so that dates of the year 0 become NULL. The lake has NULL for dates that do not exist. TRY_CAST returns NULL
+    for them too, but not in the year 0.
     """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
 

@@ -1,9 +1,9 @@
-"""Splits a table into chunks so that both sides assign a row to the same chunk, without comparing two collations. Pure.
+"""Splits a table into chunks so that source and lake assign a row to the same chunk, although their collations differ. Pure.
 
-A table whose first key column is an integer is split into ranges of it, which the server reads by its index. Any other key is split by a
-digest (MD5) of the UTF-8 text or of the bytes of its first column, which the server and DuckDB compute alike. Keys that are equal for a
-collation and differ in bytes may then be in two chunks; code that selects a row by its key leaves that to the server. Rows whose first key
-column is NULL are in the first chunk. A table without a key is one chunk."""
+If the first key column is an integer, chunks are ranges of it, which the server reads by its index. For any other key, chunks are ranges of
+an MD5 digest of the first key column (of the text in UTF-8, or of the bytes), which the server and DuckDB compute alike. Keys that the
+collation considers equal but that differ in bytes may then be in different chunks. Code that selects rows by key therefore leaves the
+comparison of keys to the server. Rows whose first key column is NULL are in the first chunk. A table without a key is one chunk."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sluice.equality.canonical import COMPARABLE_RANGES, Canonical, identifier, 
 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096
-UNSIGNED = "DECIMAL(20,0)"  # The type of an unsigned bigint in Delta.
-DIGITS = 4  # The number of hexadecimal digits of the digest that are used.
+UNSIGNED = "DECIMAL(20,0)"  # the Delta type of an unsigned BIGINT
+DIGITS = 4  # The number of hexadecimal digits at the start of the MD5 digest that select the chunk.
 DIGESTS = 16**DIGITS
 
 
@@ -27,23 +27,23 @@ class Chunks(Protocol):
     def count(self) -> int: ...
 
     def number(self) -> str:
-        """Returns DuckDB's expression for the chunk of a row, over the canonical columns."""
+        """Returns DuckDB's expression for the number of a row's chunk. It uses the columns in canonical form."""
 
     def where(self, numbers: Iterable[int]) -> list[str]:
-        """Returns conditions in MySQL's SQL, one per statement, that together select the rows of these chunks; an empty text selects all
-        rows.
+        """Returns conditions in MySQL's SQL, one per statement, that together select the rows of the chunks `numbers`. An empty condition
+        selects all rows.
         """
 
     def name(self, number: int) -> str:
-        """Returns the chunk's name for an operator."""
+        """Returns a name of the chunk that an operator understands."""
 
     def record(self) -> dict[str, Any]:
-        """Returns what is needed to make the same chunks again, as JSON."""
+        """Returns the parameters of these chunks as JSON, for `chunks_from`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The whole table as one chunk."""
+    """Treats the whole table as one chunk."""
 
     count: int = 1
 
@@ -62,7 +62,9 @@ class Whole:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Ranges of an integer column, `width` values each, from `low` on. The first and the last are open-ended."""
+    """Splits a table by ranges of an integer column. Each range has `width` values; the first one begins at `low`. The first and the last
+    range are open-ended.
+    """
 
     column: str
     low: int
@@ -93,7 +95,9 @@ class Ranges:
 
 @dataclasses.dataclass(frozen=True)
 class Digests:
-    """Ranges of the first digits of an MD5, for a column of any other type. `text`: the MD5 of its characters; otherwise of its bytes."""
+    """Splits a table by ranges of the first digits of an MD5 digest. `text`: the digest is computed from the column's characters in UTF-8;
+    otherwise from its bytes.
+    """
 
     column: str
     count: int
@@ -114,7 +118,7 @@ class Digests:
         return [" OR ".join(parts)] if parts else []
 
     def _first(self, number: int) -> int:
-        """Returns the lowest digest of a chunk."""
+        """Returns the lowest value of the digest's digits in a chunk."""
         first: int = -(-number * DIGESTS // self.count)
         return first
 
@@ -128,15 +132,15 @@ class Digests:
 
 
 def chunks_from(record: dict[str, Any]) -> Chunks:
-    """Parses the JSON of `record`. Raises KeyError or TypeError for a record of another shape."""
+    """Creates chunks from the JSON of `record`. Raises KeyError or TypeError for a record of another form."""
     kinds: dict[str, Any] = {"whole": Whole, "ranges": Ranges, "digests": Digests}
     made: Chunks = kinds[record["kind"]](**{name: value for name, value in record.items() if name != "kind"})
     return made
 
 
 def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int | None) -> Chunks:
-    """Returns the chunks of a table with about `rows` rows. `low`, `high`: the bounds of its first key column in the source, if that is an
-    integer.
+    """Splits a table with about `rows` rows into chunks. `low`, `high`: the least and greatest value of the first key column in the source,
+    if it is an integer.
     """
     wanted = max(1, min(CHUNKS_MAX, -(-rows // ROWS_A_CHUNK)))
     if not key:
@@ -153,5 +157,5 @@ def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int 
 
 
 def is_integer(column: Canonical) -> bool:
-    """Returns whether ranges of the column's values are the same on both sides."""
+    """Returns whether a table can be split by ranges of the column: its values are integers on both sides."""
     return column.type in COMPARABLE_RANGES or column.type == UNSIGNED

@@ -1,9 +1,10 @@
-"""Compares one table: first sums per chunk, then the rows of chunks that differ, then those rows again until it is known which ones differ.
+"""Compares one table. Sums per chunk show which chunks differ; then the rows of these chunks are compared, and differing rows are read
+again until each one is decided.
 
-The source changes meanwhile and the lake follows it, so the first look also finds rows whose changes are not merged yet. Each further
-look reads the source, waits until the lake has merged everything up to there, and reads the lake. What is alike then is equal. What
-neither side has changed since the previous look is different. A row that the lake has from a later position follows the source, and is
-reported as moving."""
+The source changes during the comparison, so a row may differ only because its change is not merged yet. Each further look reads the
+differing rows of the source, waits until the lake has merged everything up to that position, and reads the lake. Rows that are then alike
+are equal. Rows that neither side changed between two looks are different. A row whose version in the lake is newer than the read of the
+source is reported as moving."""
 
 from __future__ import annotations
 
@@ -34,19 +35,19 @@ from sluice.equality.values import (
 )
 
 LOOKS_MAX = 8
-LOOKED_ROWS = 2_000_000  # The rows of all chunks that are read again together.
-KEYS_MAX = 1_000_000  # The number of keys that are reported for a repair; the next repair gets the others.
+LOOKED_ROWS = 2_000_000  # About how many rows of differing chunks one query reads again.
+# The maximum number of keys that a comparison reports for a repair. The next repair corrects the remaining keys.
+KEYS_MAX = 1_000_000
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
 
 
 @dataclasses.dataclass
 class FoundDifferences:
-    """What was found so far. `chunks`: those with rows that differ, and those whose rows were not compared.
+    """The differences found so far. `chunks`: chunks with rows that differ, and differing chunks whose rows were not compared.
 
-    `late`: the merges did not reach the position up to which the source was read. `hidden`: reads of the source do not show everything
-    that the lake has. `keys`: those that differ; after the looked-into ones,
-    also keys whose changes may not be merged yet.
+    `late`: merges did not reach the position up to which the source was read. `hidden`: reads of the source do not show everything that the
+    lake has. `keys`: keys that differ. If not all of them were looked into, it may include keys whose changes are not merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -61,9 +62,10 @@ class FoundDifferences:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A result, with the lake's sums of the chunks that are equal, which the next comparison uses. `compared`: the numbers of the chunks.
+    """The result of a comparison, with what the next comparison uses. `compared`: the numbers of the compared chunks. `equal_sums`: the
+    lake's sums of the chunks that are equal.
 
-    `keys`: those that differ, for a table with a key.
+    `keys`: the keys that differ; empty for a table without a key.
     """
 
     result: TableResult
@@ -74,9 +76,10 @@ class Compared:
 
 
 class Comparison:
-    """The comparison of one table, with both sides open. `folder`: for data that does not fit into memory; empty for the system's.
+    """Compares one table, over open connections to both sides. `folder`: where DuckDB writes data that does not fit into memory; empty for
+    DuckDB's default.
 
-    `visible`: waits up to so many seconds, and returns whether reads of the source show everything that the lake has.
+    `visible`: a function that waits up to a number of seconds, and returns whether reads of the source show everything that the lake has.
     """
 
     def __init__(
@@ -96,8 +99,8 @@ class Comparison:
         self._end: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
-        """Compares the table. `chunks`: those of an earlier comparison. `choose`: selects the chunks to compare by the lake's current sums;
-        by default all.
+        """Compares the table. `chunks`: the chunks of an earlier comparison, to reuse them. `choose`: selects the chunks to compare by the
+        lake's current sums; without it, all chunks are compared.
         """
         started, began_us = time.monotonic(), time.time_ns() // 1000
         chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
@@ -160,14 +163,16 @@ class Comparison:
         return source, lake, found
 
     def _add_keys(self, left: list[int], found: FoundDifferences) -> None:
-        """Adds the keys of chunks that differ without reading them again; their changes may not be merged yet."""
+        """Adds the keys of differing chunks to `found.keys` after a single look. Their changes may not be merged yet."""
         while left and len(found.keys) < KEYS_MAX:
             looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
             found.keys.update({key: each for key, each in keys.items() if key not in found.keys})
             left = left[len(looked) :]
 
     def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, DifferingKey]]:
-        """Reads the first chunks again, about LOOKED_ROWS rows together. Returns these chunks, and the keys of rows that differ."""
+        """Reads the rows of the first chunks in `left` again, about LOOKED_ROWS rows. Returns these chunks, and the keys of rows that
+        differ.
+        """
         looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
         self._tables.keep_source(self._source.rows(self._plan, self._chunks.where(looked)), whole=False)
         self._lake.refresh()
@@ -178,7 +183,7 @@ class Comparison:
         return self._lake.row_count() // self._chunks.count
 
     def _settle(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
-        """Reads the rows of the keys again until it is known for each whether it differs."""
+        """Reads the rows of these keys again until it is decided for each one whether it differs. Adds the results to `found`."""
         keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
@@ -198,12 +203,13 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # This includes rows that changed at each look, if a column had the same two different values in source and lake
-        # at all of them.
+        # A row that changed at every look also differs if one of its columns had the same two different values in
+        # source and lake at all looks.
         sure |= {key for key in keys if columns and columns.get(key)}
         self._tell(sure, rows, found)
-        # Rows are compared byte by byte, because both sides were read completely: keys that are equal for the server
-        # may be two keys.
+        # The value of `in_source` comes from `first`, because the first look compared whole chunks byte by byte.
+        # `_look` selects rows by the server's collation, so it may return keys with other bytes, which are not in
+        # `first`.
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )
@@ -213,14 +219,16 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _may_prove(self, number: int, found: FoundDifferences) -> bool:
-        """Returns whether the next look may prove differences. A look proves them together with the one before, and the source must show
-        that look's rows of the lake.
+        """Returns whether the next look can prove differences. It is compared with the previous look, so reads of the source must show all
+        rows of the lake that the previous look found.
         """
         found.hidden = bool(number) and not self._visible(self._left())
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Returns, for each key, the columns that differ as in all looks `before`, by `values.steady`. Call it after `_look`."""
+        """Returns, for each key, the columns that had the same two different values in this look as in all looks before (see
+        `values.steady`). Call it after `_look`.
+        """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]
         return {
@@ -230,7 +238,9 @@ class Comparison:
         }
 
     def _look(self, keys: list[Key], found: FoundDifferences) -> dict[Key, ComparedRow] | None:
-        """Reads both sides for the keys, the lake after it has merged what the source had. Returns None if the merges do not get so far."""
+        """Reads the rows of the keys: first from the source, then from the lake once it has merged up to the source's position. Returns
+        None if merges do not reach this position in time.
+        """
         columns = self._plan.key_columns
         literals = [[literal(column, value) for column, value in zip(columns, key, strict=True)] for key in keys]
         self._tables.keep_source(self._source.rows_of_keys(self._plan, literals), whole=True)
@@ -243,7 +253,7 @@ class Comparison:
         return self._tables.rows()
 
     def _reach(self, keys: list[Key]) -> str:
-        """Returns a condition with which Delta skips files that have none of the keys; empty if there is no simple one."""
+        """Returns a condition by which Delta skips files that contain none of the keys; empty if the first key column is not an integer."""
         if not self._plan.key or not all(isinstance(key[0], int) for key in keys):
             return ""
         name = self._lake.spelled(self._plan.key[0]).replace('"', '""')
@@ -251,7 +261,9 @@ class Comparison:
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
     def _tell(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
-        """Records the differences row by row. If the source has a key of the lake with other bytes, they are one row, not two."""
+        """Adds the differing rows to `found`. If the server considers a key of the source equal to a key of the lake, they count as one
+        row.
+        """
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         renamed = self._equal_for_the_server([key for key in keys if key not in source][:DIFFERENCES_MAX])
@@ -270,7 +282,9 @@ class Comparison:
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
-        """Returns, for keys in the lake, the key of the source's row, if the server's collation considers both equal."""
+        """Returns, for each key of the lake, the source's key that the server's collation considers equal to it. Keys without one are
+        omitted.
+        """
         columns, found = self._plan.key_columns, {}
         if not any(column.type == "BLOB" and not column.is_bytes for column in columns):
             return {}
@@ -284,7 +298,9 @@ class Comparison:
     # without a key
 
     def _keyless(self) -> tuple[Sums, Sums, FoundDifferences]:
-        """Compares the source at an exact position with the replay of the change log up to that position."""
+        """Compares the source at an exact position with the rows that the change log yields up to this position. For a
+        table without a key.
+        """
         found = FoundDifferences()
         before: Mapping[Key, Seen] = {}
         source: Sums = {}
@@ -328,7 +344,7 @@ class Comparison:
             found.differences.append(dataclasses.replace(example, count=abs(more)))
         found.chunks.add(0)
 
-    # both
+    # with and without a key
 
     def _lake_sums(self, wanted: Collection[int] | None) -> Sums:
         self._lake.refresh()

@@ -1,6 +1,4 @@
-"""Compares tables of one destination with its source. Connects the parts of this package. Called by the console, the asset checks and the
-demo.
-"""
+"""Compares tables of one destination with its source. Called by the console, the asset checks and the demo."""
 
 from __future__ import annotations
 
@@ -46,10 +44,11 @@ from sluice.equality.visible import VisibleSource
 
 @dataclasses.dataclass(frozen=True)
 class ComparedDestination:
-    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: tells how far its lake is merged.
+    """A destination to compare. `storage_options`: deltalake's options, including secrets. `merged`: reports how far the lake is merged; by
+    default, the destination's ledger does.
 
-    `say` is called with a sentence for each table that is compared, and for each wait. `reader`: a replica from which the rows of tables
-    with a key are read.
+    `say` is called with a sentence for each table that is compared, and for each wait. `reader`: a replica from which to read the rows of
+    tables with a key.
     """
 
     config: SluiceConfig
@@ -71,24 +70,24 @@ class ComparedDestination:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differing:
-    """The result for a table. `scope`: the keys that differ; None if none are known or the table has no key."""
+    """The comparison's result for a table. `scope`: the keys that differ; None if no keys were found or the table has no key."""
 
     result: TableResult
     scope: Scope | None = None
 
 
 def compare_destination(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
-    """Yields one result per table as soon as it is known. Without `tables`, compares all captured tables except those that have only a
-    change log.
+    """Yields one result per table as soon as its comparison ends. Without `tables`, compares all captured tables except those that have
+    only a change log.
 
-    Raises ConfigurationError for a table that is not captured, SourceConnectionError if the source does not answer.
+    Raises ConfigurationError for a table that is not captured, and SourceConnectionError if the source does not answer.
     """
     for each in differing(request, tables, extent):
         yield each.result
 
 
 def differing(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
-    """Compares like `compare_destination`, and also yields the keys that differ."""
+    """Compares tables like `compare_destination`, and also yields the keys that differ."""
     captured = TableFilter(request.settings.include, request.settings.exclude)
     with contextlib.ExitStack() as opened:
         side = opened.enter_context(SourceSide(request.source))
@@ -109,7 +108,9 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
 
 
 def _reader(request: ComparedDestination, side: SourceSide, opened: contextlib.ExitStack) -> SourceSide:
-    """Returns the side from which the rows of tables with a key are read: the source's own, unless conf/ names another server."""
+    """Returns the connection that reads the rows of tables with a key: to the replica in `request.reader`, otherwise the source's
+    connection `side`.
+    """
     if request.reader is None:
         return side
     reader = ReaderSide(request.reader, side, lambda: _cursor(request))
@@ -128,8 +129,8 @@ def _compared(
     schema: TableSchema | None,
     extent: Extent,
 ) -> Differing:
-    """Compares one table. Returns a result also if the table cannot be compared. `sides`: the source, and the server whose rows of tables
-    with a key are read. `schema`: the source's current one.
+    """Compares one table. Returns a REFUSED result if the table cannot be compared. `sides`: the connection to the source, and the one that
+    reads the rows of tables with a key. `schema`: the table's current schema in the source; None if the source has no such table.
     """
     began = time.time_ns() // 1000
     try:
@@ -140,7 +141,7 @@ def _compared(
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
         raise
-    except Exception as error:  # The error may be of any kind; the other tables are compared.
+    except Exception as error:  # Whatever the error is, the other tables are compared.
         why = (
             str(error)
             if isinstance(error, RefusedError)
@@ -165,7 +166,8 @@ def _compare(
     lake = _lake(request, version, kept_columns)
     if not lake.exists:
         return Differing(result=_without_lake(sides[0], schema, lake, extent))
-    # The replay of a change log needs a position of the stream's own server.
+    # A table without a key is compared at a position in the binlog that the destination reads, so only the source
+    # itself can be read.
     has_key = bool(request.settings.table(version.database, version.table).key or version.key)
     side = sides[1] if has_key else sides[0]
     planned = plan(version, kept_columns, request.settings, lake.columns(), whole_doubles=side.whole_doubles)
@@ -174,7 +176,8 @@ def _compare(
     merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         shown = VisibleSource(source=request.source, table=version, directory=request.directory, say=request.say)
-        visible = shown.wait if side is sides[0] else (lambda _: True)  # The side of a replica waits by itself.
+        # A replica's side waits by itself (`ReaderSide`).
+        visible = shown.wait if side is sides[0] else (lambda _: True)
         comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder, visible=visible)
         if extent.mode == "since-last" and known:
             found = comparison.run(known[0], _changed(known[1]))
@@ -188,7 +191,9 @@ def _compare(
 
 
 def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
-    """Opens the table's current-state table; without one, the open rows of its history. Raises RefusedError."""
+    """Opens the Delta table to compare: the current-state table, or the history if conf/ has no current-state table.
+    Raises RefusedError.
+    """
     refuse_log_alone(version, request.settings)
     path = request.config.kept_path(request.name, version.database, version.table)
     if request.settings.table(version.database, version.table).current_state:
@@ -199,7 +204,7 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """Returns the result for a table that was never merged. It is equal as long as the source's table is empty."""
+    """Returns the result for a table that has no Delta table yet: equal if the source's table is empty, otherwise different."""
     rows = side.row_count(schema.database, schema.table)
     end = side.end()
     return TableResult(
@@ -221,7 +226,7 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
 
 
 def _changed(before: Sums) -> Choose:
-    """Selects the chunks whose rows in the lake differ from those that were last found equal."""
+    """Returns a function that selects the chunks whose sums in the lake differ from `before`, the sums when they were last found equal."""
 
     def choose(chunks: Chunks, now: Sums) -> Collection[int]:
         return {number for number in range(chunks.count) if before.get(number) != now.get(number)}
@@ -230,7 +235,7 @@ def _changed(before: Sums) -> Choose:
 
 
 def _sample(extent: Extent) -> Choose:
-    """Selects random chunks, at least one."""
+    """Returns a function that selects `extent.percent` of the chunks at random, at least one."""
 
     def choose(chunks: Chunks, _: Sums) -> Collection[int]:
         wanted = max(1, min(chunks.count, round(chunks.count * extent.percent / 100)))

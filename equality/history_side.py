@@ -1,4 +1,4 @@
-"""Reads the lake's side of a table without a current-state table: the open rows of its history. Created by `destination`."""
+"""Reads the lake's rows of a table that has a history and no current-state table. Created by `destination`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
 
 class HistorySide(LakeSide):
-    """The open rows of a history. `wanted`: the Spark type of each column of the source. After a change of its type, a column may have
-    another name in the history.
+    """The open rows of a history, that is, the current version of each row. `wanted`: the Spark type of each column of the source. A column
+    whose type changed may have another name in the history.
     """
 
     def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -32,7 +32,7 @@ class HistorySide(LakeSide):
         return {**found, ORDER_KEY: there[FROM_KEY]}
 
     def spelled(self, name: str) -> str:
-        """Returns the column's name in the history."""
+        """Returns the name that a column of the source has in the history."""
         own = next(each for each in self._wanted if each.lower() == name.lower())
         return self._find(super().columns(), own)
 
@@ -51,7 +51,7 @@ class HistorySide(LakeSide):
         return pa.RecordBatchReader.from_batches(schema, _renamed(reader, schema))
 
     def _find(self, there: Mapping[str, str], name: str) -> str:
-        """Returns the column of the history that stores a column of the source; empty if there is none."""
+        """Returns the history's column that stores a column of the source; empty if there is none."""
         spelled = {each.lower(): each for each in there}
         kind = self._wanted[name]
         ways = [spelled.get(each.lower(), "") for each in (name, typed_name(name, kind))]

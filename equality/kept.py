@@ -1,7 +1,7 @@
-"""Stores the results of each table's last comparison in `equality.json`, so that the next one compares only what has changed.
+"""Stores the results of each table's last comparison in `equality.json`, so that the next comparison reads only chunks that have changed.
 
-For each table it contains the chunks, and the lake's sum of each chunk that was equal to the source's. The fingerprints are DuckDB's, so
-its version is stored too: the sums of another version have no meaning."""
+The file contains, for each table, its chunks, and the lake's sum of each chunk that was equal to the source's. The sums are made of
+DuckDB's hashes. Another version of DuckDB may hash differently, so each record depends on the version."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ FORMAT = 1
 
 
 class KeptSums:
-    """The file of one destination. A file that cannot be read counts as missing; the next comparison is then complete."""
+    """The `equality.json` of one destination. If the file cannot be read, the next comparison reads all chunks."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
     def get(self, plan: ComparisonPlan, table_id: str) -> tuple[Chunks, dict[int, Sum]] | None:
-        """Returns chunks and sums of a table; None if there are none that are valid for its columns and its Delta table."""
+        """Returns the stored chunks and sums of a table. None if none are stored, or if they belong to other columns or another Delta
+        table.
+        """
         record = self._read().get(plan.name)
         if record is None or record.get("made_of") != _made_of(plan, table_id):
             return None
@@ -42,7 +44,9 @@ class KeptSums:
     def keep(
         self, plan: ComparisonPlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
-        """Replaces the sums of the chunks that were `compared`; replaces all sums if the chunks have changed."""
+        """Stores the sums of the chunks in `compared`, and retains those of other chunks. If the chunks themselves have changed, replaces
+        all sums.
+        """
         before = self.get(plan, table_id)
         if before is not None and before[0] == chunks:
             sums = {**{number: each for number, each in before[1].items() if number not in compared}, **sums}
@@ -63,7 +67,7 @@ class KeptSums:
 
 
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
-    """Returns a digest of everything, except the rows, on which a sum depends."""
+    """Returns a digest of everything other than rows that determines a sum: DuckDB's version, the Delta table's id, key and columns."""
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
     described = json.dumps([duckdb.__version__, table_id, plan.key, columns])
     return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -1,6 +1,5 @@
-"""Reads the lake's side: a Delta table at its newest version. Delta's own reader, which supports deletion vectors and column mapping,
-streams it.
-"""
+"""Reads a Delta table at its newest version, for comparisons. It is streamed by Delta's own reader, which supports deletion vectors and
+column mapping."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ SIGN = "_sluice_sign"
 
 
 class LakeSide:
-    """One Delta table, or its rows with a value in a column: `shard`, (column, value).
+    """One Delta table. With `shard`, a (column, value) pair, only the rows that have this value.
 
-    `exists` is False, and the version -1, while there is no table. Raises RefusedError if it cannot be read.
+    While the table does not exist, `exists` is False and the version is -1. Raises RefusedError if the table cannot be read.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class LakeSide:
         self.refresh()
 
     def refresh(self) -> None:
-        """Moves to the newest version."""
+        """Loads the table's newest version."""
         try:
             if self._log is None:
                 self._log = deltalake.DeltaTable(self.path, storage_options=self._options)
@@ -69,13 +68,15 @@ class LakeSide:
         return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 
     def row_count(self) -> int:
-        """Returns the approximate number of rows from the files' statistics. It includes rows that deletion vectors delete."""
+        """Returns the approximate number of rows, from the files' statistics. It includes rows that deletion vectors remove."""
         if self._log is None:
             return 0
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
     def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
-        """Returns Delta's rows, which are read while they are consumed. `condition`: SQL by which files are skipped."""
+        """Returns a stream of Delta's rows, which are read while they are consumed. `condition`: SQL by which Delta
+        skips files and rows.
+        """
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
         conditions = [f"({each})" for each in (condition, _is(*self._shard) if self._shard else "") if each]
@@ -88,7 +89,7 @@ class LakeSide:
             ) from error
 
     def spelled(self, name: str) -> str:
-        """Returns a column's name in Delta. Delta ignores upper and lower case."""
+        """Returns the name of a column in Delta, where it may differ in upper and lower case."""
         return next(each for each in self.columns() if each.lower() == name.lower())
 
 
@@ -98,7 +99,9 @@ def _is(column: str, value: str) -> str:
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
-    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form, with the number by which a row counts."""
+    """Returns DuckDB's SELECT list that converts Delta's values to the canonical form, and adds the number by which a
+    row counts (1 or -1).
+    """
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
         for column in plan.columns
@@ -114,7 +117,9 @@ def _sign(plan: ComparisonPlan) -> str:
 
 
 def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
-    """Returns DuckDB's condition for rows that count: those not marked as deleted; in a change log, those up to a position."""
+    """Returns DuckDB's condition for rows that count: rows not marked as deleted, and in a change log, rows up to the order key
+    `order_key_max`.
+    """
     if plan.soft:
         return f"NOT coalesce({DELETED}, false)"
     return "true" if plan.key or order_key_max is None else f"{ORDER_KEY} <= {order_key_max}"

@@ -1,4 +1,4 @@
-"""Compares how far the lake is merged (the ledger's cursor) with a position in the source, and waits for it."""
+"""Reports how far a destination's lake is merged (the cursor in its ledger), and waits until it reaches a position of the source."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-GONE_SECONDS_MAX = 5.0  # An engine that restarts, or that another host takes over, holds no lease for a moment.
-MARIADB = "mariadb-"  # The prefix of the identity of a server without a uuid.
+GONE_SECONDS_MAX = 5.0  # Longer than the time without a lease while an engine restarts or another host takes over.
+MARIADB = "mariadb-"  # The prefix of the identity of a MariaDB server, which has no server UUID.
 
 
 class Merged(Protocol):
-    """The progress of a destination's merges."""
+    """Reports how far the lake of a destination is merged."""
 
     def wait(self, end: BinlogEnd, seconds: float) -> bool:
-        """Waits up to `seconds`. Returns whether everything that was committed up to the position is in the lake."""
+        """Waits up to `seconds`. Returns whether the lake has all transactions up to the position `end`."""
 
     def order_key(self, end: BinlogEnd) -> int | None:
-        """Returns the order key of a position; None if the lake's order keys belong to another server's files."""
+        """Returns the order key of a position. None if the lake's order keys belong to the binlog files of another server."""
 
     def progress(self) -> str:
-        """Returns the progress, as a part of a sentence."""
+        """Returns how far the lake is merged, as a part of a sentence."""
 
     def halted(self) -> str:
-        """Returns why nothing is merged now, or an empty text. The last `wait` ended early because of it."""
+        """Returns why nothing is merged now, or an empty text. If merges halt, `wait` returns before its time is over."""
 
 
 class DestinationMerged:
-    """The progress by a destination's ledger, which a running engine moves. `directory`: the destination's.
+    """Reports progress by the cursor in a destination's ledger, which a running engine moves. `directory`: the destination's directory.
 
     `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
     """
@@ -69,12 +69,12 @@ class DestinationMerged:
         return True
 
     def halted(self) -> str:
-        """Returns the reason by the lease, which the process that reads the destination holds, and by the state that its engine wrote
-        last.
+        """Returns why nothing is merged: no process holds the lease of the destination, or its engine's status shows that the engine
+        stopped.
         """
         try:
             holder = lease_holder(self._directory)
-        except MetaError:  # The store of the lease does not answer; reading the ledger reports it.
+        except MetaError:  # The store of the leases does not answer. Reading the ledger reports this.
             return ""
         if holder is None or not holder.held:
             return "no engine runs for this destination: `sluice up` starts it"
@@ -92,7 +92,7 @@ class DestinationMerged:
 
 
 def _stopped_state(directory: Path) -> str:
-    """Returns the state of an engine that holds the lease and reads nothing; empty while it reads, or if it has written no status."""
+    """Returns the state of an engine that holds the lease but has stopped reading. Empty while it reads, or if it wrote no status."""
     record = engine_status(directory)
     if not record.get("state"):
         return ""
@@ -102,10 +102,12 @@ def _stopped_state(directory: Path) -> str:
 
 
 def reached(cursor: Position | None, end: BinlogEnd) -> bool:
-    """Returns whether a cursor includes everything up to a position: by file and offset on the same server, by GTIDs on another one.
+    """Returns whether a cursor includes everything up to the position `end`: by file and offset on the same server, by GTIDs on another
+    one.
 
-    On the same MariaDB server GTIDs count too: after the last transaction it writes events that are not transactions (BINLOG_CHECKPOINT,
-    GTID_LIST), which no cursor passes, and each of its transactions has a GTID. A MySQL server may have some without.
+    On the same MariaDB server, GTIDs are compared too, because the cursor may never reach the offset: after the last transaction, MariaDB
+    writes events that are not transactions (BINLOG_CHECKPOINT, GTID_LIST). GTIDs suffice, because each transaction of MariaDB has one. A
+    MySQL server may have transactions without a GTID.
     """
     if cursor is None:
         return False
@@ -123,7 +125,7 @@ def reached(cursor: Position | None, end: BinlogEnd) -> bool:
 
 
 def order_key_of(cursor: Position | None, end: BinlogEnd) -> int | None:
-    """Returns `Merged.order_key` for the cursor."""
+    """Returns the order key of the position `end` in the epoch of the cursor. None if the cursor belongs to another server's binlog."""
     if cursor is None or cursor.server_uuid != end.server_uuid:
         return None
     return order_key(cursor.epoch, file_number(end.file), min(end.offset, OFFSET_MAX))

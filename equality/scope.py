@@ -1,7 +1,8 @@
-"""Holds the keys of a table that differ: how their rows are selected on the server, and the keys' values in Delta. Pure; used by a repair.
+"""Describes the keys of a table that differ, for a repair: conditions that select their rows on the server, and the keys' values in Delta.
+Pure.
 
-The server finds rows by the column's collation, so it may return more rows than requested, and keys with other bytes. It never returns
-fewer: a key that cannot be selected exactly is refused."""
+The server selects rows by the column's collation, so it may also return rows whose keys have other bytes. It never returns too few rows:
+keys that cannot be selected exactly are refused (`Scope.refusal`)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ KINDS = ("missing", "surplus", "doubled", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """The keys that differ. `columns`: the key's, in order. `keys`: the canonical values of each key, with what each side had."""
+    """The keys of one table that differ. `columns`: the key's columns, in order. `keys`: canonical values of a key → what each side has for
+    it.
+    """
 
     columns: tuple[Canonical, ...]
     keys: Mapping[Key, DifferingKey]
@@ -35,13 +38,15 @@ class Scope:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Returns the number of keys for each kind of difference: missing in the lake, surplus in the lake, doubled, or other values."""
+        """Returns the number of keys for each kind of difference: missing in the lake, surplus in the lake, doubled in the lake, or other
+        values.
+        """
         found = [kind_of(each) for each in self.keys.values()]
         return {kind: found.count(kind) for kind in KINDS}
 
     def conditions(self) -> Iterator[str]:
         """Yields conditions in MySQL's SQL, one per statement, that together select all rows of the keys."""
-        # The text of a FLOAT has six digits; a double is exact.
+        # The server's text of a FLOAT has only six digits, so FLOAT is compared as a double.
         names = [each.select if each.type == "FLOAT" else quoted(each.name) for each in self.columns]
         literals = [[literal(column, value) for column, value in self._pairs(key)] for key in self.keys]
         return key_conditions(names, literals)
@@ -57,7 +62,7 @@ class Scope:
 
 
 def kind_of(differs: DifferingKey) -> str:
-    """Returns the kind, as in `values.Difference`."""
+    """Returns the kind of difference, as in `values.Difference`."""
     if differs.lake_rows > 1:
         return "doubled"
     if not differs.in_source:
@@ -66,5 +71,5 @@ def kind_of(differs: DifferingKey) -> str:
 
 
 def _as_delta(column: Canonical, value: Any) -> Any:
-    """Returns the value in Delta. Texts are compared by their bytes in UTF-8."""
+    """Converts a canonical value to Delta's. A text is compared as bytes in UTF-8, so it is decoded."""
     return value.decode() if column.type == "BLOB" and not column.is_bytes else value

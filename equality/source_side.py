@@ -1,7 +1,8 @@
-"""Reads the source's side: sends queries to the server, and returns the results as Arrow. It has one connection, runs one statement at a
-time, and only reads.
+"""Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. Uses one connection for one statement
+at a time, and only reads.
 
-Each statement is a separate consistent read, as long as one chunk if the server can split by the key. Nothing is locked."""
+Each statement is a separate consistent read without locks. It reads one chunk if the server can select chunks by an index on the key, so it
+is short."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ SESSION = (
     "SET NAMES utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
-# They remove the time limit of a query: the first one on MySQL, the second one on MariaDB.
+# Each statement removes the time limit of a query: the first one on MySQL, the second one on MariaDB.
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
-NULL = "NULL"  # the literal of a NULL
-POSITION_TRIES = 200  # How often a read view is opened again because the source executed a transaction meanwhile.
+NULL = "NULL"  # the literal of NULL in SQL
+POSITION_TRIES = 200  # How often to open a read view again because the source executed a transaction meanwhile.
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogEnd:
-    """The end of the source's binlog at some moment. `gtid_set`: the executed set then; empty if the server has none."""
+    """The end of the source's binlog at one moment. `gtid_set`: the executed set at that moment; empty if the server has no GTIDs."""
 
     server_uuid: str
     file: str
@@ -48,7 +49,7 @@ class BinlogEnd:
 
 
 class SourceSide:
-    """A connection for comparisons. Raises SourceConnectionError, ConfigurationError."""
+    """A connection to the source for comparisons. Methods raise SourceConnectionError and ConfigurationError."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -67,7 +68,7 @@ class SourceSide:
 
     @property
     def whole_doubles(self) -> bool:
-        """Whether documents show `1.0` for a whole double. MySQL 5.7 shows `1`."""
+        """Whether the server prints a whole double in a JSON document as `1.0`. MySQL 5.7 prints `1`."""
         return self._connection.mariadb or not self._connection.server_version.startswith("5.")
 
     def ask(self, question: Any) -> Any:
@@ -75,13 +76,13 @@ class SourceSide:
         return self._connection.ask(question)
 
     def identity(self) -> str:
-        """Returns the identity of the server that answers, as positions name it."""
+        """Returns the identity of the connected server in the form that positions use: a UUID, or `mariadb-` and the server id."""
         mariadb = self._connection.mariadb
         found = self._connection.rows(IDENTITY[mariadb])[0]["identity"]
         return f"mariadb-{found}" if mariadb else str(found)
 
     def end(self) -> BinlogEnd:
-        """Returns the end of the binlog. Everything that was committed before this call is before it."""
+        """Returns the end of the binlog. All transactions that were committed before this call are before it."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
             raise SourceConnectionError(
@@ -99,7 +100,7 @@ class SourceSide:
         return BinlogEnd(server_uuid=self.identity(), file=file, offset=offset, gtid_set=str(row["executed"] or ""))
 
     def bounds(self, plan: ComparisonPlan) -> tuple[int | None, int | None]:
-        """Returns the least and greatest value of the first key column; None if it is not an integer or there is no row."""
+        """Returns the least and greatest value of the first key column. (None, None) if it is not an integer or the table has no rows."""
         if not plan.key or not is_integer(plan.key_columns[0]):
             return None, None
         column = quoted(plan.key[0])
@@ -114,20 +115,22 @@ class SourceSide:
         return sum(int(block[0][0].as_py()) for block in counted)
 
     def rows(self, plan: ComparisonPlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
-        """Returns the rows that meet one of the conditions as text (one statement per condition; empty: all rows). They are read while they
-        are consumed.
+        """Returns the rows that match any of the conditions, in the server's text form. Each condition is one statement; an empty one
+        selects all rows. Rows are read while they are consumed.
         """
         statements = [_select(plan, condition) for condition in conditions]
         return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))
 
     def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """Returns the rows of the keys by the server's collation. A key has one literal (`literal`) per key column."""
+        """Returns the rows whose keys the server's collation considers equal to `keys`. A key has one SQL literal (`literal`) per key
+        column.
+        """
         return self.rows(plan, key_conditions([quoted(name) for name in plan.key], keys))
 
     @contextlib.contextmanager
     def read_view(self) -> Iterator[BinlogEnd | None]:
-        """Yields a position, within a transaction that sees the source at exactly this position. Yields None if the source changes too
-        fast.
+        """Opens a transaction that sees the source at an exact position, and yields this position. Yields None if transactions are
+        committed so fast that no attempt succeeds.
         """
         for _ in range(POSITION_TRIES):
             before = self.end()
@@ -143,9 +146,11 @@ class SourceSide:
 
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields conditions that together find the rows of the keys. `names`: the key's columns. `keys`: literals. Both are in MySQL's SQL."""
+    """Yields conditions that together select the rows of the keys. `names`: the key's columns. `keys`: their literals. Both are in MySQL's
+    SQL.
+    """
     for key in keys:
-        if NULL in key:  # `IN` never finds it.
+        if NULL in key:  # `IN` never matches NULL.
             yield " AND ".join(f"{name} <=> {value}" for name, value in zip(names, key, strict=True))
     keys_sql = [f"({', '.join(key)})" for key in keys if NULL not in key]
     for at in range(0, len(keys_sql), KEYS_A_STATEMENT):
@@ -153,12 +158,12 @@ def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Itera
 
 
 def literal(column: Canonical, value: Any) -> str:
-    """Returns a key's value, in DuckDB's canonical form, as a literal in MySQL's SQL."""
+    """Converts a key's value from DuckDB's canonical form to a literal in MySQL's SQL."""
     match value:
         case None:
             return NULL
         case bytes() | bytearray():
-            # A literal with an introducer is compared in the collation of the column.
+            # With the introducer _utf8mb4, the server compares the literal by the collation of the column.
             return f"{'' if column.is_bytes else '_utf8mb4 '}x'{bytes(value).hex()}'"
         case bool():
             return str(int(value))

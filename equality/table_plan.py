@@ -1,6 +1,5 @@
-"""Decides what of a table can be compared, and how, from the source's schema, conf/ and the Delta table's schema. If nothing can, raises
-RefusedError with a sentence. Pure.
-"""
+"""Decides which columns of a table to compare, and how, from the source's schema, conf/ and the Delta table's schema. Raises RefusedError
+if the table cannot be compared. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# By how much a row of the change log changes the number of rows, by its operation in Delta's change data feed.
+# Operation of an image in Delta's change data feed → how many rows the image adds (1) or removes (-1).
 SIGNS: Mapping[str, int] = {"insert": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
 class RefusedError(Exception):
-    """Raised for a table that cannot be compared; the message contains why and what to do."""
+    """Raised for a table that cannot be compared. The message says why, and what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """What to compare of a table. `columns`: those that both sides have. `key`: names; empty if the lake has the change log, whose replay
-    is compared.
+    """What to compare of a table. `columns`: the columns that both sides have. `key`: names of the key columns. If `key` is empty, the lake
+    has a change log, and the rows that result from it are compared.
 
-    `left_out`: columns of either side that are not compared. `soft`: rows that the lake marks as deleted do not count.
+    `left_out`: columns of either side that are not compared. `soft`: the lake marks rows as deleted; marked rows do not count.
     """
 
     database: str
@@ -47,7 +46,7 @@ class ComparisonPlan:
 
     @property
     def hash(self) -> str:
-        """Returns DuckDB's expression for the fingerprint of a row, 64 bits."""
+        """Returns DuckDB's expression for the 64-bit hash of a row."""
         return f"hash({', '.join(identifier(column.name) for column in self.columns)})"
 
 
@@ -59,10 +58,10 @@ def plan(
     *,
     whole_doubles: bool = True,
 ) -> ComparisonPlan:
-    """Returns the plan for a table. `version`: the source's current one. `kept`: indices of its captured columns. `lake`: the Spark type of
-    each column.
+    """Returns the plan for a table. `version`: the table's current schema in the source. `kept`: indices of its captured columns. `lake`:
+    the Spark type of each Delta column.
 
-    Raises RefusedError if the two do not match: a schema change of the table is not merged yet, or waits for approval.
+    Raises RefusedError if the two schemas do not match, because a schema change of the table is not merged yet or waits for approval.
     """
     options = settings.table(version.database, version.table)
     key = tuple(options.key) or version.key
@@ -110,7 +109,7 @@ def expected_types(version: TableVersion, kept: Sequence[int], settings: Destina
 
 
 def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None:
-    """Raises RefusedError for a table of which conf/ wants only the change log."""
+    """Raises RefusedError for a table for which conf/ configures only a change log."""
     if not settings.table(version.database, version.table).tells_rows:
         raise RefusedError(
             f"{version.name} has a change log and no current-state table: a change log has changes and not rows; set "
@@ -119,8 +118,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Returns the columns, in lower case, that have other values in the lake and are therefore left out. Raises RefusedError if the others
-    prove nothing.
+    """Returns the columns, in lower case, that are masked or that the transform writes: their values in the lake differ from the source's.
+    Raises RefusedError if the remaining columns cannot prove that rows are equal.
     """
     if options.rows:
         raise RefusedError(
@@ -139,7 +138,7 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
-    """Raises RefusedError for a stopped table: it is behind on purpose, so differences mean nothing."""
+    """Raises RefusedError for a stopped table. The lake lacks its later changes, so differences would mean nothing."""
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(

@@ -1,6 +1,7 @@
-"""Keeps rows of both sides in DuckDB, which converts, hashes, sums and joins them in blocks and on all cores. Called by `compare`.
+"""Loads rows of both sides into DuckDB, which converts, hashes, sums and joins them on all cores. Called by `compare`.
 
-A sum of 64-bit hashes does not depend on the order of rows. A change log is summed with the sign of each image."""
+Chunks are compared by the sum of their rows' 64-bit hashes, which does not depend on the order of rows. In a change log, the hash of an
+image that removes a row is subtracted."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan
 from sluice.equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
-MEMORY = "1GB"  # Data beyond this is written to a temporary file.
+MEMORY = "1GB"  # The limit of DuckDB's memory. DuckDB writes more data to temporary files.
 SOURCE, LAKE = "source", "lake"
 HASH, COUNT = "_sluice_hash", "_sluice_count"
 
@@ -33,7 +34,9 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
-    """What lake and source have for one key. `order_key`: that of the lake's row; -1 if there is none."""
+    """The rows of one key on both sides. `lake_rows`: number of rows in the lake. `order_key`: of the lake's row; -1 if
+    the lake has none.
+    """
 
     seen: Seen
     lake_rows: int
@@ -42,8 +45,8 @@ class ComparedRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifferingKey:
-    """A key for which the sides do not have exactly one row each, or whose rows differ. `in_source`: whether the source has a row, byte by
-    byte. `lake_rows`: the number of the lake's rows.
+    """A key whose rows differ, or for which either side does not have exactly one row. `in_source`: whether the source has a row with the
+    same bytes in its key. `lake_rows`: the number of rows that the lake has for the key.
     """
 
     in_source: bool
@@ -51,7 +54,7 @@ class DifferingKey:
 
 
 class Tables:
-    """One table's rows during a comparison. `folder`: for data that does not fit into memory."""
+    """The rows of one table during a comparison, in DuckDB. `folder`: where DuckDB writes data that does not fit into memory."""
 
     def __init__(self, plan: ComparisonPlan, chunks: Chunks, folder: str = "") -> None:
         self._plan, self._chunks = plan, chunks
@@ -68,13 +71,13 @@ class Tables:
         self._duckdb.close()
 
     def sums_of_source(self, reader: Any, wanted: Collection[int] | None = None) -> dict[int, Sum]:
-        """Returns the sum of each chunk, for rows from `SourceSide.rows`."""
+        """Returns number of chunk → sum, for rows from `SourceSide.rows`. `wanted`: the chunks to sum; None: all."""
         return self._sums(reader, source_side.canonical_rows(self._plan), "1", "true", wanted)
 
     def sums_of_lake(
         self, reader: Any, wanted: Collection[int] | None = None, order_key_max: int | None = None
     ) -> dict[int, Sum]:
-        """Returns the sum of each chunk, for rows from `LakeSide.rows`."""
+        """Returns number of chunk → sum, for rows from `LakeSide.rows`. `order_key_max`: sums a change log only up to this order key."""
         counted = lake_side.counted(self._plan, order_key_max)
         return self._sums(reader, lake_side.canonical_rows(self._plan), lake_side.SIGN, counted, wanted)
 
@@ -90,13 +93,15 @@ class Tables:
         return {int(chunk): Sum(int(rows), int(hashes)) for chunk, rows, hashes in answer}
 
     def keep_source(self, reader: Any, *, whole: bool) -> None:
-        """Keeps the source's rows for `rows` and `differing`: completely (`whole`), or only their keys and hashes."""
+        """Stores the source's rows in DuckDB for `rows` and `differing`: all columns (`whole`), or only keys and hashes."""
         self._keep(SOURCE, reader, source_side.canonical_rows(self._plan), "1", "true", whole=whole)
 
     def keep_lake(
         self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
     ) -> None:
-        """Keeps the lake's rows in the same way. `keys`: only those of `keep_keys`. `chunks`: DuckDB's condition on the chunk."""
+        """Stores the lake's rows like `keep_source`. `keys`: only rows with the keys of `keep_keys`. `chunks`: DuckDB's condition on the
+        chunk.
+        """
         columns = lake_side.canonical_rows(self._plan)
         counted = lake_side.counted(self._plan, order_key_max)
         self._keep(LAKE, reader, columns, lake_side.SIGN, counted, whole=whole, keys=keys, chunks=chunks)
@@ -130,7 +135,7 @@ class Tables:
         return f"{self._chunks.number()} IN ({', '.join(map(str, sorted(numbers)))})"
 
     def keep_keys(self, keys: Collection[Key]) -> None:
-        """Stores the keys that `keep_lake` and `rows` select."""
+        """Stores the keys by which `keep_lake` and `values` select rows."""
         columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in self._plan.key_columns)
         self._duckdb.execute(f"CREATE OR REPLACE TABLE keys ({columns})")
         if keys:
@@ -138,7 +143,9 @@ class Tables:
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
     def differing(self, limit: int) -> dict[Key, DifferingKey]:
-        """Returns the keys of the stored rows for which the sides do not have exactly one row each, or whose rows differ."""
+        """Returns the stored keys whose rows differ, or for which either side does not have exactly one row. `limit`: the maximum number of
+        keys.
+        """
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash IS NOT NULL, coalesce(rows, 0) FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}"
         )
@@ -147,7 +154,7 @@ class Tables:
         }
 
     def rows(self) -> dict[Key, ComparedRow]:
-        """Returns what each side has for all stored keys."""
+        """Returns all stored keys with what each side has for them."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash, lake_hash, rows, place FROM ({self._joined()})"
         )
@@ -155,7 +162,8 @@ class Tables:
         found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
             source, lake, rows, key = row[width:]
-            # Two rows with one key never equal the source's row.
+            # The hash of several rows is made different from that of any single row, because several rows with one key
+            # never equal the source's row.
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
             order_key = -1 if key is None else int(key)
             found[tuple(row[:width])] = ComparedRow(
@@ -171,23 +179,23 @@ class Tables:
         return found
 
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """Returns one side's complete rows of these keys. They must have been kept as `whole`."""
+        """Returns the complete rows that one side has for these keys. `table`: SOURCE or LAKE, which must have been stored as `whole`."""
         self.keep_keys(keys)
         answer = self._duckdb.execute(f"SELECT {self._all} FROM {table} AS side WHERE {self._is_kept_key('side')}")
         indices = [self._names.index(name) for name in self._plan.key]
         return {tuple(row[index] for index in indices): row for row in answer.fetchall()}
 
     def keys_of(self, table: str) -> list[Key]:
-        """Returns the keys of a side's kept rows."""
+        """Returns the keys of the rows that are stored for one side."""
         return [tuple(row) for row in self._duckdb.execute(f"SELECT DISTINCT {self._key} FROM {table}").fetchall()]
 
     def chunk_of(self, key: Key) -> int:
-        """Returns the number of a key's chunk."""
+        """Returns the number of the chunk that contains a key."""
         self.keep_keys([key])
         return int(self._duckdb.execute(f"SELECT {self._chunks.number()} FROM keys LIMIT 1").fetchall()[0][0])
 
     def differing_rows(self, limit: int) -> dict[Key, Seen]:
-        """Returns, for a table without a key, the rows (all columns) whose number differs, with their number on each side."""
+        """Returns, for a table without a key, rows that the sides do not have equally often, with the number of times on each side."""
         answer = self._duckdb.execute(
             f"SELECT {self._all}, sum(s), sum(l) FROM (SELECT {self._all}, {COUNT} AS s, 0 AS l FROM source UNION ALL "
             f"SELECT {self._all}, 0, {COUNT} FROM lake) GROUP BY {self._all} HAVING sum(s) <> sum(l) LIMIT {limit}"
@@ -213,14 +221,15 @@ class Tables:
         return f"EXISTS (SELECT 1 FROM keys WHERE {self._same_key(table, 'keys')})"
 
     def _same_key(self, one: str, other: str) -> str:
-        """Returns the condition that rows of two tables have the same key. A NULL in it is equal to NULL."""
+        """Returns the condition that rows of two tables have the same key. NULL counts as equal to NULL."""
         names = [identifier(name) for name in self._plan.key]
         return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
 
     def _joined(self) -> str:
-        """Returns the SQL for one row per key.
+        """Returns SQL that joins the stored rows of both sides by key, as one row per key.
 
-        A row of the source may be there twice, if its key is equal to two of the lake's. But rows with NULL in their key are several rows.
+        DuckDB may have a row of the source twice, if the server considers its key equal to two keys of the lake; the row then counts once.
+        Rows whose key contains NULL are different rows, so their hashes are summed.
         """
         names = [identifier(name) for name in self._plan.key]
         is_null = " OR ".join(f"{name} IS NULL" for name in names)
@@ -234,7 +243,7 @@ class Tables:
         )
 
     def _run(self, sql: str, reader: Any) -> Any:
-        """Runs one statement over the stream `reader`. Raises an error of the stream itself, instead of DuckDB's text of it."""
+        """Runs one statement that reads the stream `reader`. If the stream fails, raises its own error instead of DuckDB's."""
         kept = _ErrorKeepingStream(reader)
         self._duckdb.register("reader", kept.reader)
         try:
@@ -248,7 +257,7 @@ class Tables:
 
 
 class _ErrorKeepingStream:
-    """Keeps the error of a stream, of which DuckDB returns only the text."""
+    """Wraps a stream and stores its error, because DuckDB reports only the error's text."""
 
     def __init__(self, reader: Any) -> None:
         self.error: Exception | None = None
@@ -264,7 +273,7 @@ class _ErrorKeepingStream:
 
 
 def shown(value: Any) -> str:
-    """Formats a canonical value for a person: text as text, bytes in hexadecimal digits."""
+    """Formats a canonical value for a person: printable text in quotes, other bytes in hexadecimal digits."""
     if isinstance(value, bytes | bytearray):
         try:
             text = bytes(value).decode()
@@ -283,7 +292,7 @@ def difference(
     lake: Sequence[Any] | None,
     lake_rows: int = 1,
 ) -> Difference:
-    """Returns the difference of one key. The rows are complete; None if a side has none."""
+    """Returns the difference of one key. `source`, `lake`: the complete rows; None if the side has no row."""
     named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
     if lake_rows > 1:
         return Difference("doubled", named, chunk, count=lake_rows)

@@ -1,7 +1,7 @@
-"""Defines the request and the result of a comparison, and the rule that proves a difference. Pure values.
+"""Defines the request and the result of a comparison, and the rule that proves that a row differs. Pure.
 
-A table's verdict: EQUAL; DIFFERENT, proven; UNDECIDED, if differences may be changes that are not merged yet; REFUSED, if it cannot be
-compared, with the reason."""
+A table's verdict is EQUAL; DIFFERENT, if differences are proven; UNDECIDED, if differing rows may have changes that are not merged yet; or
+REFUSED, if the table cannot be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
-DIFFERENCES_MAX = 1_000  # The number of keys that are compared in detail; further differences are reported by chunk.
+DIFFERENCES_MAX = 1_000  # The number of keys that are looked into. Further differences are reported by chunk.
 SHOWN_MAX = 10
 
 
@@ -24,10 +24,10 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extent:
-    """What is compared: everything, `percent` of the chunks, or the chunks whose rows in the lake have changed since the last comparison.
+    """What to compare: all chunks, `percent` of the chunks, or the chunks whose rows in the lake have changed since the last comparison.
 
-    `settle_seconds`: how long the merges may take to reach what was read from the source. `every_key`: returns all keys that differ, for
-    a repair, not only those that are looked into.
+    `settle_seconds`: how long to wait for merges to reach the position up to which the source was read. `every_key`: returns all keys that
+    differ, for a repair, not only those that are looked into.
     """
 
     mode: Mode = "full"
@@ -38,9 +38,11 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One row that differs. `kind`: missing in the lake, surplus in the lake, doubled, or value. `key`: its values by column, as text.
+    """A row that differs. `kind`: missing in the lake, surplus in the lake, doubled in the lake, or other values. `key`: the key's values
+    by column, as text.
 
-    `columns`: (name, in the source, in the lake) for a row whose key both sides have. `count`: the number of equal rows without a key.
+    `columns`: (name, value in the source, value in the lake) of columns that differ, if both sides have the key. `count`: how often the row
+    is missing, surplus or doubled; more than 1 only for doubled rows and rows without a key.
     """
 
     kind: Literal["missing", "surplus", "doubled", "value"]
@@ -68,7 +70,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkDifference:
-    """A chunk in which rows differ, and the number of rows on each side."""
+    """A chunk that has differing rows, and the number of its rows on each side."""
 
     chunk: str
     source_rows: int
@@ -77,10 +79,11 @@ class ChunkDifference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableResult:
-    """The result of comparing one table. `rows`: the source's, in the compared chunks. `version`: Delta's at the last look.
+    """The result of comparing one table. `rows`, `lake_rows`: the rows of each side in the compared chunks. `version`: the Delta version
+    that was read last.
 
     `position` ("file:offset"), `gtid_set`, `server_uuid`: the source's position after its last rows were read. `difference_count`: the
-    least number of rows that differ; `differences`: the first of them. `moving`: rows that changed at each look while the lake followed.
+    least number of rows that differ; `differences`: the first of them. `moving`: rows that changed at each look and that the lake followed.
     `left_out`: columns of either side that were not compared.
     """
 
@@ -114,10 +117,10 @@ class TableResult:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One key in one look: the fingerprints of its rows, None if a side has none. The lake was read after it had reached the source's
-    position.
+    """What one look found for one key. `source`, `lake`: hashes of the rows, or for a table without a key, their numbers; None if a side
+    has no row. The lake was read after it had reached the source's position.
 
-    `order_key`: of the lake's row, -1 if there is none. `doubled`: the lake has several rows of the key.
+    `order_key`: of the lake's row; -1 if the lake has none. `doubled`: the lake has several rows of the key.
     """
 
     source: int | None
@@ -127,12 +130,12 @@ class Seen:
 
 
 def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
-    """Returns the keys that are proven to differ.
+    """Returns the keys that are proven to differ by two looks, `before` and `now`.
 
-    Several rows of the lake for one key are a proof by themselves: no order of merges produces them. For other keys, `now` was read after
-    `before`, and in each look the lake had merged everything up to the position at which the source was read. Two cases are a proof:
-    neither side changed between the looks; or the row in the lake did not (same values, same order key). In the second case the row had
-    no change up to a position after the source's second read, so this read must have found its values.
+    Several rows in the lake for one key are a proof by themselves, because no order of merges produces them. Any other key is proven in two
+    cases: neither side changed between the looks, or the lake's row did not change (same values, same order key). The second case is a
+    proof because each look reads the lake after it has merged everything up to the position of the source's read. The row therefore had no
+    change up to a position after the source's second read, so that read should have found the lake's values.
     """
     return {
         key
@@ -143,12 +146,14 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
 
 def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
-    """Returns whether the lake's row is unchanged. A missing row has no order key, so it may have existed between the looks."""
+    """Returns whether the lake's row did not change between the looks. For a missing row this is unknown: it has no order key, and it may
+    have existed in between.
+    """
     return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
-    """Returns the keys that differ and whose changes may not be merged yet."""
+    """Returns the keys that differ and are not proven: their changes may not be merged yet. `sure`: the proven keys."""
     known = set(sure)
     return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}
 
@@ -156,7 +161,9 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the columns of a row that differ with the same two values as in all looks `before` (None: this is the first look)."""
+    """Returns the columns of a row that had the same two different values in this look as in all looks `before`. None: this is the first
+    look.
+    """
     pairs = zip(names, source, lake, strict=True)
     return {
         name: (left, right)
@@ -166,7 +173,7 @@ def steady(
 
 
 def verdict_of(different: int, open_keys: int) -> Verdict:
-    """Returns the verdict. `different`: how many rows are proven to differ. `open_keys`: how many keys are undecided."""
+    """Returns the verdict. `different`: the number of rows that are proven to differ. `open_keys`: the number of undecided keys."""
     if different:
         return Verdict.DIFFERENT
     return Verdict.UNDECIDED if open_keys else Verdict.EQUAL

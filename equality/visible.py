@@ -1,8 +1,8 @@
-"""Waits until reads of the source show what the lake has. Without this, a row whose commit waits for a semi-sync replica would count as
-different.
+"""Waits until reads of the source show everything that the lake has. Without this, rows whose commit waits for a semi-sync replica would
+count as different.
 
-The binlog, and so the lake, has a transaction before the storage engine commits it. With semi-sync AFTER_SYNC the time between the two
-is as long as a replica withholds its acknowledgement. Snapshots and repairs wait in the same way."""
+A transaction is in the binlog, and so in the lake, before the storage engine commits it. With semi-sync AFTER_SYNC, the commit waits until
+a replica acknowledges the transaction. Snapshots and repairs wait in the same way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VisibleSource:
-    """The source as comparisons of one table read it. `directory`: the destination's, with the ledger. `say`: reports a wait."""
+    """Waits until reads of one table in the source show what the lake has. `directory`: the destination's directory, with its ledger.
+    `say`: called with a sentence before a wait.
+    """
 
     source: Source
     table: TableVersion
@@ -35,9 +37,10 @@ class VisibleSource:
     def wait(self, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether a read that begins now contains everything that the lake had before this call.
 
-        Also returns True if that cannot be known: on another server than the stream's, or on one that was reset.
+        Also returns True if this cannot be determined: the server is not the one whose binlog is read, or it was reset, or it does not
+        answer.
         """
-        position = read_ledger(self.directory).resume_position  # Runs may have merged up to this position.
+        position = read_ledger(self.directory).resume_position  # The position up to which runs may have merged.
         if position is None:
             return True
         deadline, said = time.monotonic() + seconds, False
