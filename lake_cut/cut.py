@@ -1,7 +1,7 @@
-"""Finds a consistent snapshot of the tables: the version of each table of a destination at one position of the source, from a row of
-`_sluice_cuts`.
+"""Finds a consistent snapshot of the tables: a row of `_sluice_cuts` that lists the version of each table of a destination at one position
+of the source.
 
-A run writes one as its last commit, after all tables of the batch (`spark_jobs.cuts`). This module reads it."""
+A run writes such a row as its last commit, after all tables of the batch (`spark_jobs.cuts`). This module reads it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class CutError(Exception):
-    """There is no such consistent snapshot, or a table is not as it says. The message says what to do."""
+    """Raised if no consistent snapshot matches, or if its tables cannot be opened at their versions. The message says what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CutTable:
-    """One table of a consistent snapshot. `stopped`: the table is stopped, at an earlier position than the others."""
+    """One table of a consistent snapshot. `stopped`: the table is stopped, so it is at an earlier position than the other tables."""
 
     name: str
     path: str
@@ -51,7 +51,9 @@ class CutTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A position of the source, and each table's version at it. `commit_time`: that of its last transaction."""
+    """A consistent snapshot: a position of the source, and the version of each table at it. `commit_time`: of the last transaction in it.
+    `tables`: by "database.table".
+    """
 
     order_key: int
     commit_time: dt.datetime
@@ -76,8 +78,8 @@ def read_cut(
     at: dt.datetime | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Cut:
-    """Returns the newest consistent snapshot; with `at`, the newest one that contains only transactions committed by then. Raises
-    CutError.
+    """Returns the newest consistent snapshot. With `at`, returns the newest one that contains no transaction committed later than `at`.
+    Raises CutError.
     """
     path = cuts_path(lake, destination)
     try:
@@ -98,10 +100,9 @@ def read_cut(
 
 
 def newest_row(log: deltalake.DeltaTable, at: dt.datetime | None = None) -> dict[str, Any] | None:
-    """Returns the row of the newest consistent snapshot; with `at`, of the newest one that contains only transactions committed by then.
-    None if there is none.
+    """Returns the row of the newest consistent snapshot, or None. With `at`, it contains no transaction committed later than `at`.
 
-    Each row contains the names of all tables, so they are read from one row only. Raises DeltaError.
+    Reads the column `tables`, which is large, only of the row that is returned. Raises DeltaError.
     """
     published: Any = pa.table(log.scan(columns=["order_key", "commit_time", "published_at"]))
     if at is not None:

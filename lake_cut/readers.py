@@ -1,6 +1,5 @@
-"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that the tables are still those of the
-snapshot.
-"""
+"""Opens the tables of a consistent snapshot with deltalake, DuckDB and Spark. Each function checks that each table was not created again
+after the snapshot."""
 
 from __future__ import annotations
 
@@ -15,17 +14,18 @@ from sluice.lake_cut.cut import Cut, CutError, CutTable
 
 
 def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None) -> dict[str, deltalake.DeltaTable]:
-    """Returns each table at its version, by "database.table". Raises CutError if a version no longer exists."""
+    """Returns "database.table" → the table at its version. Raises CutError if a version no longer exists."""
     return {table.name: _opened(table, storage_options) for table in cut.tables.values()}
 
 
 def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Creates views `database.table` in a DuckDB connection that has loaded the delta extension. Returns their names.
 
-    `storage_options`: of a lake in an object store, for deltalake. The connection itself needs DuckDB's reader and secret of the store.
+    `storage_options`: deltalake's options for a lake in an object store. DuckDB does not use them: the connection needs its own secret for
+    the object store.
 
-    Tables whose names differ only in case, which are one name in DuckDB, get the names `table__1`, `table__2`, …. Raises CutError that
-    names the tables that cannot be read, after the others have their views.
+    DuckDB ignores case in names. Tables whose names differ only in case get the views `table__1`, `table__2`, …. Raises CutError for tables
+    that cannot be read, after it has created the views of all other tables.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
@@ -41,7 +41,7 @@ def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] |
             connection.execute(
                 f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{path}', version => {table.version})"
             )
-        except Exception as error:  # The error may be of any kind; the other tables get their views.
+        except Exception as error:  # Whatever the error is, the other tables get their views.
             failed[table.name] = error
         else:
             made.append(name)
@@ -52,7 +52,8 @@ def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] |
 def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Creates temporary views `database_table` in a Spark session with Delta. Returns their names.
 
-    Names that are one name in Spark get `__1`, `__2`, … at the end. Raises CutError as `duckdb_views`.
+    Spark ignores case in names, and `a_b.c` and `a.b_c` yield the same name. Such tables get `__1`, `__2`, … at the end. Raises CutError
+    like `duckdb_views`.
     """
     made: list[str] = []
     failed: dict[str, Exception] = {}
@@ -66,7 +67,7 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
             spark.sql(
                 f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
             )
-        except Exception as error:  # The error may be of any kind; the other tables get their views.
+        except Exception as error:  # Whatever the error is, the other tables get their views.
             failed[table.name] = error
         else:
             made.append(name)
@@ -75,7 +76,7 @@ def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None 
 
 
 def _refuse(failed: Mapping[str, Exception]) -> None:
-    """Raises CutError with the tables that have no view, after the other tables got theirs."""
+    """Raises CutError if any table failed. `failed`: table → its error."""
     if failed:
         why = "; ".join(
             str(error) if isinstance(error, CutError) else f"there is no view of {name}: {error}"
@@ -91,7 +92,9 @@ def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
 
 
 def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns (schema, name) of views. Names that differ only in upper and lower case get a number, because no view may replace another."""
+    """Returns (schema, name) for each view. Names that are equal or differ only in case get a number, because no view
+    may replace another.
+    """
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)
     for at, (schema, name) in enumerate(names):
@@ -104,12 +107,12 @@ def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _of_spark(path: str) -> str:
-    """Returns the path with the scheme of Spark's own S3 client."""
+    """Converts a URL with the scheme s3:// to s3a://, which Spark's S3 client uses."""
     return path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
 
 
 def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> deltalake.DeltaTable:
-    """Opens the table at its version. A table with another id was dropped and created again, so its versions do not belong to the
+    """Opens a table at its version. Raises CutError if the table has another id: it was created again, so its versions are not those of the
     snapshot.
     """
     options = dict(storage_options or {}) or None
