@@ -1,4 +1,4 @@
-"""Accesses object stores: reads `storage_options` of conf/, opens pyarrow's file system for a store, and transfers directories of staged
+"""Accesses object stores: reads `storage_options` of conf/, opens a store as a pyarrow file system, and transfers directories of staged
 files.
 
-Imports nothing else of Sluice: engine, run and Spark tasks must open the same store in the same way."""
+This package imports nothing else of Sluice, because engine, runs and Spark tasks all use it to open a store in the same way."""

@@ -1,6 +1,6 @@
 """Parses URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. Used by `files`, `options` and `sluice sql`.
 
-deltalake accepts several names for one option, and prefixes most of them with `azure_storage_` or `azure_`."""
+deltalake accepts several names for one option, most of them also with the prefix `azure_storage_` or `azure_`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.object_stores.errors import StoreError
 
 URL = re.compile(r"(?:abfss?|az(?:ure)?|adl)://(?P<container>[^/@]+)(?:@(?P<account>[^./]+)\.[^/]*)?/?(?P<path>.*)")
 PREFIX = re.compile(r"^azure_(?:storage_)?")
-# deltalake's name of an option, in lower case and without its prefix → the name in this module.
+# deltalake's name of an option, in lower case and without its prefix → the name that this module uses.
 NAMES = {
     "account_name": "account_name",
     **dict.fromkeys(("account_key", "access_key", "master_key"), "account_key"),
@@ -26,12 +26,15 @@ NAMES = {
     "use_emulator": "use_emulator",
 }
 SECRETS = frozenset({"account_key", "sas_token", "client_secret"})
-PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")  # pyarrow has the same names
+# The options that AzureFileSystem of pyarrow accepts by the same names.
+PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 
 
 @dataclasses.dataclass(frozen=True)
 class AzureLocation:
-    """A folder in a container. `path`: begins with the container. `arguments`: for pyarrow's AzureFileSystem, with credentials."""
+    """A folder in a container. `path`: the container and the path in it. `arguments`: arguments for pyarrow's AzureFileSystem, with
+    credentials.
+    """
 
     account: str
     path: str
@@ -39,19 +42,20 @@ class AzureLocation:
 
 
 def azure_name(option: str) -> str:
-    """Returns the name in this module for an option of deltalake; empty if it is not one of Azure's."""
+    """Returns this module's name for an option of deltalake; empty if the option is not one of Azure's."""
     return NAMES.get(PREFIX.sub("", option.lower()), "")
 
 
 def is_azure(url: str) -> bool:
-    """Returns whether a URL denotes a folder in Azure."""
+    """Returns whether a URL is one of Azure's."""
     return URL.fullmatch(url) is not None
 
 
 def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocation:
-    """Returns account, path and credentials for a URL. `storage_options`: with resolved secrets. Raises StoreError for an unknown account.
+    """Returns account, path and credentials for a URL. `storage_options`: with secrets resolved. Raises StoreError if the account is
+    unknown.
 
-    If the options have no credentials, pyarrow uses those of the environment or of the machine's identity.
+    If the options have no credentials, pyarrow uses those of the environment or the machine's managed identity.
     """
     match = URL.fullmatch(url)
     if match is None:

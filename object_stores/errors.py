@@ -1,5 +1,7 @@
-"""Defines the error of an object store: one sentence without secrets. Callers convert it to an error of their own package."""
+"""Defines the error of an object store. Its message is one sentence without secrets. Callers convert it to an error of
+their own package.
+"""
 
 
 class StoreError(Exception):
-    """A store does not answer, refuses a request, or has a wrong name."""
+    """Raised if a store does not answer, refuses a request, or cannot be opened by its URL."""

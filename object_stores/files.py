@@ -1,4 +1,4 @@
-"""Opens pyarrow's file system of a store; only this file does. Used by `folder`, and by Spark tasks for a single file."""
+"""Opens an object store as a pyarrow file system. Used by `folder` for directories, and by Spark tasks for a single file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 
 
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Returns pyarrow's file system for a URL, and the path in it. `options`: `storage_options` with resolved secrets.
+    """Returns the pyarrow file system for a URL, and the path in it. `options`: `storage_options` with secrets resolved.
 
-    If `options` has no credentials, S3 and Azure use those of the environment or of the machine. Other stores never use `options`. Raises
-    StoreError.
+    If `options` has no credentials, S3 and Azure use those of the environment or the machine. Stores of other kinds ignore `options`.
+    Raises StoreError.
     """
     with as_store_error(url, options):
         if url.startswith(S3):
@@ -43,7 +43,7 @@ def opened(url: str, options: Mapping[str, str]) -> Any:
 
 @contextlib.contextmanager
 def as_store_error(url: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Raises pyarrow's errors about a store as StoreError. FileNotFoundError stays as it is."""
+    """Converts errors that pyarrow raises about a store to StoreError. Does not convert FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""Transfers a directory of files in a store: uploads it as a whole with its manifest last, downloads it, removes it. Every call may be
+"""Transfers a directory of files between the local disk and an object store: uploads it, downloads it, removes it. Every call can be
 repeated.
 
-A store has no directories and cannot rename. A directory is complete if the file that names the others exists."""
+An object store has no directories and cannot rename, so a directory cannot appear at once. Readers treat a directory as complete when the
+file that lists the others exists. This file is uploaded last and removed first."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ PARALLEL = 8  # The number of files that are transferred at the same time.
 
 
 class StoreFolder:
-    """A directory in a store. `url`: the directory's. `options`: `storage_options` with their values. Every method raises StoreError if the
-    store fails.
+    """A directory in an object store. `url`: the directory's URL. `options`: `storage_options` with secrets resolved. Every method raises
+    StoreError if the store fails.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -30,17 +31,19 @@ class StoreFolder:
         return f"StoreFolder({self.url!r})"
 
     def sizes(self) -> dict[str, int]:
-        """Returns name → bytes of each file below, with names relative to the directory; empty if there is none."""
+        """Returns name → bytes of each file in the directory and below, by its path in the directory; empty if the directory does not
+        exist.
+        """
         with as_store_error(self.url, self._options):
             found = self._store.get_file_info(pafs.FileSelector(self._path, allow_not_found=True, recursive=True))
         return {each.path.removeprefix(f"{self._path}/"): int(each.size) for each in found if each.is_file}
 
     def children(self) -> set[str]:
-        """Returns the names of the directories directly below that contain a file."""
+        """Returns the names of the direct subdirectories that contain files."""
         return {name.partition("/")[0] for name in self.sizes() if "/" in name}
 
     def read(self, name: str) -> bytes | None:
-        """Returns a file's content; None if there is no such file."""
+        """Returns the content of a file; None if it does not exist."""
         with as_store_error(self.url, self._options):
             try:
                 with self._store.open_input_stream(f"{self._path}/{name}") as stream:
@@ -50,7 +53,9 @@ class StoreFolder:
         return content
 
     def put(self, folder: Path, last: str = "", below: str = "") -> None:
-        """Uploads all files of a local directory to `below` in this one. The file named `last` comes after all others."""
+        """Uploads all files of a local directory. `last`: the file that is uploaded after all others. `below`: a prefix of the names in the
+        store.
+        """
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="put") as pool:
             list(
@@ -60,17 +65,17 @@ class StoreFolder:
             self._put(folder / last, below + last)
 
     def get(self, names: Collection[str], folder: Path) -> None:
-        """Downloads files of this directory into a local one."""
+        """Downloads the files `names` of this directory into a local directory."""
         for parent in {(folder / name).parent for name in names}:
             parent.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="get") as pool:
             list(pool.map(lambda name: self._copy(f"{self._path}/{name}", folder / name), names))
 
     def remove(self, first: str = "") -> None:
-        """Removes the directory with everything below it. The file `first` is removed before all others, so that the rest counts as
-        nothing.
+        """Removes the directory and everything below it. Removes the file `first` before all others, so that the directory no longer counts
+        as complete.
 
-        Another host may remove it at the same time.
+        Another host may remove the directory at the same time.
         """
         names = self.sizes()
         self.remove_files([first] if first in names else [])
@@ -79,18 +84,18 @@ class StoreFolder:
                 self._store.delete_dir(self._path)
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file."""
+        """Writes a small file with this content."""
         with as_store_error(self.url, self._options):
             self._make_parent(name)
             with self._store.open_output_stream(f"{self._path}/{name}") as stream:
                 stream.write(content)
 
     def put_file(self, file: Path, name: str = "") -> None:
-        """Uploads one file, under its own name or another one."""
+        """Uploads one file. `name`: its name in the store, if that is not the file's own name."""
         self._put(file, name or file.name)
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """Removes those of the files that exist."""
+        """Removes these files. Files that do not exist are skipped."""
         with as_store_error(self.url, self._options):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
@@ -105,7 +110,7 @@ class StoreFolder:
             )
 
     def _make_parent(self, name: str) -> None:
-        """Creates the parent directory of a file, if the store is a local directory."""
+        """Creates the parent directory of a file if the store is a local directory. Object stores need none."""
         if self._store.type_name == "local":
             self._store.create_dir(f"{self._path}/{name}".rpartition("/")[0])
 

@@ -1,6 +1,6 @@
-"""Reads `storage_options` of conf/: knows deltalake's names for a store's options and which of them are secrets, and finds their values.
+"""Reads `storage_options` of conf/: maps deltalake's names of S3 options to Sluice's, resolves secrets, and removes secrets from errors.
 
-The process remembers the secrets that it resolved. An error may contain an earlier one, which its location no longer has."""
+The process remembers secrets that it resolved, because after a rotation an error may still contain an earlier secret."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from sluice.object_stores.errors import StoreError
 from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
 SECRET_CHARS_MIN = 6
-DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake formats its causes as a tree, in colours.
-# deltalake's name, in lower case and without aws_ → our name. deltalake accepts all of these.
+DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake prints the causes of an error as a tree, in colours.
+# deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these
+# names.
 NAMES = {
     "region": "region",
     "default_region": "region",
@@ -29,23 +30,23 @@ NAMES = {
     "session_token": "session_token",
     "token": "session_token",
 }
-CREDENTIALS = {  # The environment variables that AWS's own client reads.
+CREDENTIALS = {  # The environment variables that AWS's own clients read.
     "access_key_id": "AWS_ACCESS_KEY_ID",
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",
     "session_token": "AWS_SESSION_TOKEN",
 }
 PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
-RESOLVED_MAX = 256  # The newest secrets. This is more than any run needs, even if tokens are new each time.
-YES = frozenset({"1", "true", "on", "yes", "y"})  # deltalake reads these values as true.
+RESOLVED_MAX = 256  # How many secrets are remembered. A run needs fewer, even if each connect uses a new token.
+YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake reads as true
 
 
 class ResolvedSecrets:
-    """The newest secrets that this process has read. A pickled copy is empty, because Spark's executors get this module with a job's
-    code.
+    """The newest secrets that this process has resolved. A pickled copy is empty: Spark's executors get this module with the code of a job,
+    and must not get the secrets.
     """
 
     def __init__(self) -> None:
-        self._secrets: dict[str, None] = {}  # the oldest first
+        self._secrets: dict[str, None] = {}  # in the order in which they were resolved, the oldest first
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[ResolvedSecrets], tuple[()]]:
@@ -67,13 +68,13 @@ _resolved = ResolvedSecrets()
 
 
 def known(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the values of the S3 options that we know, by our names."""
+    """Returns the S3 options that Sluice knows, by Sluice's names. Other options are omitted."""
     return {found: value for name, value in storage_options.items() if (found := _name(name))}
 
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
-    """Replaces references such as `$NAME` by the secrets that they name, and remembers the secrets for `without_secrets`. Raises StoreError
-    with all that cannot be read.
+    """Replaces references such as `$NAME` by the secrets that they name, and remembers the secrets for `without_secrets`. Raises
+    StoreError, which lists all secrets that cannot be read.
     """
     found, missing = dict(configured), list[str]()
     for name, value in configured.items():
@@ -89,8 +90,10 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
-    """Returns a store's error as one line without secrets: the error may contain what was sent, now or before a rotation. The value of an
-    unknown option counts as a secret. `storage_options`: with their values, or as in conf/. It reads no secret.
+    """Returns the text of a store's error as one line without secrets. The error may repeat what was sent, with the present secret or one
+    from before a rotation.
+
+    `storage_options`: with secrets resolved, or as in conf/; secrets are not read here. The value of an unknown option counts as a secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
     given = {value for name, value in storage_options.items() if not _is_plain(name) and not is_reference(value)}
@@ -102,11 +105,11 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
 
 
 def _is_plain(option: str) -> bool:
-    """Returns whether the option is known not to contain a secret."""
+    """Returns whether the option is one that never contains a secret."""
     azure = azure_name(option)
     return _name(option) in PLAIN or bool(azure and azure not in SECRETS)
 
 
 def _name(option: str) -> str:
-    """Returns our name for deltalake's option; empty for an unknown one."""
+    """Returns Sluice's name for an S3 option of deltalake; empty if the option is unknown."""
     return NAMES.get(option.lower().removeprefix("aws_"), "")

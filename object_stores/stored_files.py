@@ -1,6 +1,7 @@
-"""Manages the Parquet files of one directory, on the disk or in a store: the rows and buffered changes of a table during its snapshot.
+"""Accesses the Parquet files of one directory, on disk or in an object store. The directory has the rows and buffered changes of a table
+during its snapshot.
 
-The run that reads a table writes them. The runs that merge and publish read them, possibly on other hosts."""
+The run that reads the table writes the files. Runs that merge or publish read them, possibly on other hosts."""
 
 from __future__ import annotations
 
@@ -23,9 +24,10 @@ SUFFIX = ".parquet"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredFiles:
-    """A directory of Parquet files. `url`: the directory's in a store. If it is empty, `folder` has the files; otherwise `folder` is for
-    files during a transfer. `options`: `storage_options` with their values. Every method raises StoreError if a store fails, OSError if a
-    disk fails.
+    """A directory of Parquet files. `url`: its URL in an object store; empty if the files are in `folder` on disk. With a URL, `folder` is
+    for files during a transfer. `options`: `storage_options` with secrets resolved.
+
+    Every method raises StoreError if the store fails, and OSError if the disk fails.
     """
 
     folder: Path
@@ -33,29 +35,29 @@ class StoredFiles:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def names(self) -> list[str]:
-        """Returns the names of the Parquet files, in order."""
+        """Returns the names of the Parquet files, sorted."""
         if not self.url:
             return sorted(path.name for path in self.folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
         return sorted(name for name in self.store().sizes() if name.endswith(SUFFIX) and "/" not in name)
 
     def opened(self, name: str) -> Any:
-        """Returns the source from which pyarrow reads one of the files."""
+        """Returns one of the files in a form that pyarrow can read: an open file of the store, or a local path."""
         return opened(f"{self.url}/{name}", self.options) if self.url else self.folder / name
 
     def schema(self, name: str) -> pa.Schema:
         return pq.read_schema(self.opened(name))
 
     def rows(self) -> int:
-        """Returns the number of rows in all files."""
+        """Returns the number of rows in all files, from the files' footers."""
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="footers") as pool:
             return sum(pool.map(lambda name: int(pq.read_metadata(self.opened(name)).num_rows), self.names()))
 
     def put(self, file: Path, name: str) -> None:
-        """Uploads a local file under another name. A listing of the store shows the whole file or nothing."""
+        """Uploads a local file as `name`. If this fails, no part of the file remains in the store."""
         try:
             self.store().put_file(file, name)
         except BaseException:
-            with contextlib.suppress(StoreError):  # If the file could not be read to its end, a part of it may exist.
+            with contextlib.suppress(StoreError):  # A failed upload may leave a part of the file in the store.
                 self.store().remove_files([name])
             raise
 
