@@ -1,7 +1,7 @@
-"""Locates the secrets of conf/, and reads them when they are needed: from a variable, a file, or the output of a command.
+"""Reads the secrets that conf/ refers to, when they are needed: from an environment variable, a file, or the output of a command.
 
-Whoever connects asks `value_of` at each connect, so a rotated secret needs no restart. This package imports only the standard library,
-because engines, runs and stores use it."""
+Callers call `value_of` at each connect, so a rotated secret needs no restart. This package imports only the standard library, because
+engines, runs and stores use it."""
 
 from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_reference
 from sluice.secret_values.value import filled_text, value_of

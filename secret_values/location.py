@@ -1,4 +1,4 @@
-"""Describes where a secret is, as a value and as a text that settings, records and URLs contain instead of the secret."""
+"""Defines the location of a secret. Settings, records and URLs contain the location as text instead of the secret."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import re
 from pathlib import Path
 
 FILE, COMMAND = "$file:", "$command:"
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # Kubernetes also passes names with dots and hyphens.
+# Kubernetes also creates variables whose names have dots and hyphens.
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 class SecretUnavailable(Exception):  # noqa: N818  a state of the location, which callers translate to their own error
-    """A secret could not be read. The message contains the setting and the location, and never the secret or the output of a command."""
+    """Raised if a secret cannot be read. The message contains the setting and the location, never the secret or the output of a command."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SecretLocation:
-    """Where a secret is. `env`: the name of a variable; `file`: a file; `command`: a program with its arguments. At most one of them is
-    set; none if there is no secret.
+    """The location of a secret. `env`: an environment variable; `file`: a file; `command`: a program with its arguments, which prints the
+    secret. At most one of them is set. If none is set, there is no secret.
     """
 
     env: str = ""
@@ -38,7 +39,7 @@ class SecretLocation:
 
     @property
     def reference(self) -> str:
-        """Returns the text for this location: `$NAME`, `$file:/path` or `$command:["program", "argument"]`; empty if there is no secret."""
+        """Returns the location as text: `$NAME`, `$file:/path` or `$command:["program", "argument"]`; empty if there is no secret."""
         if self.file is not None:
             return f"{FILE}{self.file}"
         if self.command:
@@ -47,8 +48,8 @@ class SecretLocation:
 
     @classmethod
     def of(cls, reference: str) -> SecretLocation:
-        """Returns the location that a reference names. Raises ValueError for any other text. The error never contains the text, which may
-        be a secret by mistake.
+        """Parses a `reference`. Raises ValueError for any other text. The error never contains the text, because the text may be a secret
+        by mistake.
         """
         if reference.startswith(FILE):
             path = reference.removeprefix(FILE)
@@ -65,7 +66,7 @@ class SecretLocation:
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Returns the program and its arguments from JSON."""
+    """Parses the JSON list of a program and its arguments."""
     try:
         parts = json.loads(text)
     except ValueError:
@@ -76,5 +77,5 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def is_reference(text: str) -> bool:
-    """Returns whether a text of conf/ names the location of a secret."""
+    """Returns whether a value in conf/ is the location of a secret: it begins with `$`."""
     return text.startswith("$")

@@ -1,4 +1,4 @@
-"""Reads a secret from its location. It is called at each connect, and keeps nothing between two calls."""
+"""Reads a secret from its location. Callers read it at each connect, and nothing is cached between two calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ SECRET_BYTES_MAX = 64 << 10  # A larger file or output is not a secret.
 
 
 def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret, without the line end of a file or an output; empty if there is no location. `setting`: its key in conf/.
+    """Returns the secret, without the line end of a file or of a command's output; empty if there is no location. `setting`: the secret's
+    key in conf/.
 
-    Raises SecretUnavailable if the variable is not set, if the file cannot be read, is empty or no regular file, and if the command fails,
-    writes nothing or more than SECRET_BYTES_MAX, or runs longer than COMMAND_SECONDS_MAX.
+    Raises SecretUnavailable if the variable is not set; if the file cannot be read, is empty, or is not a regular file; and if the command
+    fails, writes nothing or more than SECRET_BYTES_MAX, or runs longer than COMMAND_SECONDS_MAX.
     """
     if location.file is not None:
         return _of_file(location.file, setting)
@@ -37,8 +38,8 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
 
 
 def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable as `value_of` does, and for a reference
-    that names no location.
+    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable like `value_of`, and for a reference that
+    names no location.
     """
     if not is_reference(text):
         return text
@@ -52,7 +53,7 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 def _of_file(file: Path, setting: str) -> str:
     what = f"{setting}: the file {file}"
     try:
-        # A plain open of a named pipe would wait for a writer.
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -69,14 +70,14 @@ def _of_file(file: Path, setting: str) -> str:
 
 
 def _of_command(command: tuple[str, ...], setting: str) -> str:
-    """Runs the command in a process group of its own, so that a command that hangs or writes too much is ended with all its children."""
+    """Runs the command in a process group of its own, so that its child processes end too if it hangs or writes too much."""
     what = f"{setting}: the command {command[0]}"
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # It may repeat the secret.
+            stderr=subprocess.DEVNULL,  # The command's messages may contain the secret.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -91,17 +92,19 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
     finally:
         if process.returncode is None:
             _end_group(process)
-    # If the output is longer, the command was killed, and its status means nothing.
+    # A command that writes more than this is killed, so its status means nothing.
     if process.returncode and len(content) <= SECRET_BYTES_MAX:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
     return _text(content, f"{setting}: the output of the command {command[0]}")
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:
-    """Returns the output of a command that has ended, or more than SECRET_BYTES_MAX bytes of one that still runs. Raises TimeoutExpired."""
+    """Returns the output of the command. Stops after more than SECRET_BYTES_MAX bytes, while the command still runs.
+    Raises TimeoutExpired.
+    """
     until = time.monotonic() + COMMAND_SECONDS_MAX
     content = bytearray()
-    stdout: Any = process.stdout  # a pipe
+    stdout: Any = process.stdout  # subprocess types it as optional, but with PIPE it is set.
     with stdout as output, selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
         while len(content) <= SECRET_BYTES_MAX:
@@ -124,7 +127,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _text(content: bytes, what: str) -> str:
-    """Returns the content as text without its last line end."""
+    """Decodes the secret and removes one line end. Raises SecretUnavailable if it is too long, empty, or not UTF-8."""
     if len(content) > SECRET_BYTES_MAX:
         raise SecretUnavailable(
             f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is no secret: write only the secret there"
