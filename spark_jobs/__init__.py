@@ -1,1 +1,1 @@
-"""Merges staged batches into Delta tables with Spark. Runs inside a Dagster run or from the command line, and depends on neither."""
+"""Merges staged batches into Delta tables with Spark. Called by Dagster runs and from the command line, without depending on either."""

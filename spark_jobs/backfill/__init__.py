@@ -1,1 +1,3 @@
-"""Applies the changes of an interval of the past again. Contains the fold, its commit, and past states of tables."""
+"""Backfills: builds a past state of a table as a separate Delta table (`into`), and replaces a live table's rows by a
+past state (`swap`).
+"""

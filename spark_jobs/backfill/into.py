@@ -1,7 +1,7 @@
 """Builds a past state of a table as a separate Delta table: a version of the live table, plus the changes of an interval. Called by a run.
 
-Only the live table's log and files are read. The new table is one commit by deltalake: its rows are streamed, and readers never see a
-part of them."""
+Only the live table's log and files are read. deltalake streams the rows of the new table into one commit, so readers never see a part of
+them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDE
 from sluice.spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
-MARK = "sluice-past"  # The prefix of such a table's Delta name.
+MARK = "sluice-past"  # The prefix in the Delta name of a table with a past state.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PastState:
-    """A past state to build. `base`: the live table at the version before the interval, as deltalake's table.
+    """A past state to build. `base`: the live table, opened with deltalake at the version before the interval.
 
-    `images`: the interval's last image of each key; None if nothing changed. `path`: of the new table. `description`: of it. `folder`:
-    for temporary files.
+    `images`: the last image of each key in the interval; None if nothing changed. `path`: of the new table. `description`: the new table's
+    description. `folder`: for temporary files. `record`: stored in the new table's commit.
     """
 
     name: str
@@ -53,8 +53,8 @@ class PastState:
 
 
 def build(given: PastState, fence: Fence) -> int:
-    """Builds the table and returns its number of rows. Raises TableError if a table exists at its path, or if the interval has columns
-    that the version lacks.
+    """Builds the table and returns its number of rows. Raises TableError if a Delta table already exists at the path, or if the changes
+    have columns that the version `base` lacks.
     """
     options = dict(given.storage_options) or None
     if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
@@ -93,7 +93,7 @@ def build(given: PastState, fence: Fence) -> int:
 
 
 def _schema(given: PastState) -> pa.Schema:
-    """Returns the live table's schema at the version, without the column that marks deleted rows, because these rows are left out."""
+    """Returns the schema of the version `base`, without the column that marks rows as deleted: such rows are not copied."""
     there: pa.Schema = pa.schema(given.base.schema().to_arrow())
     schema = without_mapping(pa.schema([field for field in there if field.name != DELETED]))
     known = {field.name.lower() for field in schema}
@@ -135,8 +135,8 @@ def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
 
 
 def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of a deltalake query to a deltalake writer. Another thread runs the query, because deltalake cannot be called from
-    within itself.
+    """Yields the batches of a deltalake query, cast to `schema`, to a deltalake writer. The query runs in another thread, because deltalake
+    cannot run it inside the call that writes.
     """
     waiting: queue.Queue[Any] = queue.Queue(BATCHES_WAITING_MAX)
     ended = threading.Event()
@@ -154,7 +154,7 @@ def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 if not put(pa.record_batch(batch)):
                     return
             put(None)
-        except Exception as error:  # The consumer raises it.
+        except Exception as error:  # The generator raises the error in the writer's thread.
             put(error)
 
     threading.Thread(target=read, name="past state", daemon=True).start()

@@ -1,7 +1,7 @@
-"""Replaces the rows of a live table by those of a past state that `into` has built, in one commit. Called by a run.
+"""Replaces the rows of a live table by those of a past state that `into` built, in one commit. Called by a run.
 
-The live table keeps its ID, owner, properties and the transactions that store its position in the stream. So later changes are merged as
-before, and the commit can be undone by a RESTORE and `sluice lake accept`."""
+The live table retains its id, owner and properties, and the transactions that store its position in the stream. Later changes are therefore
+merged as usual. To undo the commit, use RESTORE and `sluice lake accept`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SWAP_KIND = "swap"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PastTable:
-    """A past state in the lake. `of`: "database.table"; empty if the table is not a past state. `up_to`: the position that the past state
-    has reached.
+    """A table with a past state. `of`: the "database.table" whose past state it is; empty if the table has no past state. `up_to`: the
+    position that the past state has reached.
 
-    `columns`: (name, Spark type). `version`: 0 unless it was changed since. `base`: the version of the live table that it was built from.
-    `log`: deltalake's table.
+    `columns`: (name, Spark type). `version`: 0 as long as nobody changed the table after it was built. `base`: the version of the live
+    table from which it was built. `log`: the table, opened with deltalake.
     """
 
     path: str
@@ -49,7 +49,9 @@ class PastTable:
 
 
 def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
-    """Reads a past state from the log at a path. Raises TableError if it cannot be read."""
+    """Reads the past state at a path from its Delta log. Returns a PastTable without `of` if no table exists, or if it has no past state.
+    Raises TableError if the log cannot be read.
+    """
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
         metadata = log.history()[-1].get("userMetadata") or "{}"
@@ -78,8 +80,8 @@ def refusal(
 ) -> str:
     """Returns why the rows of a past state must not replace the live table's rows, and what to do; empty if they may. Pure function.
 
-    `live`: (name, Spark type) of the live table's columns; `up_to`: order key up to which the past state has its changes; `commits`: the
-    live table's commits.
+    `live`: (name, Spark type) of the live table's columns. `up_to`: the order key up to which the past state contains changes. `commits`:
+    the live table's commits.
     """
     return next(_obstacles(owner, live, rebuilt, up_to, commits), "")
 
@@ -116,15 +118,15 @@ def _obstacles(
 
 
 def recorded_commits(table: DeltaTable) -> list[CommittedInterval]:
-    """Returns all commits that the table's log still has."""
+    """Returns all commits that are still in the table's log."""
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 
 
 def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableRecords, fence: Fence, *, run: str) -> int:
-    """Replaces the rows, syncs the commit to disk and stores the table's state. Returns the live table's new version. The caller holds
-    the run lock.
+    """Replaces the rows, syncs the commit to disk and stores the table's record in `records`. Returns the live table's new version. The
+    caller holds the run lock.
 
-    Raises TableError. Repeating it is safe: the same rows are written again.
+    Raises TableError. A repeated call is safe: it writes the same rows again.
     """
     before = table.snapshot
     refuse_others(owner, table.found(None, owner.to_text()))
@@ -158,7 +160,9 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
 
 
 def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
-    """Returns the record of a commit that Sluice made without changes of the stream."""
+    """Returns the record of the swap for Delta's commit history. The record names no interval of the stream, because the commit merges
+    none.
+    """
     record = {
         "sluice": 1,
         "kind": SWAP_KIND,
@@ -168,7 +172,8 @@ def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        # The key is not `end`, the end of a merged batch: the stream's changes up to this position must still be merged.
+        # The key is not `end`: a commit with `end` would count as the merge of all changes up to there, which must
+        # still be merged.
         "up_to": dict(rebuilt.up_to),
     }
     return json.dumps(record, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Describes a run for the merge of a batch. The caller of `merge_batch` makes it."""
+"""Defines the parameters of a run for the merge of a batch. The caller of `merge_batch` creates them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBu
 class BatchContext(MergeContext):
     """A `MergeContext` for a whole batch.
 
-    - `buffers`: tables with a running snapshot; their changes are buffered, not merged.
+    - `buffers`: the tables with a running snapshot. Their changes are buffered, not merged.
     - `quarantine_path`: the Delta table for values that could not be decoded.
     """
 

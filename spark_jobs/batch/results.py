@@ -1,4 +1,4 @@
-"""Collects the results of a batch's tables while the steps of its merge add them."""
+"""Collects the reports and errors of a batch's tables while they are merged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.batch_manifest.table_report import TableReport
 
 @dataclasses.dataclass(frozen=True)
 class BatchResults:
-    """The report or error of each table so far. `on_table_done`: called with each report that is added."""
+    """The reports and errors of the tables so far, by table name. `on_table_done`: called with each report that is added."""
 
     on_table_done: Callable[[TableReport], None]
     reports: dict[str, TableReport]
@@ -21,10 +21,10 @@ class BatchResults:
         self.on_table_done(report)
 
     def fail(self, name: str, error: Exception) -> None:
-        """Adds the error of a table, even if the table was merged before."""
+        """Records the error of a table, and removes the table's report if there is one."""
         self.errors[name] = error
         self.reports.pop(name, None)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the table has a report or an error."""
+        """Returns whether the table has a report or an error."""
         return name in self.reports or name in self.errors

@@ -1,6 +1,5 @@
-"""Merges a whole staged batch: the small tables in one job, then the others in parallel. A table never has two merges at the same time.
-
-Called by a Dagster run or from the command line."""
+"""Merges a staged batch: first all small tables in one job, then the remaining tables in parallel. No table is written by two merges at
+once."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 
-# How long a small merge waits for the lock of a table that another run writes. After that, Spark merges the table alone
-# and waits longer.
+# How long a small merge waits for the lock of a table that another run writes. After this time, Spark merges the table
+# on its own, and waits longer.
 SMALL_LOCK_SECONDS = 5.0
 
 
@@ -75,14 +74,14 @@ def merge_batch(
 ) -> list[TableReport]:
     """Merges the requested tables of the batch. Returns their reports in the manifest's order.
 
-    - `tables`: "database.table" → target; a table of the batch that is not in it is stopped and is skipped. The targets of other tables,
-      which have had the name of one of these, are those of `context.target_of`.
-    - `stored`: URL of the batch's files in an object store; a run copies the files that it reads itself to `batch_dir` or next to it.
+    - `tables`: "database.table" → target. A table of the batch that is not in `tables` is stopped, and is skipped. `context.target_of` has
+      the targets of further tables, whose rows a renamed table of this batch takes over.
+    - `stored`: URL of the batch's files in an object store. The run copies files that it reads itself to `batch_dir`, or next to it.
     - `on_table_done`: called in this thread after each table.
-    - `on_merged`: called once the batch is in all of its tables.
+    - `on_merged`: called when all tables have the batch.
 
-    Raises StagedBatchError before anything is merged; SparkUnavailableError if Spark is or becomes unavailable; MergeError, after the
-    other tables have finished, if a table could not be merged. Calling it again with the same batch is always safe.
+    Raises StagedBatchError before anything is merged, SparkUnavailableError if Spark is not available, and MergeError if a table could not
+    be merged, after the other tables have finished. Repeating the call with the same batch is always safe.
     """
     with local_copy(batch_dir, stored, context.storage_options) as folder:
         batch = read_staged_batch(folder, stored)
@@ -104,7 +103,7 @@ def merge_batch(
 
 
 def _with_targets(context: BatchContext, tables: Mapping[str, TableTarget]) -> BatchContext:
-    """Returns the context with a `target_of` that knows the targets of the batch's tables."""
+    """Returns a context whose `target_of` also has the targets of the batch's tables."""
     return dataclasses.replace(context, target_of=lambda name: tables.get(name) or context.target_of(name))
 
 
@@ -115,11 +114,11 @@ def _merge_tables(
     context: BatchContext,
     on_table_done: Callable[[TableReport], None],
 ) -> BatchResults:
-    """Merges or buffers all tables of the batch. Raises SparkUnavailableError, or the error of a cascade."""
+    """Merges or buffers all tables of the batch. Raises SparkUnavailableError, or the error that a cascade caused."""
     buffering = Buffering(batch, targets, context.fence, context.buffers, on_table_done)
     results = BatchResults(on_table_done, buffering.reports, buffering.errors)
     left = tuple(table for table in batch.tables if table.name not in buffering.names)
-    buffering.buffer_others()  # Buffering needs no Spark, so it comes first.
+    buffering.buffer_others()  # Buffering needs no Spark session, so it does not wait for one.
     needs_spark = any(
         table.name in buffering.names and is_large(_share(batch, table, targets[table.name], context))
         for table in batch.tables
@@ -148,7 +147,7 @@ def _merge_tables(
 
 
 def _sessions_wanted(tables: Sequence[StagedTable], targets: Mapping[str, TableTarget]) -> int:
-    """Returns how many Spark sessions the tables can use: one for each that is not small. Two suffice if all may be small."""
+    """Returns how many Spark sessions to open: one for each table that is not small, at least SESSIONS_MIN, but not more than tables."""
     large = sum(not _may_be_small(table, targets[table.name]) for table in tables)
     return min(len(tables), max(SESSIONS_MIN, large))
 
@@ -159,9 +158,10 @@ def _may_be_small(table: StagedTable, target: TableTarget) -> bool:
 
 
 class _BatchWork:
-    """Merges the tables of one batch in a few Spark sessions. A session that is free takes the largest remaining table.
+    """Merges the tables of one batch in several Spark sessions. A free session merges the largest remaining table.
 
-    `refused`: tables whose cascades could not be derived. `holder`: this run, for the table locks of tables that other destinations write.
+    `refused`: tables whose cascades could not be derived. `holder`: this run, as the holder of locks on tables that several destinations
+    write.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class _BatchWork:
         self._free: queue.SimpleQueue[LakeSession] = queue.SimpleQueue()
         for session in sessions:
             self._free.put(session)
-        self._reasons: dict[str, str] = {}  # Why Spark merges a table that could have been small.
-        # By path, because shards share a table.
+        self._reasons: dict[str, str] = {}  # Why Spark merges a table that a small merge might have merged, by table.
+        # One lock per path, because shards are several tables with one Delta table.
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def run_small(self) -> None:
-        """Merges the small tables: first, in one job, all tables that no other run has locked; then the others one by one.
+        """Merges the small tables: first, in one job, all tables that no other run has locked, then the locked tables one by one.
 
-        Waits for a table lock only while the run holds none. Raises SparkUnavailableError.
+        Waits for a table lock only while it holds no other one, so that two runs cannot block each other. Raises SparkUnavailableError.
         """
         small = [
             table
@@ -206,7 +206,7 @@ class _BatchWork:
             self._reasons.update({table.name: "another run had the lock of its Delta table" for table in left})
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
-        """Merges tables in one job. Returns those that another run has locked."""
+        """Merges tables in one job. Returns the tables that another run has locked."""
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
         try:
@@ -216,7 +216,8 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        # A table lock raised the error. The merge by Spark then finds out what was done in each table.
+        # A table lock raised the error. Spark then merges the tables, and finds out which of them already have the
+        # batch.
         except TableError as error:
             logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
             return []
@@ -238,12 +239,12 @@ class _BatchWork:
         )
 
     def _current_state_tables(self) -> list[StagedTable]:
-        """Returns the tables with a current-state table, the largest first."""
+        """Returns the tables that have a current-state table, the largest first."""
         found = [table for table in self._batch.tables if self._targets[table.name].current_state]
         return sorted(found, key=lambda table: table.bytes, reverse=True)
 
     def _small_jobs(self, tables: Iterable[StagedTable]) -> list[SmallJob]:
-        """Returns the jobs of the tables. A table whose job cannot be made gets the error that this raised, of any kind."""
+        """Returns the jobs of the tables. If a job cannot be created, its table gets the error, whatever it is."""
         jobs = []
         for table in tables:
             try:
@@ -292,8 +293,8 @@ class _BatchWork:
             return merge_table(session, self._batch, table, target, self._context, reason=reason)
 
     def run_side_tables(self) -> None:
-        """Brings the change logs and histories of the merged tables up to the batch, and those of tables without a current-state table. If
-        that fails, the table has failed.
+        """Merges the batch into the change logs and histories of the merged tables, and into those of tables without a current-state table.
+        A table whose change log or history fails counts as failed.
         """
         due = [table for table in self._batch.tables if self._is_due_in_side_tables(table.name)]
         if not due:
@@ -302,7 +303,7 @@ class _BatchWork:
             for table in due:
                 try:
                     self._write_side_tables(session, table)
-                except Exception as error:  # It is reported with the errors of the merges.
+                except Exception as error:  # The error is reported together with those of the merges.
                     self._results.fail(table.name, error)
 
     def _write_side_tables(self, session: LakeSession, table: StagedTable) -> None:
@@ -344,8 +345,8 @@ def _carried_out(  # noqa: PLR0917  one caller
     fence: Fence,
     buffering: Buffering,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Calls `cascades.carried_out`. Buffers the changes that foreign keys may make in tables with a running snapshot. Does nothing if the
-    batch may no longer be merged; the fence then reports it for each table.
+    """Adds the changes that foreign keys cause to the batch, as `cascades.carried_out` does, and buffers them for tables with a running
+    snapshot. Does nothing if the batch may no longer be merged; the fence then raises this for each table.
     """
     if why := fence.refusal():
         buffering.refuse_live(why)
@@ -375,20 +376,20 @@ def _write_side_tables_of_buffered(
     context: BatchContext,
     results: BatchResults,
 ) -> None:
-    """Writes change logs and histories of tables with a running snapshot. They do not wait for the snapshot. `session`: None if all of
-    them are small.
+    """Merges the batch into the change logs and histories of tables with a running snapshot. Only their current-state tables wait for the
+    snapshot. `session`: None if all of these tables are small.
     """
     for table in batch.tables:
         if table.name in results.reports and targets[table.name].has_side_tables:
             try:
                 write_side_tables(session, _share(batch, table, targets[table.name], context))
-            except Exception as error:  # The error may be of any kind; the other tables continue.
+            except Exception as error:  # Whatever the error is, the other tables continue.
                 results.fail(table.name, error)
 
 
 def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> None:
-    """Raises TableError if a table was renamed from a table with a running snapshot: the lake lacks rows that the new name must take
-    over.
+    """Raises TableError if a table was renamed while its snapshot was running: the rows that the new table would take
+    over are incomplete.
     """
     for segment in table.segments:
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
@@ -403,7 +404,7 @@ def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> No
 def _batch_error(
     batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
 ) -> SparkJobError:
-    """Returns one error for the batch: that of the first failed table in the manifest's order, with the names of merged and failed
+    """Returns one error for the batch: the error of the first failed table in the manifest's order, with the names of the merged and failed
     tables.
     """
     failed = tuple(table.name for table in batch.tables if table.name in errors)

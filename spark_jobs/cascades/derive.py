@@ -1,8 +1,8 @@
-"""Adds changes that foreign keys made without row events to the tables of a batch, before any of them is merged. `run_batch` calls it.
+"""Adds the changes that foreign keys made without row events to the tables of a batch, before any of them is merged. Called by `run_batch`.
 
-The changes are found by replaying the batch (play.py) on the lake's rows and the staged images (rows.py), and become staged images like
-any other (files.py). So merges need no knowledge of foreign keys, tables are merged in any order, and a repeated run does the same.
-"""
+The batch is replayed (play.py) on the lake's rows and the staged images (rows.py). The changes that result become staged images (files.py),
+like those of the engine. Merges therefore need not know foreign keys, tables can be merged in any order, and a repeated run stages the same
+images."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 
-CASCADE_UNSEEN = "CASCADE_UNSEEN"  # The state of a table with row changes that could not be derived.
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  # The state of a table for which changes of foreign keys could not be derived.
 NOT_FOUND = "the changes that foreign keys made to its rows could not be found"
 Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, UnderivableChanges]], object]
 
 
 class _RaisedError(Exception):
-    """An unexpected error for these tables while their changes were derived."""
+    """An unexpected error while the changes of these tables were derived."""
 
     def __init__(self, tables: Collection[str], cause: Exception) -> None:
         super().__init__(tables, cause)
@@ -51,7 +51,7 @@ class _RaisedError(Exception):
 
 
 def buffer_nothing(_passed: Mapping[str, Sequence[Passed]], _lost: Mapping[str, UnderivableChanges]) -> None:
-    """Does nothing; for batches without tables that have a running snapshot."""
+    """Does nothing. For batches that have no table with a running snapshot."""
 
 
 def carried_out(  # noqa: PLR0917  two callers
@@ -62,13 +62,15 @@ def carried_out(  # noqa: PLR0917  two callers
     buffered: Mapping[str, int] = NONE_BUFFERED,
     buffer: Buffer = buffer_nothing,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Returns the batch with the changes of foreign keys, and the tables in it that cannot be merged, with the reason.
+    """Returns the batch with the changes of foreign keys added, and the tables of it that cannot be merged, with their errors.
 
     `buffered`: as for `play.Play`. `session` may be None if all tables of the batch are buffered. `buffer` writes the changes of buffered
-    tables to disk before the manifest of the derived changes is written; a run that finds the manifest calls it without changes.
+    tables to disk before the manifest of the derived changes is written. If that manifest already exists, `buffer` is called without
+    changes.
 
-    An exception for one table refuses all tables that foreign keys may change in this batch, and only that one by its own fault: the
-    changes of a table below one that is merged cannot be found afterwards. Raises StagedBatchError, or SparkUnavailableError's causes.
+    An unexpected error refuses all tables that foreign keys may change in this batch: once a parent is merged, the changes of its children
+    could no longer be found. Only the table that caused it gets the error itself. Raises StagedBatchError, and errors that show that Spark
+    is unavailable.
     """
     if not batch.cascades:
         return batch, {}
@@ -77,8 +79,8 @@ def carried_out(  # noqa: PLR0917  two callers
         if found is None:
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
-            # A table that is buffered now, but was not when the changes were derived, lacks the changes that could not
-            # be derived for it.
+            # If the snapshot of a table began after the changes were derived, its buffer does not yet have the changes
+            # that could not be derived.
             lost = {
                 name: UnderivableChanges(without_advice(reason))
                 for name, reason in found[1].items()
@@ -96,8 +98,8 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change. A table that raised the error gets that error; the others get one that
-    says for which tables they wait. If none of these tables raised it, each gets the error itself.
+    """Returns an error for each table that foreign keys may change. The table that raised the error gets that error; the other tables get
+    an error that names the tables for which they wait. If none of the tables raised it, each gets the error itself.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
@@ -117,7 +119,7 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
 
 @contextlib.contextmanager
 def _about(*tables: str) -> Iterator[None]:
-    """Raises _RaisedError for an error of the block, unless the error concerns the batch or Spark as a whole."""
+    """Converts an error of the block to _RaisedError for these tables, unless it concerns the whole batch or Spark."""
     try:
         yield
     except (_RaisedError, StagedBatchError):
@@ -129,7 +131,9 @@ def _about(*tables: str) -> Iterator[None]:
 
 
 class _Derivation:
-    """Loads rows and replays the batch until no row is missing."""
+    """Derives the changes of foreign keys: replays the batch, loads the rows of the lake that were missing, and repeats this until none is
+    missing.
+    """
 
     def __init__(
         self,
@@ -157,12 +161,14 @@ class _Derivation:
                 self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
-        # The (coarse) keys for which the lake's rows were loaded already.
+        # table → the keys (coarse values) for which the lake's rows have been queried
         self._queried: dict[str, set[Values]] = defaultdict(set)
         self._unreadable: dict[str, TableError] = {}
 
     def kept(self, buffer: Buffer) -> tuple[dict[str, StagedTable], dict[str, str]]:
-        """Derives the changes and writes them to disk, where a repeated run finds them. Returns (changed tables, refused tables)."""
+        """Derives the changes and writes them to disk, where a repeated run finds them. Returns the changed tables, and the refused tables
+        with the reason.
+        """
         play = self._play()
         with _about(*self._buffered):
             buffer({name: passed for name, passed in play.passed.items() if name not in play.lost}, play.lost)
@@ -200,12 +206,12 @@ class _Derivation:
                 self._load(self._cascades[name, columns], values)
 
     def _load(self, cascade: Cascade, values: set[Values]) -> None:
-        """Loads the lake's rows that refer to the values."""
+        """Loads the child rows of the lake that reference these values."""
         self._wanted[cascade.child_name, cascade.columns] |= values
         self._load_rows(cascade, cascade.columns, values)
 
     def _load_rows(self, cascade: Cascade, columns: tuple[str, ...], values: set[Values]) -> None:
-        """Loads the lake's rows with these values, or records why they cannot be read."""
+        """Loads the child rows of the lake that have these values in `columns`. If they cannot be read, stores the error for the replay."""
         name, rows = cascade.child_name, self._rows[cascade.child_name]
         try:
             with _about(name):
@@ -220,7 +226,7 @@ class _Derivation:
             self._unreadable[name] = error.cause
 
     def _changes(self) -> list[Image | Event]:
-        """Returns images and events in stream order. Images that the lake already has are left out, because its rows contain them."""
+        """Returns images and events in stream order. Leaves out images that the lake already has, because the loaded rows contain them."""
         images = itertools.chain.from_iterable(self._images(name) for name in self._staged)
         applied = self._applied
         every: list[Image | Event] = [image for image in images if image.at.order_key > applied[image.table]]
@@ -240,8 +246,8 @@ class _Derivation:
             return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows for images that lack columns, because these images do not show to which parent their row refers. Returns
-        whether there were more rows to load.
+        """Loads the lake's rows for images that lack columns, because such an image may not contain the reference to the parent. Returns
+        whether it queried the lake for more keys.
         """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._queried[name]
