@@ -1,11 +1,11 @@
-"""Registers Delta tables in a catalog of Spark, and views of them, so that readers find them by name. Called by a run.
+"""Registers Delta tables and views of them in a Spark catalog, so that readers find them by name. Called by a run.
 
-A registration is a table of the catalog without data of its own: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta
-table, whose log has the columns, so later changes of columns need no registration. DROP TABLE of it removes no file. A table that the
-catalog manages is never dropped, because its files would be removed with it, even if it is at the path of a Delta table of the lake.
+A registration is an external table of the catalog: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta table. The
+columns are in the Delta log, so later changes of columns need no new registration. DROP TABLE removes a registration without files. A table
+that the catalog manages is never dropped, because DROP TABLE would remove its files.
 
-A view lists the columns of its table. A property has a digest of the Delta table's path: a view without it is somebody else's, and stays.
-"""
+A view lists the columns of its table. Its property MARK contains a digest of the Delta table's path. A view without this property has
+another owner, and is not replaced."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from sluice.spark_jobs.staged_batch import DELETED
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 Identifier = tuple[str, str, str]  # catalog, schema, name
 Columns = tuple[tuple[str, str], ...]  # (name, Spark's type)
-NOT_DELTA = "no Delta table"  # This stands in place of a location.
-COMMENT_MAX = 256  # A Hive metastore refuses a longer comment of a column.
-OURS = "_sluice_"  # The prefix of columns that are not the source's.
-IS_CURRENT = "is_current"  # Of a history.
-MARK = "sluice.of"  # The property of a view that says of which Delta table it is: `mark_of` its path.
+NOT_DELTA = "no Delta table"  # the location of an entry that is not a Delta table
+COMMENT_MAX = 256  # A Hive metastore refuses longer comments of columns.
+OURS = "_sluice_"  # The prefix of columns that Sluice adds to a table.
+IS_CURRENT = "is_current"  # A column of histories.
+MARK = "sluice.of"  # The property of a view that identifies its Delta table: `mark_of` the path.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogTable:
-    """A Delta table, or a view of one, and its name in the catalog. `of`: "database.table" in the source. `identifier`: catalog, schema
-    and name. `before`: the path for which Sluice registered this name last; empty if it did not.
+    """A name to register for a Delta table or for a view of one. `of`: "database.table" in the source. `before`: the path that Sluice last
+    registered under this name; empty if it registered none.
 
-    Only for a view: `over` is the name of the table that it reads. `comments`: those of the columns, and that of the table under an
-    empty name. `shaped_by` is the path of the Delta table whose columns say whether the view's columns are still right. `current`: it shows
+    The remaining fields are for views. `over`: the name of the table that the view reads. `comments`: column → comment; the empty name has
+    the table's comment. `shaped_by`: the path of the Delta table whose change of columns requires a new view. `current`: the view shows
     only the current rows of a history.
     """
 
@@ -54,7 +54,7 @@ class CatalogTable:
 
     @property
     def comments_digest(self) -> str:
-        """A digest of the comments; empty if there are none."""
+        """A digest of the comments; empty if there are no comments."""
         return _digest(sorted(self.comments.items())) if self.comments else ""
 
     @property
@@ -68,7 +68,7 @@ class CatalogTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Registration:
-    """What `register` did. `shapes`: name of each view → digest of the columns for which it was made. `failed`: name → reason."""
+    """The result of `register`. `shapes`: view → digest of the columns for which it was created. `failed`: name → reason."""
 
     shapes: Mapping[Identifier, str]
     failed: Mapping[Identifier, str]
@@ -77,9 +77,9 @@ class Registration:
 def register(
     session: LakeSession, tables: Sequence[CatalogTable], storage_options: Mapping[str, str] = NO_OPTIONS
 ) -> Registration:
-    """Registers tables and views one by one, a view after its table. `storage_options`: of the lake's store, for deltalake.
+    """Registers tables and views one by one, a view after its table. `storage_options`: deltalake's options for the lake's object store.
 
-    Raises SparkUnavailableError.
+    Raises SparkUnavailableError. Other errors are in the result.
     """
     shapes: dict[Identifier, str] = {}
 
@@ -93,7 +93,7 @@ def register(
 
 
 def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[Identifier, str]:
-    """Removes registrations and views that still name the table's path. Returns name → reason for those that could not be removed.
+    """Removes registrations and views that belong to the tables' paths. Returns name → reason for those that could not be removed.
 
     Raises SparkUnavailableError.
     """
@@ -111,7 +111,7 @@ def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[
 
 
 def shape_of(columns: Columns) -> str:
-    """Returns a digest of the columns of a Delta table. A view is replaced when it changes."""
+    """Returns a digest of a Delta table's columns. When the digest changes, the view is replaced."""
     return _digest(columns)
 
 
@@ -124,14 +124,14 @@ def quoted(name: Identifier) -> str:
 
 
 def same_location(one: str, other: str) -> bool:
-    """Returns whether two locations are the same, whether Spark, Hadoop or deltalake wrote the URL."""
+    """Returns whether two URLs are the same location. Spark, Hadoop and deltalake may write the URL of one location differently."""
     return _plain(one) == _plain(other)
 
 
 def mark_of(path: str) -> str:
-    """Returns the value of the property that marks a view of the Delta table at `path`. Pure.
+    """Returns the value of the property MARK for a view of the Delta table at `path`. Pure.
 
-    It is a digest, because Spark redacts each property whose key or value looks like a secret, as a path with `tokens` in it does.
+    The value is a digest, because Spark redacts properties that look like a secret, such as a path that contains `tokens`.
     """
     return hashlib.sha256(_plain(path).encode()).hexdigest()
 
@@ -141,7 +141,7 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
     for table in tables:
         try:
             act(table)
-        except Exception as error:  # The error may be of any kind; it concerns one name.
+        except Exception as error:  # Whatever the error is, it concerns only this name.
             if is_away(error):
                 raise SparkUnavailableError(f"the connection to Spark was lost: {first_line(error)}") from error
             failed[table.identifier] = first_line(error)
@@ -150,8 +150,8 @@ def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """What the catalog has under a name. `location`: NOT_DELTA for a view or a table of another kind. `managed`: DROP TABLE removes its
-    files. `mark`: for a view of Sluice `mark_of` the path of its Delta table.
+    """An entry of the catalog. `location`: NOT_DELTA for a view or a table of another kind. `managed`: DROP TABLE would remove its files.
+    `mark`: the property MARK of a view; empty if it has none.
     """
 
     location: str
@@ -173,17 +173,18 @@ def _register(session: LakeSession, table: CatalogTable, storage_options: Mappin
             "catalog.table in conf/sluice.yaml"
         )
     if not deltalake.DeltaTable.is_deltatable(table.path, storage_options=dict(storage_options) or None):
-        raise ValueError(f"there is no Delta table at {table.path}")  # Spark would create an empty table.
+        raise ValueError(f"there is no Delta table at {table.path}")  # Spark would create an empty table there.
     if there is not None:
         _drop(session, table, there)
-    # `session.commit` is not used, because the statement commits nothing to the existing Delta table.
+    # `spark.sql` suffices instead of `commit`, because the statement commits nothing to the Delta table.
     session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
 
 
 def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, storage_options: Mapping[str, str]) -> str:
-    """Creates a view or replaces an own one. Returns the digest of the columns for which it was made."""
+    """Creates a view, or replaces a view of Sluice. Returns the digest of the columns for which it was created."""
     table = _entry(session, over)
-    if table is None or not same_location(table.location, view.path):  # The view would show rows of another table.
+    # Otherwise the view would show rows of another table.
+    if table is None or not same_location(table.location, view.path):
         raise ValueError(f"its table {'.'.join(over)} is not registered for {view.path}")
     there = _entry(session, view.identifier)
     if there is not None and not (there.is_view_of(view.path) or (view.before and there.is_view_of(view.before))):
@@ -224,7 +225,7 @@ def _columns_at(path: str, storage_options: Mapping[str, str]) -> Columns:
 
 
 def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
-    """Removes a registration. Raises ValueError if that would remove the files of the Delta table."""
+    """Removes a registration. Raises ValueError if this would remove the files of the Delta table."""
     if entry.managed:
         raise ValueError(
             f"the catalog manages the table at {entry.location}, so DROP TABLE would remove its files: remove the entry in the catalog "
@@ -234,10 +235,10 @@ def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
 
 
 def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
-    """Returns what the catalog has under a name; None if there is nothing.
+    """Returns the catalog's entry with this name, or None.
 
-    Lists names before it describes one, because pyspark logs pages for a name that does not exist. Spark reads the pattern as a regular
-    expression, in which a dot stands for any character.
+    SHOW TABLES comes before DESCRIBE, because pyspark logs a long error for a name that does not exist. SHOW TABLES treats the pattern as a
+    regular expression, so each special character is replaced by a dot.
     """
     catalog, schema, name = of
     pattern = re.sub(r"\W", ".", name)
@@ -256,6 +257,6 @@ def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
 
 
 def _plain(location: str) -> str:
-    """Returns a location without the parts in which two spellings of it differ."""
+    """Returns a location without the differences of spelling between Spark, Hadoop and deltalake."""
     local = re.sub(r"^file:/+", "/", location)
     return re.sub(r"^s3[an]://", "s3://", local).rstrip("/")

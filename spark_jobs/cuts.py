@@ -1,10 +1,9 @@
-"""Publishes a consistent snapshot of the tables: after a batch is in all of its tables, it appends one row with the version of every table
-of the destination.
+"""Publishes a consistent snapshot of the tables: when all tables have a batch, appends one row with the version of every table of the
+destination.
 
-It is the run's last commit and is made under the run lock, so that meanwhile only maintenance by others can change table versions. After
-a crash before this commit, the previous snapshot stays the newest; the batch is merged again, its tables are found to be done, and the
-snapshot is published. After a crash after this commit, the snapshot is correct: the repeated batch finds the commit's transaction in the
-log and writes nothing."""
+This is the last commit of a run. It is made under the run lock, so only maintenance by other programs can change table versions meanwhile.
+If the run crashes before it, the previous snapshot is still the newest: the repeated batch finds its tables merged, and publishes the
+snapshot. If the run crashes after it, the repeated batch finds the commit's transaction in the log, and writes nothing."""
 
 from __future__ import annotations
 
@@ -27,13 +26,16 @@ from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import TableRecord
 
 NAME = "_sluice_cuts"
-# After CUTS_MAX commits the table is rewritten with its newest CUTS_KEPT rows, a few days at one batch per minute.
+# After every CUTS_MAX commits, the table is rewritten with its newest CUTS_KEPT rows, which cover almost three days at
+# one batch per minute.
 CUTS_MAX, CUTS_KEPT = 5_000, 4_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedTables:
-    """The content of a consistent snapshot. `tables`: "database.table" → (path, record of the last run). `stopped`: the stopped tables."""
+    """The content of a consistent snapshot. `tables`: "database.table" → (path, record of the last run). `stopped`: names of stopped
+    tables. `run`: id of the run.
+    """
 
     tables: Mapping[str, tuple[str, TableRecord]]
     stopped: Collection[str] = ()
@@ -42,9 +44,8 @@ class PublishedTables:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmendedTable:
-    """A table that was corrected outside the stream. `tables`: name → (path, id and version), for the table and its change log and history.
-    `label`: the order key up to which they have their changes. `newest`: the order key of the newest snapshot when the table was corrected
-    (`newest_order_key`).
+    """A table that was corrected outside the stream. `tables`: name → (path, id and version), for the table, its change log and its
+    history. `label`: the order key up to which the table has its changes. `newest`: `newest_order_key` at the time of the correction.
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]
@@ -53,7 +54,7 @@ class AmendedTable:
 
 
 def app_id(batch: StagedBatch) -> str:
-    """Returns the app id under which the table of snapshots stores the last position that a ledger published."""
+    """Returns the app id of the Delta transaction that stores the last position that a ledger published in the table of snapshots."""
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
 
 
@@ -64,8 +65,8 @@ def publish_cut(
     fence: Fence,
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
-    """Publishes a consistent snapshot unless this position or a later one was published. Returns whether it did. Raises TableError if
-    Delta refuses the write.
+    """Publishes a consistent snapshot unless the ledger has already published this position or a later one. Returns whether it published.
+    Raises TableError if Delta refuses the write.
     """
     options = dict(storage_options or {}) or None
     key = batch.end_order_key
@@ -83,8 +84,8 @@ def publish_cut(
 
 
 def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None) -> int | None:
-    """Returns the order key of the newest consistent snapshot; None if there is none. It reads the statistics in the Delta log, because
-    each row is in a file of its own. Raises TableError if the log cannot be read.
+    """Returns the order key of the newest consistent snapshot; None if there is none. Reads it from the file statistics in the Delta log,
+    without reading files. Raises TableError if the log cannot be read.
     """
     try:
         log = _opened(path, dict(storage_options or {}) or None)
@@ -101,12 +102,11 @@ def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None
 def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Writes the newest consistent snapshot again with later versions of tables. Returns whether it wrote.
+    """Publishes the newest consistent snapshot again with later versions of the amended tables. Returns whether it wrote.
 
-    A table whose label is above the snapshot's order key is left out, and the next batch's snapshot includes it: changes of a batch that
-    is not in all tables belong to no snapshot yet. A table is also left out if a batch has published a snapshot since the correction: that
-    batch's snapshot has the table, at this version or a later one, and records whether it has stopped. Raises TableError if Delta refuses
-    the write.
+    A table is left out in two cases. If its label is above the snapshot's order key, it has changes of a batch that not all tables have
+    yet; the next batch's snapshot includes it. If a batch has published a snapshot since the correction, that snapshot already has the
+    table at this version or a later one, and records whether it is stopped. Raises TableError if Delta refuses the write.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -135,8 +135,9 @@ def amend_newest(
 
 
 def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
-    """Returns whether a snapshot has an earlier version of a table, another table, or none. For a stopped table it may have the same
-    version: a run that was killed after it published the table publishes it again. It may also have a later version, made by a repair.
+    """Returns whether a table's record is newer than its entry in a snapshot: the snapshot has no entry, another table, or an earlier
+    version. A stopped table with the same version counts as newer, because a run that was killed after a publication publishes the table
+    again. A later version in the snapshot, made by a repair, is retained.
     """
     if there is None or there["table_id"] != record.table_id:
         return True
@@ -173,7 +174,7 @@ def _row(batch: StagedBatch, published: PublishedTables) -> pa.Table:
 
 
 def _sync(path: str, log: Any) -> None:
-    """Syncs the newest commit to disk, even if an earlier attempt made it and stopped before the sync."""
+    """Syncs the newest commit to disk, even if an earlier attempt made it and ended before the sync."""
     sync_commits(path, log.version() - 1, log.version())
 
 
@@ -193,8 +194,8 @@ def _appended(  # noqa: PLR0917  two callers, alike
     transaction: deltalake.Transaction | None,
     options: dict[str, str] | None,
 ) -> Any:
-    """Appends the row and returns the table. After CUTS_MAX commits it rewrites the table with its newest rows, and deletes files that no
-    reader needs any more.
+    """Appends the row and returns the table. After every CUTS_MAX commits, rewrites the table with its newest rows, and deletes files that
+    no reader needs any more.
     """
     rows, mode = row, "append"
     if log is not None and log.version() and log.version() % CUTS_MAX == 0:

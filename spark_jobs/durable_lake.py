@@ -1,8 +1,8 @@
-"""Syncs the files of a table's new commits to disk, so that a local lake is durable before its batch is acked. `merge` calls it last.
+"""Syncs the files of a Delta table's new commits to disk, so that a local lake is durable before its batch is acked. `merge` calls it last.
 
-Spark and deltalake leave writing to the operating system, which takes up to half a minute. An ack before that would move the cursor past
-rows that a power failure can lose. An object store is durable once it has answered, and paths that this machine does not see are the
-concern of the machine that stores them: nothing is synced for either."""
+Spark and deltalake do not sync files: the operating system writes them up to half a minute later. If the batch were acked before that, a
+power failure could lose rows that the cursor has already passed. An object store is durable as soon as it has answered. Paths that this
+machine cannot access are the responsibility of the machine that stores them. Nothing is synced in these two cases."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_delta_log"
-SUMMARY = ".crc"  # The checksum of a table at a version. Spark writes it next to the commit and trusts it.
+SUMMARY = ".crc"  # The suffix of a version's checksum file, which Spark writes next to the commit and trusts.
 LAST_CHECKPOINT = "_last_checkpoint"
-# The folders above a table that its first commit may create: the database's, the lake's and the lake's parent.
+# How many folders above a table its first commit may create: the database's folder, the lake's, and the lake's parent.
 NEW_FOLDERS_MAX = 3
-# The length of the UUID in Z85 that ends a deletion vector's path. A folder may precede it.
+# The length of the Z85-encoded UUID at the end of a deletion vector's path. A folder name may precede it.
 VECTOR_ID_CHARS = 20
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -31,13 +31,13 @@ AS_B85 = str.maketrans(Z85, B85)
 
 
 def local_table(path: str) -> Path | None:
-    """Returns the folder of a table that is on this machine; None for any other table."""
+    """Returns the folder of a Delta table that exists on this machine; None for any other table."""
     folder = local_folder(path)
     return folder if folder is not None and (folder / LOG).is_dir() else None
 
 
 def local_folder(path: str) -> Path | None:
-    """Returns the folder that a path names, whether it exists or not; None if the path is not on this machine."""
+    """Returns the folder to which a path refers, even if it does not exist; None if the path is not on this machine."""
     parts = urlparse(path)
     if parts.scheme not in ("", "file"):
         return None
@@ -48,8 +48,9 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     """Syncs all files that the commits in (after, newest] added. Returns the number of synced files and folders; 0 if the table is not
     local.
 
-    `since_seconds`: modification time. Commits up to `after` that are not older are synced too, because commits of an earlier try of the
-    batch may not be on disk either. Raises OSError, also if a file is missing that the table still needs.
+    `since_seconds`: a time in seconds since 1970; 0 for none. Older commits, up to `after`, are synced too if they were made since this
+    time: an earlier attempt of the batch may have ended before it synced them. Raises OSError, also if a file that the table still needs is
+    missing.
     """
     table = local_table(path)
     if table is None:
@@ -71,14 +72,17 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
     folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
     if commits[0] == _commit(table, 0):
-        folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # The table itself is new.
+        # The table is new, so its first commit may have created these folders.
+        folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])
     for each in (*present, *folders):
         _sync(each)
     return len(present) + len(folders)
 
 
 def before_checkpoint(path: str) -> None:
-    """Deletes Hadoop's checksum of `_last_checkpoint`. Call it before anything except Spark writes a new checkpoint."""
+    """Deletes Hadoop's checksum of `_last_checkpoint`. Call this before a program other than Spark writes a checkpoint: Hadoop would
+    otherwise report the file as corrupt.
+    """
     table = local_table(path)
     if table is not None:
         _checksum(table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
@@ -89,8 +93,8 @@ def _commit(table: Path, version: int) -> Path:
 
 
 def _since(table: Path, newest: int, seconds: float) -> list[Path]:
-    """Returns the commits up to `newest` that are not older than `seconds`; none if `seconds` is 0. It goes backwards by version and does
-    not list the log, which may be long.
+    """Returns the commits up to version `newest` that were made since the time `seconds`; none if it is 0. Goes backwards from version to
+    version instead of listing the log, which may be long.
     """
     found: list[Path] = []
     for version in range(newest, -1, -1):
@@ -101,7 +105,7 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
 
 
 def _checkpoint(table: Path, first: Path) -> list[Path]:
-    """Returns the files of the last checkpoint if it was made after the commit `first`, or by it."""
+    """Returns the files of the last checkpoint if it is not older than the commit `first`."""
     pointer = table / LOG / LAST_CHECKPOINT
     if _changed(pointer) < _changed(first):
         return []
@@ -117,7 +121,7 @@ def _changed(path: Path) -> float:
 
 
 def _files_of(table: Path, commit: Path) -> Iterator[Path]:
-    """Yields the data files, change data files and deletion vectors that a commit added."""
+    """Yields the data files, change data files and deletion vectors that a commit adds."""
     for action in _actions(commit):
         if "cdc" in action:
             yield table / unquote(action["cdc"]["path"])
@@ -125,7 +129,7 @@ def _files_of(table: Path, commit: Path) -> Iterator[Path]:
 
 
 def _added(table: Path, action: dict[str, Any]) -> list[Path]:
-    """Returns the data file that an action adds, and its deletion vector."""
+    """Returns the data file that an action adds, and the file of its deletion vector."""
     if "add" not in action:
         return []
     files, vector = [table / unquote(action["add"]["path"])], action["add"].get("deletionVector")
@@ -133,17 +137,19 @@ def _added(table: Path, action: dict[str, Any]) -> list[Path]:
 
 
 def _actions(commit: Path) -> list[dict[str, Any]]:
-    """Returns the actions of a commit; none if the commit was cleaned up meanwhile."""
+    """Returns the actions of a commit; none if the commit was deleted by the clean-up of the log."""
     try:
-        # The file is read as bytes: splitting a text would also break lines at U+2028, which JSON does not escape in
-        # strings of the statistics.
+        # Read as bytes: splitting text would also break lines at U+2028, which JSON does not escape in strings of the
+        # statistics.
         return [json.loads(line) for line in commit.read_bytes().splitlines()]
     except FileNotFoundError:
         return []
 
 
 def _in_use(table: Path, first: Path) -> set[Path]:
-    """Returns the files that were added since the commit `first` and not removed since. Called only if a file is missing."""
+    """Returns the files that were added since the commit `first` and are still part of the table. Slow; needed only if
+    a file is missing.
+    """
     there: dict[str, list[Path]] = {}
     commits = (_commit(table, version) for version in itertools.count(int(first.stem)))
     for commit in itertools.takewhile(Path.exists, commits):
@@ -155,7 +161,7 @@ def _in_use(table: Path, first: Path) -> set[Path]:
 
 
 def vector_file(location: str) -> str:
-    """Returns the path of a deletion vector's file, relative to its table:
+    """Returns the path of a deletion vector's file in its table:
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors.
     """
     prefix, encoded = location[:-VECTOR_ID_CHARS], location[-VECTOR_ID_CHARS:]
@@ -164,12 +170,12 @@ def vector_file(location: str) -> str:
 
 
 def _checksum(file: Path) -> Path:
-    """Returns the checksum file that Hadoop writes next to a file on a local disk and verifies when it reads."""
+    """Returns the path of the checksum that Hadoop writes next to a file on a local disk, and verifies when it reads the file."""
     return file.with_name(f".{file.name}.crc")
 
 
 def _folders(file: Path, table: Path) -> Iterator[Path]:
-    """Yields the folders from the file's folder up to the table's."""
+    """Yields the folders from the file's folder up to the table's folder."""
     folder = file.parent
     while folder != table and table in folder.parents:
         yield folder
@@ -178,8 +184,8 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 
 def link(file: Path, target: Path) -> None:
-    """Creates a hard link to a file that never changes, so that its content stays when the first name is deleted. Copies the file if the
-    disk has no hard links or `target` is in another file system. Does not sync. Raises OSError.
+    """Creates a hard link to a file that never changes, so that its content remains when the file is deleted. Copies the file if a hard
+    link is not possible. Does not sync. Raises OSError.
     """
     try:
         os.link(file, target)
@@ -198,6 +204,6 @@ def sync(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    # VACUUM or the clean-up of the log deleted a file to which nothing refers any more.
+    # VACUUM or the clean-up of the log may delete a file that is no longer in use.
     with contextlib.suppress(FileNotFoundError):
         sync(path)

@@ -1,10 +1,11 @@
-"""Defines the errors that a merge raises. All can be pickled; each says in one sentence what happened, where, and what to do, and contains
-no secret.
+"""Defines the errors that a merge raises. All can be pickled. Each message is one sentence without secrets that says what happened, where,
+and what to do.
+
 
 SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
-├── SparkUnavailableError   Spark cannot be reached or went away; repeat the batch when it is back
-├── TableError              one table cannot take the batch: a type differs, a name exists already, Spark refused
+├── SparkUnavailableError   Spark cannot be reached or stopped; repeat the batch when it is available
+├── TableError              the batch cannot be merged into one table, e.g. because a type differs or Spark refused
 └── MergeError              some tables of a batch were merged and some were not"""
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from typing import Any
 
 MERGE_FAILED = "MERGE_FAILED"
-# These are errors of a disk or an object store. They do not stop a table.
+# Messages of these errors of a disk or an object store. Such an error does not stop a table.
 LAKE_TROUBLE = re.compile(
     r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
 )
@@ -24,17 +25,17 @@ class SparkJobError(Exception):
 
 
 class StagedBatchError(SparkJobError):
-    """The files of a staged batch differ from its manifest, or the manifest is missing."""
+    """Raised if the files of a staged batch differ from its manifest, or the manifest is missing."""
 
 
 class SparkUnavailableError(SparkJobError):
-    """Spark does not answer. The whole batch can be repeated, because tables that were merged are skipped."""
+    """Raised if Spark does not answer. The whole batch can be repeated, because merged tables are then skipped."""
 
 
 class TableError(SparkJobError):
-    """One table could not be merged. `table` is "database.table", `state` the table state that an operator sees.
+    """Raised if one table cannot be merged. `table`: "database.table". `state`: the table state that an operator sees.
 
-    `for_good`: another try will not help. `own`: the cause is the table itself, not the batch or the whole lake.
+    `for_good`: another attempt will not help. `own`: the cause is the table itself, not the batch or the whole lake.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool)
 
 
 class MergeError(SparkJobError):
-    """A part of a batch was merged. `merged`, `failed`: "database.table". Repeating the batch is safe.
+    """Raised if only a part of a batch's tables was merged. `merged`, `failed`: their names, "database.table". Repeating the batch is safe.
 
-    `errors`: the errors of the tables that failed for reasons of their own.
+    `errors`: the errors of tables whose failure has its cause in the table itself.
     """
 
     def __init__(

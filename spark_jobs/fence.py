@@ -1,11 +1,11 @@
-"""Checks, immediately before each commit to a Delta table, that the run may still write. All code that commits uses it.
+"""Checks, immediately before each commit to a Delta table, that the run may still write. All code that commits to the lake uses it.
 
-A host can pause between any two lines for longer than its session lasts, while another host takes over and merges later batches. A late
-write by the first host would restore rows that were deleted since. The fence asks the stores of the locks and the ledger. A Spark session
-that was opened without a fence refuses to commit.
+A host may pause at any line for longer than its lease lasts, while another host takes over and merges later batches. A late commit of the
+first host would restore rows that have been deleted since. The fence queries the stores of the locks and the ledger. A Spark session that
+was opened without a fence refuses to commit.
 
-Tasks on executors cannot ask the stores. The run checks immediately before it sends them, and their commits are conditional on the table
-version that they read and on the transaction."""
+Tasks on executors cannot query these stores. The run checks immediately before it sends the tasks. Their commits fail if the table's
+version or transaction has changed since they read it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Refusal = Callable[[], str]
 
 @dataclasses.dataclass(frozen=True)
 class Fence:
-    """Checks whether a run may write. `refusal`: returns why the run may no longer write, or an empty string; it is called in any
-    thread.
+    """Checks whether a run may write. `refusal`: returns why the run may no longer write, or an empty string. It is
+    called in any thread.
     """
 
     refusal: Refusal
@@ -35,7 +35,9 @@ class Fence:
 
     @contextlib.contextmanager
     def at(self, name: str, refusal: Refusal) -> Iterator[None]:
-        """Returns a fence that also checks the lock of a table while the run holds it."""
+        """Makes `check` of this table also check its table lock, while the context is open. `refusal`: returns why the lock no longer
+        allows a write.
+        """
         self._at[name] = refusal
         try:
             yield
@@ -43,5 +45,5 @@ class Fence:
             del self._at[name]
 
 
-BY_HAND = Fence(lambda: "")  # This is for merges without an engine, which have neither lock nor ledger.
+BY_HAND = Fence(lambda: "")  # For merges without an engine, which have neither lease nor ledger.
 READ_ONLY = Fence(lambda: "it was opened to be read, and is not written without a fence")

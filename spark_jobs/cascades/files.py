@@ -1,7 +1,8 @@
-"""Writes staged files of tables that foreign keys changed, with staged and derived images in one order. Used by `derive`.
+"""Writes the staged files of tables in which foreign keys changed rows: staged and derived images, in the order of the stream. Used by
+`derive`.
 
-They are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads them from
-there, because the lake from which they were derived may have changed since."""
+The files are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads these
+files. It must not derive the images again, because the lake may have changed since."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 2
 ROW = "_sluice_row"
-DERIVED = "_sluice_derived"  # Whether an image was derived. Change logs use it; merges do not read it.
+DERIVED = "_sluice_derived"  # Whether an image is derived. Only change logs read this column.
 ARROW_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -50,7 +51,9 @@ ARROW_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """A segment in progress: the staged segment (None for a new one), with the sequence numbers of its rows and the derived images."""
+    """A segment to write. `segment`: the staged segment; None for a new one. `indices`: sequence numbers of the segment's rows. `derived`:
+    the derived images that are added.
+    """
 
     segment: Segment | None
     indices: list[int]
@@ -58,7 +61,9 @@ class _Piece:
 
 
 def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
-    """Returns the table with segments that include the derived images. Raises TableError if they cannot be written."""
+    """Writes the segments of a table that get derived images, and returns the table with these segments. Raises TableError if they cannot
+    be written.
+    """
     pieces = _pieces(table, derived)
     folder = batch.directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -84,8 +89,8 @@ def _file_part(table: StagedTable) -> str:
 
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
-    """Assigns each derived image to the segment of its transaction, or to the one before it. If the table was altered in between, a new
-    segment is inserted.
+    """Assigns each derived image to the segment that contains its transaction, or else to the segment before. If neither has row images,
+    because the table was altered or truncated there, inserts a new segment.
     """
     indices, begin = positions_of(table), 0
     pieces: list[_Piece] = []
@@ -105,7 +110,7 @@ def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
 
 
 def _end(piece: _Piece) -> int:
-    """Returns the order key of the last image."""
+    """Returns the order key of the last image or change in the piece."""
     segment = piece.segment
     own = -1
     if isinstance(segment, ChangesSegment):
@@ -188,7 +193,7 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[LakeColumn, ...], pie
 
 
 def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece) -> tuple[Any, Any]:
-    """Returns minimum and maximum of a key column, with the derived images; None for an unknown bound."""
+    """Returns minimum and maximum of a key column, including the derived images; (None, None) if they are unknown."""
     values = [image.values[name.lower()] for image in piece.derived]
     if staged is not None:
         values += [staged.key_min[index], staged.key_max[index]] if index < len(staged.key_min) else [None]
@@ -199,7 +204,7 @@ def _bounds(staged: ChangesSegment | None, index: int, name: str, piece: _Piece)
 
 
 def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[LakeColumn, ...]:
-    """Returns the columns of a segment without staged images, from another segment of the table or from the lake."""
+    """Returns the columns of a segment that has only derived images: those of another segment of the table, or of the lake."""
     known = set(piece.derived[0].values)
     for segment in table.changes:
         if {column.name.lower() for column in segment.columns} == known:
@@ -256,7 +261,7 @@ def _arrow(type_name: str) -> Any:
 
 
 def _loose(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with all fields nullable, because not all values of a deleted row are known."""
+    """Returns the schema with all fields nullable, because a derived image may lack values."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -264,7 +269,7 @@ def _us(commit_time: Any) -> int:
     return int(pa.scalar(commit_time, pa.timestamp("us", "UTC")).value or 0)
 
 
-# ── stored for a run that repeats the batch ──
+# ── files for a run that repeats the batch ──
 
 
 def keep(
@@ -274,7 +279,7 @@ def keep(
     storage_options: Mapping[str, str],
 ) -> None:
     """Writes the manifest of the files that `with_derived` wrote, so that a run that repeats the batch reads them. If the batch is in an
-    object store, uploads the files and the manifest.
+    object store, uploads files and manifest.
 
     `changed`: the tables from `with_derived`. `refused`: table → why its changes cannot be derived. Raises SparkJobError if the upload
     fails.
@@ -293,7 +298,7 @@ def keep(
 
 
 def _put(batch: StagedBatch, folder: Path, storage_options: Mapping[str, str]) -> None:
-    """Uploads the folder to the batch's object store, where Spark reads it and another host finds it. Raises SparkJobError."""
+    """Uploads the folder to the batch's object store, for Spark and for runs on other hosts. Raises SparkJobError."""
     try:
         StoreFolder(batch.stored, storage_options).put(folder, last=MANIFEST, below=f"{FOLDER}/")
     except StoreError as error:
@@ -310,8 +315,8 @@ def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
 
 
 def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | None:
-    """Returns what `keep` wrote: (changed tables by name, refused tables); None if there is nothing. Raises StagedBatchError if it cannot
-    be read.
+    """Reads the manifest that `keep` wrote: the changed tables by name, and the refused tables with the reason. Returns None if there is no
+    manifest. Raises StagedBatchError if it cannot be read.
     """
     path = batch.directory / FOLDER / MANIFEST
     try:

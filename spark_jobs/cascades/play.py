@@ -1,9 +1,9 @@
-"""Replays a batch's changes to tables that foreign keys link, in stream order, to find the changes that the foreign keys made. Pure
+"""Replays the changes of a batch to tables with foreign keys, in stream order, to derive the changes that the foreign keys made. Pure
 functions.
 
-InnoDB executes ON DELETE and ON UPDATE on child rows below the binlog. So each deleted parent row and each changed parent key is applied
-to the rows that the children have at that position, then to their children, until nothing follows. Only rows that may be affected are
-replayed: rows that are `missing` after a replay are loaded, and everything is replayed again."""
+InnoDB executes ON DELETE and ON UPDATE inside the storage engine, so the binlog has no row events for them. The replay applies each deleted
+parent row and each changed parent key to the child rows of that moment, then to their own children, until no row changes. Only rows that
+may be affected are loaded. If a replay finds that rows are `missing`, the caller loads them and replays the batch again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ ALTERED = "the table was altered in the same batch"
 LEFT_OUT = "images of the row leave columns out, and the lake does not have it"
 ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set `cascades: ignore` or `stop` for it"
 Values = tuple[Any, ...]
-Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values; see `coarse`.
+# (table, foreign key columns) → the loaded values, as coarse values (see `coarse`).
+Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]
 
 
 NONE_UNREADABLE: Mapping[str, TableError] = {}
@@ -31,7 +32,7 @@ NONE_BUFFERED: Mapping[str, int] = {}
 
 @dataclasses.dataclass(frozen=True)
 class ChangeOrder:
-    """The position of a change: the order key of its transaction, and its sequence number in the batch (`index`). `commit_time`: as
+    """The position of a change in the batch. `order_key`: of its transaction. `index`: its sequence number in the batch. `commit_time`: as
     staged.
     """
 
@@ -42,8 +43,8 @@ class ChangeOrder:
 
 @dataclasses.dataclass
 class CascadeRow:
-    """A row. `values`: by column in lower case. `order_key`: that of the image that made it. `stale`: why some of its columns are unknown,
-    or empty.
+    """A row of a table during the replay. `values`: by column name in lower case. `order_key`: of the image that wrote the row. `of_lake`:
+    the row was loaded from the lake. `stale`: why some of its columns are unknown, or empty.
 
     `count`: number of equal rows, in a table without a key.
     """
@@ -57,9 +58,10 @@ class CascadeRow:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A staged image of a table, or a change of the whole table (`operation` 0: all rows were removed; -1: its columns changed).
+    """A staged image, or a change of the whole table: `operation` 0 removes all rows, -1 changes columns.
 
-    `partial`: it lacks columns. They are those of the row under its key or, if it `moved`, of the row of the preceding image.
+    `partial`: the image lacks columns. Their values are those of the existing row with the same key. If the key changed (`moved`), they are
+    those of the row of the preceding image.
     """
 
     at: ChangeOrder
@@ -72,8 +74,8 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A deletion of a row of `parent`, or a change of its referenced values from `old` to `new`. `cascades`: all foreign keys that may
-    follow. `live`: the tables that the lake follows.
+    """A deleted row of `parent`, or a change of its referenced columns from `old` to `new` (None: deleted). `cascades`: all foreign keys
+    through which the change may spread. `live`: the tables that the lake keeps up to date.
     """
 
     at: ChangeOrder
@@ -86,7 +88,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-    """A change that a foreign key made, as a staged image. `key`: the table's."""
+    """A change that a foreign key made, in the form of a staged image. `key`: the key columns of the table."""
 
     at: ChangeOrder
     operation: int
@@ -96,7 +98,7 @@ class Derived:
 
 @dataclasses.dataclass(frozen=True)
 class Passed:
-    """A change of referenced values that reaches a child with a running snapshot: `before` became `after` (None: the row was deleted)."""
+    """A change of referenced values in a parent of a table with a running snapshot: `before` became `after` (None: the row was deleted)."""
 
     at: ChangeOrder
     cascade: Cascade
@@ -106,7 +108,7 @@ class Passed:
 
 @dataclasses.dataclass(frozen=True)
 class UnderivableChanges:
-    """Why the changes in a child with a running snapshot cannot be derived. `through`: tables above it whose own running snapshots are the
+    """Why changes in a table with a running snapshot cannot be derived. `through`: the parent tables whose own running snapshots are the
     cause.
     """
 
@@ -115,11 +117,12 @@ class UnderivableChanges:
 
 
 class _Table:
-    """The rows of one table at the replayed position, indexed by key and by the columns of each foreign key."""
+    """The rows of one table at the current position of the replay, with an index by key and one by the columns of each foreign key."""
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
         self.key, self.rows = key, dict[Values, CascadeRow]()
-        self.moving: CascadeRow | None = None  # The row whose key the next image changes.
+        # The row of the last before image, from which a partial image with a changed key takes its missing columns.
+        self.moving: CascadeRow | None = None
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 
     def key_of(self, values: Mapping[str, Any]) -> Values:
@@ -137,7 +140,7 @@ class _Table:
             found[_coarse_of(row.values, columns)].add(key)
 
     def remove(self, key: Values) -> None:
-        """Removes one row."""
+        """Removes one row, or one of several equal rows."""
         row = self.rows.get(key)
         if row is not None and row.count > 1:
             row.count -= 1
@@ -145,7 +148,7 @@ class _Table:
             self.drop(key)
 
     def drop(self, key: Values) -> None:
-        """Removes the row. In a table without a key, removes all rows that are equal to it."""
+        """Removes the row with this key. In a table without a key, removes all equal rows."""
         row = self.rows.pop(key, None)
         if row is not None:
             for columns, found in self.found.items():
@@ -154,7 +157,9 @@ class _Table:
 
 @dataclasses.dataclass
 class _Touched:
-    """A row that the current change has changed: its values before and after, and the columns that the foreign key `by` wrote."""
+    """A row that foreign keys change within one event: values before and after, and the columns that were written. `by`: the foreign key
+    that changed it first.
+    """
 
     was: dict[str, Any]
     now: dict[str, Any]
@@ -163,13 +168,15 @@ class _Touched:
 
 
 class Play:
-    """One replay. `applied`: the order key up to which the lake has each table. `wanted`: what was loaded. `unreadable`: tables whose lake
-    rows cannot be read. `again_up_to`: as in the manifest. `buffered`: tables with a running snapshot, whose current rows are unknown, with
-    the order key up to which everything of them is buffered.
+    """One replay of a batch.
 
-    Afterwards `derived` has the changes per table, in order; `missing` what must be loaded first; `errors` the tables whose changes
-    cannot be derived. Of buffered tables `passed` has the changes that their publication applies, and `lost` why their rows must be read
-    again.
+    `applied`: table → the order key up to which the lake has its changes. `wanted`: the values for which rows were loaded. `unreadable`:
+    tables whose rows cannot be read from the lake. `again_up_to`: as in the manifest. `buffered`: tables with a running snapshot → the
+    order key up to which their changes are buffered; their current rows are unknown.
+
+    Results: `derived`: the derived changes per table, in order. `missing`: values whose rows must be loaded before the next replay.
+    `errors`: tables whose changes cannot be derived. `passed`: for buffered tables, the changes that their publication applies. `lost`: why
+    rows of buffered tables must be read again.
     """
 
     def __init__(
@@ -193,7 +200,7 @@ class Play:
         self.passed: dict[str, list[Passed]] = defaultdict(list)
         self.lost: dict[str, UnderivableChanges] = {}
         self._touched: dict[tuple[str, Values], _Touched] = {}
-        # The tables for which `_hide` was called for the current event, with the tables below them.
+        # The tables that `_hide_below` has already handled for the current event.
         self._hidden: set[str] = set()
         self._at = (-1, -1)
         self.derived: dict[str, list[Derived]] = defaultdict(list)
@@ -201,8 +208,8 @@ class Play:
         self.errors: dict[str, TableError] = {}
 
     def run(self, lake: Mapping[str, Iterable[CascadeRow]], changes: Iterable[Image | Event]) -> None:
-        """Replays the changes. `lake`: rows from before the batch. `changes`: in stream order; a row's own image precedes the changes that
-        it causes.
+        """Replays the changes. `lake`: the rows as they were before the batch. `changes`: in stream order; the image of a parent row
+        precedes its event.
         """
         for name, rows in lake.items():
             for row in rows:
@@ -229,7 +236,7 @@ class Play:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
-        """Adds the row of an image. Columns that the image lacks are taken from the existing row."""
+        """Adds the row of an image. Takes columns that the image lacks from the existing row."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
         there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
@@ -239,7 +246,7 @@ class Play:
         table.put(CascadeRow(values, image.at.order_key, stale=stale))
 
     def _carry(self, event: Event) -> None:
-        """Applies an event to the child tables depth first, as the server does."""
+        """Applies an event to the child tables, depth first like the server."""
         if self._at != (event.at.order_key, event.at.index):
             self._touched.clear()
             self._at = event.at.order_key, event.at.index
@@ -257,8 +264,8 @@ class Play:
     def _follow(
         self, event: Event, cascade: Cascade, old: dict[str, Any], new: dict[str, Any] | None
     ) -> list[tuple[str, dict[str, Any], dict[str, Any] | None]]:
-        """Applies one foreign key after a parent row changed from `old` to `new` (None: deleted). Returns the changed child rows as
-        (table, old, new).
+        """Applies one foreign key after a parent row changed from `old` to `new` (None: deleted). Returns the changed child rows as (table,
+        old, new).
         """
         before = tuple(old[name] for name in cascade.referenced)
         after = None if new is None else tuple(new[name] for name in cascade.referenced)
@@ -290,16 +297,16 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Keeps the change for the publication of its child. The changes in the tables below cannot be derived until then, even if an
-        earlier attempt of the batch has buffered the child already.
+        """Adds the change to `passed`, for the publication of the child's snapshot. The tables below the child cannot be derived until
+        then. This holds even if an earlier attempt of the batch has already buffered the change.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
             if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
             if below.child_name not in self._buffered:
-                # It stops with the batch. If the child was published before that, a repeated run would derive nothing
-                # for it.
+                # The table below gets an error when this batch is merged. If the snapshot of the child is published
+                # before, a repeated run would derive nothing for the table below.
                 self._lose(
                     event, child, f"foreign keys pass its changes on to {below.child_name}, which has no open snapshot"
                 )
@@ -314,7 +321,9 @@ class Play:
             self.passed[child].append(change)
 
     def _lose(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table, and of the tables below it, must be read again."""
+        """Records that the rows of a buffered table, and of the tables below it, must be read again. `through`: a buffered parent that is
+        the cause.
+        """
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})
@@ -322,8 +331,9 @@ class Play:
         self._hide_below(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the tables below the child. An earlier merge, whose files are gone, left the child in a later state in the lake. The
-        event's changes in the child can no longer be derived, nor the changes that these caused in tables that were not merged then.
+        """Refuses the tables below the child that lack the event. An earlier merge, whose derived files no longer exist, has already merged
+        the child in a later state. So the changes that the event made in the child, and their effects on the tables below, can no longer be
+        derived.
         """
         for below in event.cascades:
             if (
@@ -336,12 +346,12 @@ class Play:
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
-        """Returns whether the lake, or what is buffered of the table, is older than the event."""
+        """Returns whether the lake, or the buffer of a buffered table, does not yet have the event's changes."""
         has = self._buffered if table in self._buffered else self._applied
         return has.get(table, event.at.order_key) < event.at.order_key
 
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
-        """Records that the changes of the table and of the tables below it cannot be derived. The rows of a buffered table are read again
+        """Records that the changes of a table, and of the tables below it, cannot be derived. The rows of a buffered table are read again
         instead.
         """
         if table in self._buffered:
@@ -351,7 +361,7 @@ class Play:
         self._hide_below(event, table)
 
     def _hide_below(self, event: Event, table: str) -> None:
-        """Calls `_hide` for the children of a table whose changes cannot be derived, once for each event."""
+        """Calls `_hide` for the children of a table whose changes cannot be derived. Does this once per event and table."""
         if table not in self._hidden:
             self._hidden.add(table)
             for cascade in event.cascades:
@@ -359,7 +369,7 @@ class Play:
                     self._hide(event, cascade)
 
     def _hide(self, event: Event, cascade: Cascade) -> None:
-        """Records that the changes in the child cannot be derived, because those in its parent are unknown."""
+        """Records that the changes of the child cannot be derived, because the changes of its parent are unknown."""
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
             why = f"foreign keys change its rows with those of {parent}, which cannot be followed"
@@ -375,7 +385,9 @@ class Play:
             self._refuse(event, child, TableError(child, why))
 
     def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
-        """Returns the keys of the child's rows that refer to the values. Raises TableError if that is uncertain."""
+        """Returns the keys of the child rows that reference the values `before`. Raises TableError if it is uncertain whether a row
+        references them.
+        """
         table, coarse = self._tables[cascade.child_name], coarse_values(before)
         if coarse not in self._wanted.get((cascade.child_name, cascade.columns), ()):
             self.missing[cascade.child_name, cascade.columns].add(coarse)
@@ -384,7 +396,7 @@ class Play:
         for key in sorted(table.found[cascade.columns].get(coarse, ()), key=repr):
             row = table.rows[key]
             if row.of_lake and row.order_key >= event.at.order_key:
-                continue  # The row is in a later state than this change, which is replayed again.
+                continue  # The lake has this row in a state after the change: the change was merged before.
             values = tuple(row.values[name] for name in cascade.columns)
             if values != before:
                 raise _error(
@@ -397,8 +409,8 @@ class Play:
         return keys
 
     def _refuse_order(self, cascade: Cascade, coarse: Values) -> None:
-        """Raises TableError if two foreign keys that share a column both apply to one change: the result then depends on the server's
-        order, which is unknown.
+        """Raises TableError if two foreign keys that share a column both apply to one change. The result then depends on the order in which
+        the server applies them, which is unknown.
         """
         for (name, _), row in self._touched.items():
             shared = name == cascade.child_name and row.by != cascade.name and row.written & set(cascade.columns)
@@ -435,7 +447,7 @@ class Play:
 
 
 def goes_on(change: Passed, below: Cascade) -> bool:
-    """Returns whether a foreign key below may follow from such a change of the child's rows."""
+    """Returns whether a foreign key of a child table (`below`) may apply to the rows that the change affects."""
     cascade = change.cascade
     if change.after is None and (cascade.on_delete == CASCADE or cascade.doubt):
         return bool(below.on_delete or below.doubt)
@@ -447,8 +459,8 @@ def coarse_values(values: Values) -> Values:
 
 
 def coarse(value: Any) -> Any:
-    """Maps all values that a server may consider equal to the same value: it ignores case, accents, trailing blanks and ignorable
-    characters.
+    """Maps values that a server may consider equal to one value: ignores case, accents, trailing blanks and ignorable characters. Different
+    values may be mapped to one value too.
     """
     if isinstance(value, bytes):
         return value.rstrip(b"\0")
@@ -481,5 +493,5 @@ def _error(cascade: Cascade, why: str) -> TableError:
 
 
 def without_advice(reason: str) -> str:
-    """Returns the reason for a table whose snapshot is open, without the advice, because its rows are read again in any case."""
+    """Returns the reason without ADVICE, for a table with a running snapshot: its rows are read again in any case."""
     return reason.removesuffix(ADVICE)

@@ -1,7 +1,6 @@
-"""Loads the rows that foreign keys may change for `derive`: rows of the lake and staged images of a batch.
+"""Loads the rows that foreign keys may change, for `derive`: rows of the lake and staged images of a batch.
 
-Only rows that refer to a wanted value are loaded, and all staged images that have the key of such a row.
-"""
+It loads the rows that reference one of the wanted values, and all staged images that have the key of such a row."""
 
 from __future__ import annotations
 
@@ -26,11 +25,12 @@ from sluice.spark_jobs.tables.delta_table import DeltaTable
 ROW_INDEX = "_sluice_place"
 WANTED_VIEW = "sluice_wanted"
 INDEX_BYTES = 8
-ROWS_MAX = 500_000  # How many rows of one table of the lake a batch loads. Each takes some 2.5 kB of the run's memory.
+# How many rows of one table a batch may load from the lake. Each row takes about 2.5 kB of the run's memory.
+ROWS_MAX = 500_000
 
 
 def events_of(events: CascadeEvents) -> Iterator[Event]:
-    """Yields the events that triggered cascades, in the order of the stream."""
+    """Yields the deletions and key changes of parent rows that may trigger foreign keys, in stream order."""
     rows = pq.read_table(events.file).to_pylist()
     before: dict[str, Any] = {}
     for row in rows:
@@ -44,7 +44,7 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
 
 
 def positions_of(table: StagedTable) -> list[int]:
-    """Returns the sequence numbers of the rows of the table's segments, one per row."""
+    """Returns the sequence number of each row in the table's segments. The numbers give the order of the rows of all tables."""
     if table.positions is None:
         return [0] * table.rows
     content = table.positions.read_bytes()
@@ -54,16 +54,17 @@ def positions_of(table: StagedTable) -> list[int]:
 
 @dataclasses.dataclass
 class StagedImages:
-    """The images of one table in a batch that may matter. `key` and the foreign keys' columns are in lower case."""
+    """Selects the staged images of one table that a replay needs. `key` and the columns of foreign keys are in lower case."""
 
     table: StagedTable
     key: tuple[str, ...]
 
     def relevant(self, wanted: Mapping[tuple[str, ...], set[Values]], keys: set[Values]) -> Iterator[Image]:
-        """Yields the images of rows that have one of the keys or refer to a wanted value at some time, and all changes of the whole table.
+        """Yields the images of rows that have one of the keys, or that reference a wanted value at any time in the batch. Also yields all
+        changes of the whole table.
 
-        For a table without a key: the images that refer to a wanted value. If images lack columns, also those that may refer to one, and
-        all images of a row whose key changes.
+        For a table without a key, yields the images that reference a wanted value. An image that lacks columns counts if it may reference
+        one. If a row's key changes, its images under all of its keys are included.
         """
         pointing = keys | self._pointing(wanted)
         indices, begin = positions_of(self.table), 0
@@ -79,7 +80,7 @@ class StagedImages:
             begin += segment.rows
 
     def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
-        """Returns the keys of rows whose images refer to a wanted value, including all keys that these rows have in the batch."""
+        """Returns the keys of rows with an image that references a wanted value, including all keys that these rows have in the batch."""
         found: set[Values] = set()
         moves: list[set[Values]] = []
         for segment in self.table.changes:
@@ -98,7 +99,7 @@ class StagedImages:
     def _known(
         self, segment: ChangesSegment, spelled: Mapping[str, str], names: Sequence[tuple[str, ...]]
     ) -> Iterator[dict[str, Any]]:
-        """Yields, per image, the columns of the key and of foreign keys that the image contains."""
+        """Yields, for each image, the columns of the key and of foreign keys that the image contains."""
         needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
         if not segment.partial:
             table = pq.read_table(segment.file, columns=[spelled[name] for name in needed])
@@ -140,7 +141,7 @@ class StagedImages:
 
 
 def _joined(keys: set[Values], moves: Sequence[set[Values]]) -> set[Values]:
-    """Returns the keys, and all keys to which key changes connect them."""
+    """Returns the keys, and all keys that key changes connect with them, directly or through others."""
     found, left = set(keys), list(moves)
     while met := [each for each in left if each & found]:
         found = found.union(*met)
@@ -157,7 +158,7 @@ def _has(segment: ChangesSegment, row: dict[str, Any], index: int) -> bool:
 def _points(
     row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
 ) -> bool:
-    """Returns whether a row refers to a wanted value, or may do so if it lacks some of the columns."""
+    """Returns whether a row references a wanted value. A row that lacks some of the columns counts if it may do so."""
     for columns in names:
         known = {index: coarse(row[name]) for index, name in enumerate(columns) if name in row}
         if len(known) == len(columns):
@@ -171,9 +172,9 @@ def _points(
 def lake_rows(
     session: LakeSession | None, table: DeltaTable, cascade: Cascade, values: set[Values]
 ) -> list[CascadeRow]:
-    """Returns the rows of the lake whose foreign key columns may be equal to one of the (coarse) values.
+    """Returns the rows of the lake whose foreign key columns may equal one of the coarse values.
 
-    Raises TableError if the lake lacks a column, or if there are more than ROWS_MAX.
+    Raises TableError if the lake lacks a needed column, or if more than ROWS_MAX rows match.
     """
     if not table.snapshot.exists or not values:
         return []
@@ -206,7 +207,7 @@ def lake_rows(
 
 
 def refuse_too_many(table: str, rows: int) -> None:
-    """Raises TableError if a batch would load more rows of a table than ROWS_MAX."""
+    """Raises TableError if more than ROWS_MAX rows of a table would be loaded for a batch."""
     if rows > ROWS_MAX:
         raise TableError(
             table, f"foreign keys may have changed more than {ROWS_MAX:,} of its rows in the lake in one batch{ADVICE}"
@@ -229,21 +230,23 @@ def _select(
     there = f"SELECT t.* FROM {sql_text.delta_path(table.path)} AS t"
     alive = f"NOT coalesce(t.{DELETED}, false)" if DELETED in table.snapshot.columns else "true"
     text = f"{there} LEFT SEMI JOIN {WANTED_VIEW} AS w ON {' AND '.join(equal)} WHERE {alive}"
-    if unsure:  # Python, and not Spark, decides whether other characters are equal.
+    # Spark returns all rows with characters other than printable ASCII, because only Python (`coarse`) can compare
+    # them.
+    if unsure:
         sure = " AND ".join(f"NOT ({each})" for each in unsure)
         text += f" AND {sure} UNION ALL {there} WHERE {alive} AND ({' OR '.join(unsure)})"
     return text
 
 
 def _coarse_sql(column: str, type_name: str) -> str:
-    """Returns the SQL for `play.coarse`, which is valid only for values of printable ASCII characters."""
+    """Returns SQL that computes `play.coarse`. It is exact only for values of printable ASCII characters."""
     if type_name == "string":
         return f"lower(rtrim({column}))"
     return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column
 
 
 def _left(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Returns the rows that remain at the end of a log of changes."""
+    """Returns the rows that remain after all changes of a change log, for a table without a key."""
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, CascadeRow] = {}
     gone = {LOG_NAMES[UPDATE_BEFORE], LOG_NAMES[DELETE]}

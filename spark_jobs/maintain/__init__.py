@@ -1,1 +1,1 @@
-"""Keeps Delta tables fast and small: decides when their files are rewritten, and which files are removed. It runs under the run lock."""
+"""Maintains Delta tables: decides when to rewrite their files, and removes files that are no longer needed. Runs under the run lock."""

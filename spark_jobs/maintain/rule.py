@@ -1,8 +1,8 @@
-"""Decides when files of a table are rewritten, and how long files that left the table must stay. Pure functions; used by `tables`.
+"""Decides when to rewrite the files of a table, and how long to retain files that left the table. Pure functions; used by `tables`.
 
-Each merge leaves small files, or marks rows of files as deleted. Every reader and every later merge pays for each file and each marked
-row; rewriting them costs their bytes once. So they accumulate up to a limit at which the next merge is still about as fast as on a
-freshly written table. Large files are rewritten only if they are no longer ordered by key, so that a merge reads most of them."""
+Each merge adds small files, or marks rows of files as deleted. Every file and every marked row slows down readers and later merges, while
+rewriting them costs their bytes once. The limits below let them accumulate only so far that a merge is about as fast as on a newly written
+table. Large files are rewritten only if they are no longer ordered by key, so that a merge would read most of them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from typing import Any
 import numpy as np
 
 MIB = 1 << 20
-# Files below the first size are joined into files of up to the second one.
+# Files smaller than SMALL_BYTES are joined into files of up to FILE_BYTES.
 SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB
 SMALL_FILES_MAX = 20
-DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file if a larger share of its rows is deleted.
+DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file if it has a larger share of deleted rows.
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
-FRESH_SHARE_MIN = 0.25  # The share of the large files; it limits how often the bytes of a change are rewritten.
-# Merges wait during this work, which takes minutes. Larger tables are rewritten only on request.
+# The share of large files that must be new since the last CLUSTER. It limits how often a row is rewritten.
+FRESH_SHARE_MIN = 0.25
+# Merges wait while files are rewritten: up to this size that takes minutes. Larger tables are rewritten only on
+# request.
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
-RETENTION_HOURS = 168.0  # Delta's default
+RETENTION_HOURS = 168.0  # Delta's default retention
 _INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)
 _HOURS = {"hour": 1, "day": 24, "week": 168}
-MARGIN_HOURS = 1.0  # This is added to what the newest consistent snapshot needs, for its current readers.
+# Added to the time for which the newest consistent snapshot needs files, for readers that have it open.
+MARGIN_HOURS = 1.0
 
 
 class MaintenanceAct(enum.StrEnum):
-    """NOTHING; COMPACT: joins small files and drops rows that are marked as deleted; CLUSTER: rewrites all files in the order of the
-    key.
+    """What maintenance does to a table. COMPACT joins small files and removes rows that are marked as deleted. CLUSTER rewrites all files
+    in the order of the key.
     """
 
     NOTHING = "nothing"
@@ -42,15 +45,15 @@ class MaintenanceAct(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileFacts:
-    """The files of a version of a table.
+    """Statistics of the files of one table version.
 
     - `deleted`: rows that are marked as deleted.
-    - `compact_bytes`: bytes that COMPACT rewrites: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
-    - `depth`: mean number of large files whose key range overlaps that of a large file, including the file itself; 0 if key ranges
-      are unknown.
-    - `fresh_files`: large files that were written since the last CLUSTER. A key whose first column has few values keeps its depth
-      even after CLUSTER.
-    - `rounded_files`: files with bounds that deltalake rounded.
+    - `compact_bytes`: bytes that COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
+    - `depth`: by how many large files the key range of a large file is overlapped, itself included, on average; 0 if key ranges are
+      unknown.
+    - `fresh_files`: large files written since the last CLUSTER. CLUSTER does not reduce the depth if the key's first column has few values,
+      so depth alone would request it again and again.
+    - `rounded_files`: files whose bounds deltalake rounded.
     """
 
     files: int = 0
@@ -67,8 +70,8 @@ class FileFacts:
 
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
-    """Returns what to do now, and why. `wanted`: an operator requested it, so everything that has an effect is done."""
-    if facts.rounded_files:  # at any cost
+    """Returns what to do now, and why. `wanted`: an operator requested maintenance, so everything that has an effect is done."""
+    if facts.rounded_files:  # Wrong bounds make readers miss rows, so the size of the table does not matter.
         return (
             MaintenanceAct.CLUSTER,
             f"{facts.rounded_files} of its files have rounded bounds, by which readers skip rows",
@@ -93,14 +96,14 @@ def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[Maintenance
 
 
 def _helps(facts: FileFacts, *, wanted: bool) -> bool:
-    """Returns whether enough files were written since the last CLUSTER, and whether merges can wait that long."""
+    """Returns whether enough files are new since the last CLUSTER, and whether the table is small enough for merges to wait."""
     if wanted:
         return facts.fresh_files > 0
     return facts.fresh_files >= facts.large_files * FRESH_SHARE_MIN and facts.bytes <= CLUSTER_BYTES_MAX
 
 
 def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
-    """Returns how many ranges overlap a range [low, high] on average, including itself; 0 without ranges."""
+    """Returns how many ranges overlap a range [low, high] on average, including itself; 0 if there are no ranges."""
     if not len(lows):
         return 0.0
     low, high = np.asarray(lows), np.asarray(highs)
@@ -110,33 +113,36 @@ def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
 
 
 def hours_kept(retention_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns how long files that left a table must stay, so that the newest consistent snapshot stays readable whenever it was published.
+    """Returns for how many hours to retain files that left a table, so that the newest consistent snapshot can be read, however old it is.
 
-    In whole hours, as Delta's properties require. If a destination stops while a batch is merged in part, some of its tables are at later
-    versions than its newest snapshot. Without a snapshot the margin remains: a VACUUM of zero hours would delete files of a commit in
-    progress.
+    Returns whole hours, as Delta's properties require. A snapshot can be old: if a destination stops while a batch is merged in part, some
+    of its tables are at later versions than its newest snapshot. Without a snapshot, the margin remains, because a VACUUM of zero hours
+    would delete files of a commit in progress.
     """
     return float(math.ceil(max(retention_hours, (newest_cut_age_hours or 0.0) + MARGIN_HOURS)))
 
 
 def log_hours(log_days: int, kept_hours: float) -> int:
-    """Returns how long a table's log must stay: one day longer than the files that left the table; otherwise VACUUM would not know these
-    files.
+    """Returns for how many hours to retain a table's log: one day longer than files that left the table, because VACUUM finds these files
+    in the log.
     """
     return math.ceil(max(log_days * 24, kept_hours + 24))
 
 
 def hours_of(interval: str) -> float:
-    """Returns the hours of a table property in Delta's format. Returns Delta's default if it is empty or cannot be parsed."""
+    """Parses a table property in Delta's interval format, and returns its hours. Returns Delta's default if it is empty or cannot be
+    parsed.
+    """
     found = _INTERVAL.fullmatch(interval.strip())
     return float(found["count"]) * _HOURS[found["unit"].lower()] if found else RETENTION_HOURS
 
 
 def cut_hours(hours: float, logged_hours: float, newest_cut_age_hours: float | None) -> float:
-    """Returns for how many hours back consistent snapshots stay complete, after a VACUUM of files that left a table more than `hours` ago.
+    """Returns for how many hours back all consistent snapshots can be read, after a VACUUM of files that left a table more than `hours`
+    ago.
 
-    `logged_hours`: for how many hours a table's log has recorded which files left it. Files that left earlier are not in the log, and
-    VACUUM deletes them. The newest snapshot stays in any case.
+    `logged_hours`: for how many hours a table's log records files that left it. VACUUM deletes files that the log does not contain. The
+    newest snapshot can be read in any case.
     """
     needed = 0.0 if newest_cut_age_hours is None else newest_cut_age_hours + MARGIN_HOURS
     return min(hours, max(logged_hours, needed))

@@ -1,9 +1,8 @@
-"""Maintains a table's change log or history: joins small files and removes files that left the table. Called by a run that holds the run
+"""Maintains a table's change log or history: joins small files, and removes files that left the table. Called by a run that holds the run
 lock.
 
-deltalake does both. A log is only appended to, and merges into a history mainly read its open rows, so ordering files by a key would help
-neither. Consistent snapshots name these tables as they name current-state tables, so the next snapshot names the version after
-maintenance."""
+deltalake does both. Ordering files by a key would not help: a change log is only appended to, and merges into a history mainly read its
+open rows. Consistent snapshots include these tables, so the next snapshot contains their versions after maintenance."""
 
 from __future__ import annotations
 
@@ -24,13 +23,14 @@ from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_a
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
-# The commits of a run that was killed before it synced them. Operating systems write files back in less than a minute.
+# Commits of this age or less may not be on disk, because a run was killed before it synced them. Operating systems
+# write files within a minute.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedSideTable:
-    """A change log or history to maintain. `current_state`: its current-state table. `kind`: log or history."""
+    """A change log or history to maintain. `current_state`: the current-state table to which it belongs. `kind`: log or history."""
 
     current_state: MaintainedTable
     path: str
@@ -42,7 +42,7 @@ class MaintainedSideTable:
 
     @property
     def table(self) -> MaintainedTable:
-        """Returns the table in the form that `facts_of` needs."""
+        """Returns the table in the form that `facts_of` expects."""
         owner = dataclasses.replace(self.current_state.owner, table=self.name)
         return MaintainedTable(owner=owner, path=self.path, storage_options=self.current_state.storage_options)
 
@@ -61,7 +61,7 @@ def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained |
 
 
 def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
-    """Joins small files. Raises TableError."""
+    """Joins small files, if `plan` contains this. Raises TableError."""
     if plan.act == MaintenanceAct.NOTHING:
         return plan
     began, side = time.monotonic(), given.open()
@@ -80,8 +80,8 @@ def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
 
 
 def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
-    """Removes files that left the table more than `hours` ago, and files that no commit names. Returns None if the table does not
-    exist. Raises TableError.
+    """Removes files that left the table more than `hours` ago, and files that no commit contains. Returns None if the table does not exist.
+    Raises TableError.
     """
     began, side = time.monotonic(), given.open()
     before = facts_of(given.table)
@@ -91,7 +91,8 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
     reason = f"files that left it more than {hours:g} hours ago"
     plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
     try:
-        # The commits that removed files from the table must be on disk before the files are deleted.
+        # If the commits that removed files from the table were lost in a power failure, the table would still need the
+        # files.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
         removed = side.log.vacuum(

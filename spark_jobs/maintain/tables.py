@@ -1,8 +1,8 @@
-"""Rewrites files of Delta tables if that is worthwhile, and removes files that nothing needs any more. Called by a run that holds the run
-lock.
+"""Rewrites files of Delta tables where this is worthwhile, and removes files that are no longer needed. Called by a run that holds the run
+lock, so merges of Sluice do not conflict with it.
 
-So no merge of Sluice conflicts with it. If another writer commits at the same time, the statement fails and is run the next time. A crash
-leaves nothing to undo: a commit is complete or absent, and files that VACUUM has not removed are removed the next time."""
+If another program commits at the same time, the statement fails and the next maintenance repeats it. A crash leaves nothing to undo: a
+commit is complete or absent, and the next VACUUM removes the remaining files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from sluice.spark_jobs.tables.exact_bounds import (
     rounded_files,
 )
 
-# The modification time of the newest file after the last CLUSTER, in ms since 1970.
+# A table property: the modification time of the newest file after the last CLUSTER, in ms since 1970.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
 RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 OPTIMIZE_SETTINGS = {
@@ -61,19 +61,19 @@ OPTIMIZE_SETTINGS = {
 }
 VACUUM = "vacuum"
 VACUUM_SETTINGS = {
-    # Sluice checks the limit itself: `rule.hours_kept`.
+    # Sluice checks the limit itself (`rule.hours_kept`).
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # The number of tasks that list a table's files. The default of 10 000 takes a minute of CPU time.
+    # How many tasks list a table's files. The default of 10 000 would take a minute of CPU time.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to maintain. `key`: its first key column, empty if it has none. `shared`: other destinations write it too, under
-    `table_locks`.
+    """A table to maintain. `key`: its first key column; empty if it has none. `shared`: other destinations also write the table, each under
+    its table lock (`table_locks`).
 
-    `fence`: of the run that writes it.
+    `fence`: the fence of the run that maintains it.
     """
 
     owner: Owner
@@ -91,14 +91,14 @@ class MaintainedTable:
         return self.owner.table
 
     def locked(self, spark: SparkSettings, session: LakeSession) -> AbstractContextManager[bool]:
-        """Takes the table lock. Raises TableError if another run holds it for too long."""
+        """Acquires the table lock. Raises TableError if another run holds it for too long."""
         writing = Writing.of(self.table_locks.who, spark, [session])
         return self.table_locks.at(self.name, self.path, writing, self.fence, shared=self.shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintained:
-    """The work that was done on one table. `removed_files`: the files that VACUUM removed, with `removed_bytes`."""
+    """The work that was done on one table. `removed_files`, `removed_bytes`: what VACUUM removed."""
 
     name: str
     act: str
@@ -115,7 +115,7 @@ class Maintained:
 
 
 def facts_of(table: MaintainedTable) -> FileFacts | None:
-    """Returns the facts about the table's files from its log; None if the table does not exist. Raises TableError."""
+    """Reads statistics of the table's files from its log; None if the table does not exist. Raises TableError."""
     try:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         files: Any = pa.table(log.get_add_actions(flatten=True))
@@ -138,7 +138,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
         compact_bytes=_compact_bytes(files, is_large, marked),
         large_files=large.num_rows,
         fresh_files=_fresh(large, log.metadata().configuration.get(CLUSTERED_PROPERTY, "")),
-        # A partitioned table is never ordered by key.
+        # The files of a partitioned table are never ordered by key.
         depth=0.0 if parts else _depth(large, names.get(table.key.lower(), table.key)),
         rounded_files=len(rounded),
         version=log.version(),
@@ -146,7 +146,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
 
 
 def _marked(log: Any) -> dict[str, int]:
-    """Returns, for each file that has a deletion vector, its name → the number of rows that the vector deletes."""
+    """Returns file name → number of rows that the file's deletion vector deletes, for all files with a deletion vector."""
     marked: dict[str, int] = {}
     for batch in pa.RecordBatchReader.from_stream(log.deletion_vectors()):
         for path, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
@@ -156,12 +156,12 @@ def _marked(log: Any) -> dict[str, int]:
 
 
 def _short(path: str) -> str:
-    """Returns a file's name without its folder. The name is unique, and equal in paths and URLs."""
+    """Returns a file's name without its folder. The name is unique, and does not depend on whether a path or a URL contains it."""
     return path.rpartition("/")[2]
 
 
 def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
-    """Returns how many bytes an OPTIMIZE without an order rewrites."""
+    """Returns how many bytes an OPTIMIZE without an order would rewrite."""
     counts = [marked.get(_short(path), 0) for path in files["path"].to_pylist()]
     bound: Any = pc.multiply(pc.cast(files["num_records"], pa.float64()), pa.scalar(DELETED_SHARE_MAX))
     worn: Any = pc.fill_null(pc.greater(pa.array(counts, pa.float64()), bound), pa.scalar(value=False))
@@ -169,7 +169,7 @@ def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
 
 
 def _joinable(small: Any, parts: list[str]) -> int:
-    """Returns how many small files can be joined with another one. Files of different partitions are never joined."""
+    """Returns how many small files can be joined with another one. Files of different partitions cannot be joined."""
     if not parts:
         return int(small.num_rows)
     counts = pc.cast(small.group_by(parts).aggregate([([], "count_all")])["count_all"], pa.int64())
@@ -177,7 +177,7 @@ def _joinable(small: Any, parts: list[str]) -> int:
 
 
 def _fresh(files: Any, clustered_up_to: str) -> int:
-    """Returns how many files were written after the last CLUSTER."""
+    """Returns how many of the files were written after the last CLUSTER."""
     limit = int(clustered_up_to) if clustered_up_to.isdigit() else -1
     return int(pc.sum(pc.greater(files["modification_time"], pa.scalar(limit, pa.int64()))).as_py() or 0)
 
@@ -190,7 +190,7 @@ def _depth(files: Any, key: str) -> float:
 
 
 def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Returns what `optimize` would do, from the log alone; None if the table does not exist. Raises TableError."""
+    """Returns what `optimize` would do, read from the log alone; None if the table does not exist. Raises TableError."""
     facts = facts_of(table)
     if facts is None:
         return None
@@ -199,16 +199,16 @@ def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | N
 
 
 def lags(table: MaintainedTable, facts: FileFacts) -> bool:
-    """Returns whether the table is at a later version than its record: a person maintained it, or a run was killed between its commit and
-    the record.
+    """Returns whether the table is at a later version than its record, because a person maintained it or a run was killed between its
+    commit and the record.
     """
     record = table.records.get(table.name)
     return record is not None and record.version < facts.version
 
 
 def catch_up(table: MaintainedTable) -> None:
-    """Stores the table's current version. Otherwise each consistent snapshot would name an older version, whose files VACUUM deletes. The
-    caller holds the run lock. Raises TableError if another writer removed rows.
+    """Stores the table's current version in its record. Otherwise each consistent snapshot would contain an older version, whose files
+    VACUUM deletes. The caller holds the run lock. Raises TableError if another program removed rows.
     """
     delta = _ours(table)
     record, now = table.records.get(table.name), delta.snapshot
@@ -217,8 +217,8 @@ def catch_up(table: MaintainedTable) -> None:
 
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Rewrites files if that is worthwhile. Returns None if the table does not exist. `wanted`: an operator requested it, so everything
-    that has an effect is done. Raises TableError, SparkUnavailableError.
+    """Rewrites files if this is worthwhile. Returns None if the table does not exist. `wanted`: an operator requested it, so everything
+    that has an effect is done. Raises TableError and SparkUnavailableError.
     """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
     if plan is None or plan.act == MaintenanceAct.NOTHING:
@@ -228,13 +228,15 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     whole = plan.before.rounded_files or (
         plan.act == MaintenanceAct.CLUSTER and CLUSTERING not in delta.snapshot.features
     )
-    plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # This keeps Delta's own order in a clustered table.
+    # In a clustered table, this statement retains Delta's own order.
+    plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         session.expect(plan.before.rows)
         session.commit_without_version(record)
         _run(session, table, rewrite_statement(delta, table.key) if whole else plain)
-        if plan.act == MaintenanceAct.CLUSTER:  # After a crash before this line, the same work is done again.
+        # If the run crashes before this line, the next one does the same work again.
+        if plan.act == MaintenanceAct.CLUSTER:
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(session, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
     return _done(table, delta, plan, began, record)
@@ -250,7 +252,7 @@ def _newest_ms(table: MaintainedTable) -> str:
 
 
 def logged_hours(table: MaintainedTable) -> float | None:
-    """Returns for how many hours the table's log records which files left it; None if the table does not exist. Raises TableError."""
+    """Returns for how many hours the table's log records files that left it; None if the table does not exist. Raises TableError."""
     try:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         return hours_of(log.metadata().configuration.get(RETENTION_PROPERTY, ""))
@@ -278,7 +280,8 @@ def vacuum(
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
     with open_sessions(spark, 1, table.fence) as (session,), table.locked(spark, session):
         session.configure(VACUUM_SETTINGS)
-        # VACUUM returns rows with file names; hundreds of tasks for a few rows would take minutes.
+        # VACUUM returns the names of files as rows. Without this hint, hundreds of tasks for few rows would take
+        # minutes.
         session.expect(before.files)
         session.commit_without_version(_record(table))
         if properties:
@@ -291,7 +294,7 @@ def vacuum(
 
 
 def _ours(table: MaintainedTable) -> DeltaTable:
-    """Returns the table after checking that it is as the last run left it. Raises TableError."""
+    """Opens the table. Raises TableError if another program changed it in a way that maintenance must not accept."""
     delta = DeltaTable(table.name, table.path, app_id_of(table.owner), table.storage_options)
     delta.refresh()
     record = table.records.get(table.name)
@@ -303,7 +306,7 @@ def _ours(table: MaintainedTable) -> DeltaTable:
 def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
     try:
         session.commit(table.name, statement)
-    except TableError:  # The fence raised it.
+    except TableError:  # The fence raised the error, so it is not an error of Spark.
         raise
     except Exception as error:
         if is_away(error):
@@ -316,7 +319,7 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
 
 
 def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
-    """Syncs the commits to disk, stores the table's state, and returns the result. `record`: the record in its commits."""
+    """Syncs the commits to disk, stores the table's record, and returns the result. `record`: Sluice's metadata in these commits."""
     version = delta.snapshot.version
     after = delta.refresh()
     delta.own_commit(version, record)
@@ -327,7 +330,7 @@ def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: fl
 
 
 def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
-    """Syncs the commits to disk, then stores the table's state. Raises TableError."""
+    """Syncs the commits after version `since` to disk, then stores the table's record. Raises TableError."""
     try:
         sync_commits(table.path, since, record.version)
     except OSError as error:
@@ -338,7 +341,7 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
 
 
 def _removed(delta: DeltaTable) -> dict[str, Any]:
-    """Returns what VACUUM removed, from its own newest two commits, which mark its start and its end."""
+    """Returns what VACUUM removed, from the table's newest two commits: VACUUM writes one at its start and one at its end."""
     found: dict[str, Any] = {}
     for commit in delta.log.history(2):
         metrics = commit.get("operationMetrics") or {}
@@ -348,19 +351,19 @@ def _removed(delta: DeltaTable) -> dict[str, Any]:
 
 
 def _record(table: MaintainedTable) -> str:
-    """Returns the commit's record."""
+    """Returns the metadata that marks commits of this maintenance as Sluice's."""
     return maintenance_record(table.owner, table.run)
 
 
 def newest_cut_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
-    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs; None without a snapshot. Raises
+    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs; None if there is no snapshot. Raises
     TableError.
 
-    A snapshot that was amended has a newer time, but most of its tables are as when it was first published, so its oldest row counts. A
-    table may have left its version even earlier, by a commit that is not in the last run's record. `names`: considers only these tables;
-    all if None.
+    An amended snapshot has a newer row, but most of its tables are still at the versions of its oldest row, so that row's time counts. A
+    table may also have left its version earlier, by a commit that is not in the record of the last run. `names`: considers only these
+    tables; None: all.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -383,9 +386,7 @@ def newest_cut_age_hours(
 
 
 def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
-    """Returns when the first commit after the version in a snapshot was made; None if the version is the newest, or if the time is
-    unknown.
-    """
+    """Returns when the first commit after the version in a snapshot was made; None if no later commit exists or its time is unknown."""
     try:
         log = deltalake.DeltaTable(str(found["path"]), storage_options=options)
         if log.version() <= int(found["version"]):
@@ -398,8 +399,8 @@ def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.dat
 
 
 def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None) -> int:
-    """Removes the consistent snapshots whose versions VACUUM is about to delete, so that every remaining one can be read. Returns how many.
-    Also joins the files of their table. Raises TableError.
+    """Removes the consistent snapshots whose files VACUUM is about to delete, so that all remaining snapshots can be read. Returns the
+    number of removed rows. Also joins the files of the table of snapshots. Raises TableError.
     """
     limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
     try:

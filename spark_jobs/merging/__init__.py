@@ -1,1 +1,1 @@
-"""Merges a segment into a Delta table in one commit: folds the images by key, generates the statements, and executes them."""
+"""Merges a segment into a Delta table in one commit: folds the row images by key, generates the SQL statements, and executes them."""

@@ -1,4 +1,4 @@
-"""Describes a run for its merges of a batch, a backfill or a repair. The caller of a merge makes it."""
+"""Defines the parameters of a run for its merges of a batch, a backfill or a repair. The caller of a merge creates them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeContext:
-    """What a merge needs to know about its run. The defaults are for a merge by hand.
+    """The parameters of a run for merges. The defaults are for a merge from the command line.
 
     - `fence`: checked immediately before each table and each commit, in any thread.
-    - `storage_options`: deltalake's options if lake or staged files are not local.
-    - `records`: the state that earlier runs left in each table.
-    - `target_of`: returns the target of "database.table", which need not be in the batch: a table may have had its name before a RENAME.
-    - `run`: the ID of the merge run, which is stored in the commits.
-    - `table_locks`: of tables that runs of other destinations also write.
+    - `storage_options`: deltalake's options, if the lake or the staged files are not local.
+    - `records`: the record that earlier runs stored for each table.
+    - `target_of`: returns the target of "database.table". The table need not be in the batch: a RENAME may have given its name to a table
+      of the batch, which then takes over its rows.
+    - `run`: the id of the run, which is stored in the commits.
+    - `table_locks`: the locks of tables that runs of other destinations also write.
     """
 
     fence: Fence = BY_HAND

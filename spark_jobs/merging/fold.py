@@ -1,8 +1,8 @@
-"""Generates SQL that folds the row images of a segment by key. Text only; `merge` executes it.
+"""Generates SQL that folds the row images of a segment by key. Only text; `merge` executes it.
 
-The last image of a key in stream order determines the result. `insert` and `update_postimage` leave a row, `update_preimage` (staged only
-if a key column changed) and `delete` leave none. So a changed key is a delete of the old key and an upsert of the new one, and keys that
-swap within a transaction need no special case."""
+The last image of a key in stream order determines the result. After `insert` and `update_postimage` the row exists; after `update_preimage`
+(staged only if a key column changed) and `delete` it does not. A changed key is therefore a delete of the old key and an upsert of the new
+key. Keys that are swapped within a transaction need no special case."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ RANK = "_sluice_rank"
 
 
 def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> str:
-    """Returns the statement for a view of the staged file: in its object store, or where the run makes local files readable for Spark."""
+    """Returns the statement that creates a view of a staged file: in the object store, or at the location from which Spark can read local
+    files.
+    """
     return parquet_view(view, segment.stored or uploaded.location(segment.file), staged_types(segment))
 
 
 def parquet_view(view: str, location: str, types: Mapping[str, str]) -> str:
-    """Returns the statement for a view of a Parquet file, or of all files in a folder, by URL. It names the columns, so that Spark need not
-    read a footer for them.
+    """Returns the statement that creates a view of a Parquet file, or of all files in a folder, by URL. It lists the columns, so that Spark
+    need not read them from a footer.
     """
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
     path = sql_text.text(spark_path(location))
@@ -47,8 +49,8 @@ def needs_fold(segment: ChangesSegment) -> bool:
 
 
 def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of the last image of each key. Row numbers are unique, so Spark gets the same result however often it evaluates
-    it.
+    """Returns the SELECT of the last image of each key. Row numbers are unique, so Spark gets the same result each time it evaluates the
+    SELECT.
     """
     rows = images(view, segment, applied_order_key)
     if not needs_fold(segment):
@@ -60,13 +62,13 @@ def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> s
 
 
 def operation_name(names: dict[int, str], prefix: str = "") -> str:
-    """Returns the expression of the operation's name, computed from the staged number."""
+    """Returns an expression that converts the staged number of an operation to its name."""
     cases = " ".join(f"WHEN {number} THEN {sql_text.text(name)}" for number, name in names.items())
     return f"CASE {prefix}{OPERATION} {cases} END"
 
 
 def metadata_values(prefix: str, names: dict[int, str]) -> dict[str, str]:
-    """Returns metadata column of the Delta table → expression over a staged image."""
+    """Returns Sluice's column of the Delta table → expression over a staged image."""
     return {
         ORDER_KEY: f"{prefix}{ORDER_KEY}",
         COMMIT_TIME: f"{prefix}{COMMIT_TIME}",

@@ -1,9 +1,11 @@
-"""Generates the fold for a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Text only; `merge_sql` calls it.
+"""Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Only text; `merge_sql` calls it.
 
-The last image of a key determines whether a row is left; each column gets the last value that an image of the same *row* has up to there.
-What no image has is in the lake: under the key itself or, if the row changed its key, under the key that it had when the lake was last
-written. Staging names the row of each image that is not simply the row of its key (`_sluice_birth` and `_sluice_origin_*`), so chains of
-such changes, swapped keys and reused keys need no special case."""
+The last image of a key determines whether its row exists. Each column gets the last value among the images of the same *row* up to then. If
+no image has a value, the lake has it: under the same key, or, if the row's key changed, under the key that the row had when the lake was
+last written.
+
+For an image whose row began under another key, staging stores that key (`_sluice_origin_*`) and the image with which the row began
+(`_sluice_birth`). Chains of key changes, swapped keys and reused keys therefore need no special case."""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
 
 
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
-    """Returns the SELECT of one row per key, with presence bits for its known columns. `target`: the table's rows that are not deleted, as
-    a relation.
+    """Returns the SELECT of one row per key, with presence bits for its known columns. `target`: a relation of the table's rows that are
+    not marked as deleted.
 
     `reach`: a condition that is true for all rows `t` of the table whose key is in the segment.
     """
@@ -43,18 +45,18 @@ def source(view: str, segment: ChangesSegment, applied_order_key: int, target: s
 
 
 def present(segment: ChangesSegment, name: str, prefix: str) -> str:
-    """Returns the expression of whether a row has this column of the table."""
+    """Returns the expression of whether a row has a value for this column."""
     index = [column.name for column in segment.columns].index(name)
     return f"getbit({prefix}{PRESENT}{index // GROUP_COLUMNS}, {index % GROUP_COLUMNS}) = 1"
 
 
 def whole(segment: ChangesSegment, prefix: str) -> str:
-    """Returns the expression of whether a row has all columns of the table."""
+    """Returns the expression of whether a row has values for all columns of the table."""
     return " AND ".join(f"{prefix}{name} = {bits}L" for name, bits in _groups(segment).items())
 
 
 def _groups(segment: ChangesSegment) -> dict[str, int]:
-    """Returns, for each column of presence bits, the value with all bits set."""
+    """Returns each column of presence bits → the value with the bits of all its columns set."""
     count = len(segment.columns)
     return {
         f"{PRESENT}{group}": (1 << min(GROUP_COLUMNS, count - GROUP_COLUMNS * group)) - 1
@@ -63,9 +65,10 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 
 
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
-    """Returns the SELECT of the last image of each key, with the columns of its row that are known by then. `life`: the columns that
-    identify the image's row. `fresh`: the expression of whether the lake lacks the image. `more`: further columns, which may use the window
-    `of_row`.
+    """Returns the SELECT of the last image of each key, with the columns that earlier images of its row provide.
+
+    `life`: the columns that identify the image's row. `fresh`: the expression of whether the lake lacks the image. `more`: further columns,
+    which may use the window `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}
@@ -82,10 +85,11 @@ def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more
 
 
 def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """Returns the SELECT of `_last_states`, with the key under which the lake now has the row, and whether it differs from the image's key.
+    """Returns the SELECT of `_last_states`, with the key under which the lake now has the row, and whether that key differs from the
+    image's.
 
-    An image that the lake has already only determines under which key the lake has the row. A batch that was handed out again with
-    another range may begin with such images.
+    Images that the lake already has are used only to find that key. A segment begins with such images if an earlier delivery of the batch
+    ended elsewhere and was merged.
     """
     indices = range(len(segment.key))
     names = [sql_text.identifier(name) for name in segment.key]
@@ -109,7 +113,7 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
 
 
 def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
-    """Completes rows that changed their key from the lake's row under the earlier key. If the lake has no such row, they stay
+    """Completes rows whose key changed with the values that the lake has under the earlier key. If the lake has no such row, they remain
     incomplete.
     """
     met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{STORED}{index}" for index, name in enumerate(segment.key))
