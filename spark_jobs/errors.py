@@ -1,7 +1,6 @@
 """Defines the errors that a merge raises. All can be pickled. Each message is one sentence without secrets that says what happened, where,
 and what to do.
 
-
 SparkJobError
 ├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
 ├── SparkUnavailableError   Spark cannot be reached or stopped; repeat the batch when it is available

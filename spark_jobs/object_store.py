@@ -1,9 +1,7 @@
-"""Translates deltalake's storage options for a lake or staged files in an object store into Spark's settings. Pure functions.
+"""Converts deltalake's storage options, for an object store of the lake or of staged files, to Spark's paths and settings. Pure functions.
 
-`sql_text` asks for paths; the code that starts Spark asks for settings. Credentials are not passed as settings, because a process's
-settings are visible in its command line, its log and its UI. They are passed in the environment, where the store's client looks for them
-anyway.
-"""
+`sql_text` uses the paths, and the code that starts Spark uses the settings. Credentials are passed in the environment, where the store's
+client reads them. Settings would show them: a process's settings are visible in its command line, its log and its UI."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ S3 = re.compile(r"^s3://")
 
 
 def spark_path(path: str) -> str:
-    """Returns the path with the scheme that Spark's file systems use: Hadoop's S3 client is `s3a`."""
+    """Returns the path with the URL scheme of Hadoop's S3 client: `s3a`."""
     return S3.sub("s3a://", path, count=1)
 
 
 def spark_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings that locate the store, for the Spark that is started; without credentials."""
+    """Returns the Spark settings of the store's region and endpoint, without credentials."""
     said, settings = known(storage_options), {}
     if region := said.get("region"):
         settings["spark.hadoop.fs.s3a.endpoint.region"] = region
@@ -34,6 +32,6 @@ def spark_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def spark_environment(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the credentials as environment variables for Spark's process; empty if the machine has a role of its own."""
+    """Returns the credentials as environment variables for Spark's process; empty if the machine's own role is used."""
     said = known(storage_options)
     return {variable: said[name] for name, variable in CREDENTIALS.items() if name in said}

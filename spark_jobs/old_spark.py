@@ -1,7 +1,7 @@
-"""Makes Spark Connect servers older than 4.0 understand the statements of pyspark 4, and explains an error of such servers.
+"""Makes Spark Connect servers before 4.0 accept the SQL statements of pyspark 4, and adds advice to an error of such servers.
 
-Such a server reads a statement from the field `SqlCommand.sql` (Spark's commands.proto), which is deprecated and which pyspark 4 leaves
-empty: the server then reports a syntax error in an empty text. A newer server ignores the field beside `input`."""
+These servers read a statement from the field `SqlCommand.sql` (Spark's commands.proto). It is deprecated, and pyspark 4 does not set it, so
+the server reports a syntax error in an empty text. Newer servers ignore the field if `input` is set."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ADVICE = (
 
 
 def explained(line: str) -> str:
-    """Returns the first line of an error of Spark, with advice if its cause is the version of Spark."""
+    """Returns the first line of a Spark error, with advice if Spark's version is the cause."""
     return f"{line} {ADVICE}" if NO_REPLACE in line else line
 
 
 def fill_old_field(client: Any) -> None:
-    """Makes a Connect client also send each SQL statement in the field that old servers read."""
+    """Makes a Connect client send each SQL statement also in the field that old servers read."""
     execute_command = client.execute_command
 
     def execute(command: Any, *arguments: Any, **options: Any) -> Any:

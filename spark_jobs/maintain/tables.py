@@ -265,11 +265,11 @@ def logged_hours(table: MaintainedTable) -> float | None:
 def vacuum(
     spark: SparkSettings, table: MaintainedTable, hours: float, *, logged: float, log_days: int
 ) -> Maintained | None:
-    """Removes files that left the table more than `hours` ago, and has Delta keep its log for `log_days`. Raises the same errors as
-    `optimize`.
+    """Removes files that left the table more than `hours` ago, and sets for how long Delta retains the table's log (`log_days`). Raises the
+    same errors as `optimize`.
 
-    `logged`: for how many hours the log must record which files left the table. The next VACUUM deletes every file that the log does not
-    contain. So `logged` is the usual value even if a user requests fewer `hours` once.
+    `logged`: for how many hours the log must record files that left the table. VACUUM deletes every file that the log does not contain, so
+    `logged` does not become smaller when a user requests fewer `hours` for one VACUUM.
     """
     began, before = time.monotonic(), facts_of(table)
     if before is None:

@@ -1,9 +1,8 @@
-"""Applies one table's segments to its Delta table in one Spark session. `run_batch` calls it, never twice at once for a table.
+"""Merges one table's segments into its Delta table in one Spark session. Called by `run_batch`, never at the same time for one table.
 
-Each segment is one Delta commit with a transaction (`txnAppId`, `txnVersion` = last order key). Changes that the table has committed are
-found in its log first and left out of the source; if another merge commits in between, Delta drops our commit because of the same
-transaction. So no change is applied twice, however the stream is split into batches and however often a batch is repeated.
-"""
+Each segment is one Delta commit with a transaction (`txnAppId`, `txnVersion` = last order key). The merge first reads from the table's log
+which changes are committed, and leaves them out. If another merge commits the same transaction in between, Delta drops this commit. So no
+change is applied twice, even if the stream is split into other batches or a batch is repeated."""
 
 from __future__ import annotations
 
@@ -43,11 +42,11 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"
-# The attempts of a commit that conflicts with another one, such as a person's OPTIMIZE, which rewrites files that the
-# merge has read.
+# How often to attempt a commit that conflicts with another one, for example with an OPTIMIZE by a person, which
+# rewrites files that the merge has read.
 TRIES_MAX = 5
-# Delta's errors if another commit added or removed files meanwhile. Errors about a changed schema or a repeated
-# transaction are not among them.
+# Delta's errors if another commit added or removed files meanwhile. A changed schema and a repeated transaction have
+# other errors: repeating the statement would not help.
 CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
 
 
@@ -60,9 +59,10 @@ def merge_table(
     *,
     reason: str = "",
 ) -> TableReport:
-    """Applies the part of the batch that the table lacks. Raises TableError, or any exception of Spark. `reason`: why Spark merges it.
+    """Applies the segments that the table lacks. Raises TableError, or any exception of Spark. `reason`: why Spark merges the table, for
+    the report.
 
-    A table that was replaced since the record in `context.records`, or that has another owner, is refused before anything is written.
+    Raises TableError before anything is written if the table was replaced since the record in `context.records`, or has another owner.
     """
     started, storage_options, records = time.monotonic(), context.storage_options, context.records
     app_id = batch.app_id(staged)
@@ -97,18 +97,19 @@ def apply_lacking(
     staged_at_seconds: float,
     started: float,
 ) -> TableReport:
-    """Applies each segment that the table lacks, and syncs the commits to disk. All ways of merging use it. The table must be refreshed and
-    its owner checked.
+    """Applies each segment that the table lacks, and syncs the commits to disk. Used by Spark merges and small merges. The caller has
+    refreshed the table and checked its owner.
 
-    `apply`: (segment, order key of the table's last commit) → counts of the commits. `started`: on the monotonic clock.
+    `apply`: (segment, order key of the table's last commit) → counts of the commits. `known`: the table's record, if any.
+    `staged_at_seconds`: as of `staged_at`. `started`: on the monotonic clock.
     """
     before = table.snapshot
     counts, committed = CommitCounts(), False
     for segment in staged.segments:
         if last_order_key(segment) > before.applied_order_key:
             counts, committed = counts + apply(segment, before.applied_order_key), True
-    # Without a record, an earlier attempt of the batch may have committed and failed before the sync, because records
-    # are stored after it.
+    # The record is stored after the sync. Without a record, an earlier attempt of the batch may have committed and
+    # ended before its sync.
     since = staged_at_seconds if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
     try:
@@ -127,20 +128,20 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
-    """Returns the table's writer, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so that no
-    delivery in the table counts as later.
+    """Returns who writes the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so that no
+    delivery in the table's log counts as later.
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:
-    """Raises TableError, before anything is written, if the table is not the one that this ledger left."""
+    """Raises TableError if the table has another owner, or if another program replaced it after the last run of this ledger."""
     refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
 
 
 def staged_at(batch: StagedBatch) -> float:
-    """Returns when the batch was staged, in seconds of the file system's clock. No commit of the batch is older."""
+    """Returns when the batch was staged, in seconds of the file system's clock. All commits of the batch are newer."""
     return (batch.directory / MANIFEST_FILE).stat().st_mtime
 
 
@@ -177,15 +178,15 @@ class _TableMerge:
 
     @staticmethod
     def _all_new(segment: ChangesSegment, scanned: CommitCounts) -> bool:
-        """Returns whether file statistics prove that no file has a key of the segment. Bounds of integers are exact; bounds of strings are
-        not.
+        """Returns whether file statistics prove that no file has a key of the segment. This needs an integer key, because only bounds of
+        integers are exact.
         """
         first = next((each for each in segment.columns if each.name in segment.key[:1]), None)
         proves = first is not None and first.type in INTEGERS and not first.nullable
         return proves and not (scanned.files_scanned or segment.partial or segment.again)
 
     def _rows_met(self, segment: ChangesSegment) -> int:
-        """Returns how many of the table's rows a merge must read; 0 for an append."""
+        """Returns how many rows of the table a merge must read; 0 if the segment is only appended."""
         if not segment.key:
             return 0
         return self.table.reach(segment.key[0], *_bounds(segment)).rows
@@ -197,8 +198,8 @@ class _TableMerge:
         return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
-        """Applies a statement to the table. Then sets, in one commit, the values that the statement gives existing rows, for which there
-        are no row events.
+        """Applies a schema change to the table. Then sets, in one commit, the values that the DDL statement gives existing rows without row
+        events.
         """
         if self.target.shard is not None:
             return self._evolve_shard(segment, self.target.shard)
@@ -218,7 +219,8 @@ class _TableMerge:
         counts = CommitCounts()
         if plan is not None and plan.leftovers:
             if values:
-                values_id = f"{self.app_id}#values"  # The statement's own transaction is last and covers all steps.
+                # The last commit has the schema change's own transaction, which marks all of its steps as done.
+                values_id = f"{self.app_id}#values"
                 counts = self._commit(
                     merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
                 )
@@ -228,7 +230,7 @@ class _TableMerge:
         return counts + self._commit(last, segment.order_key)
 
     def _retype(self, segment: SchemaSegment, plan: AlterationPlan) -> CommitCounts:
-        """Converts columns, and adds those of the same statement, in one commit that writes all rows again."""
+        """Converts columns, and adds the columns of the same statement, in one commit that rewrites all rows."""
         fills = merge_sql.fill_values(segment)
         counts = self._commit(
             retype(self.table, segment, self.target, plan, {**fills, **dict(plan.retyped)}), segment.order_key
@@ -236,7 +238,9 @@ class _TableMerge:
         return dataclasses.replace(counts, rows_inserted=0, rows_copied=counts.rows_inserted)
 
     def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
-        """Applies a statement like `_evolve`, to the rows of one shard. Rows of other shards have the same columns."""
+        """Applies a schema change like `_evolve`, but sets values only in the rows of one shard. The table has the
+        columns of all shards.
+        """
         existed = self.table.snapshot.exists
         values = following.alter_shard(self.session, self.table, shard, segment) if existed else {}
         self._give_columns(segment.columns, segment.key)
@@ -248,11 +252,11 @@ class _TableMerge:
         return self._commit(last, segment.order_key)
 
     def _take_over(self, segment: SchemaSegment) -> CommitCounts:
-        """Replaces the table's columns and rows in one commit by those of the table that got its name."""
+        """Replaces the columns and rows of the table, in one commit, by those of the table that was renamed to it."""
         origin = self.origins.find(self.table.name, segment)
         self.session.expect(max(origin.rows, self.table.row_count))
-        # If two tables swap names, the other one may already have this table's rows; `find` returns its earlier
-        # version.
+        # If two tables swap names, the other table may already have this table's rows. `find` then returns its version
+        # before the swap.
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
 
@@ -263,11 +267,12 @@ class _TableMerge:
             self.session.commit(self.table.name, statement)
         if statements:
             self.table.refresh()
-            refuse_other_owner(self.table, self.writer, None)  # Another run may have created it at the same moment.
+            # Another run may have created the table at the same moment.
+            refuse_other_owner(self.table, self.writer, None)
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
-        """Makes one Delta commit and returns its counts. If there is no new version, Delta found the transaction already, or there was
-        nothing to change.
+        """Makes one Delta commit and returns its counts. No new version means that the table already has the transaction, or that nothing
+        changed.
         """
         before = self.table.snapshot.version
         for tried in range(1, TRIES_MAX + 1):
@@ -275,9 +280,9 @@ class _TableMerge:
             try:
                 self.session.commit(self.table.name, statement)
                 break
-            except TableError:  # The fence raised it.
+            except TableError:  # The fence raised the error, so the commit was not attempted.
                 raise
-            # Spark's error contains Sluice's; its first line says only that a task failed.
+            # `str(error)` contains the message of `raise_error`. The first line says only that a task failed.
             except Exception as error:
                 if reason := merge_clauses.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error
@@ -288,8 +293,8 @@ class _TableMerge:
         return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
-        """Returns the version on which to try the statement again. Raises TableError if the other commit was more than maintenance, or if
-        this was the last attempt.
+        """Returns the table's version for the next attempt of the statement. Raises TableError if the other commit was more than
+        maintenance, or if this was the last attempt.
         """
         seen = self.table.snapshot
         self.table.refresh()
@@ -302,7 +307,7 @@ class _TableMerge:
 
 
 def _bounds(segment: ChangesSegment) -> tuple[Any, Any]:
-    """Returns the bounds of the first key column, as in the manifest."""
+    """Returns minimum and maximum of the first key column from the manifest; None if they are unknown."""
     low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
     return low, high
 

@@ -1,4 +1,4 @@
-"""Generates the WHEN clauses of a MERGE: what a folded image (`s`) does to a row of the table (`t`). Text only; `merge_sql` calls it."""
+"""Generates the WHEN clauses of a MERGE: what a folded image (`s`) does to a row of the table (`t`). Only text; `merge_sql` calls it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.merging import fold, fold_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY
 
-# The guard by position: an image that is older than the row never changes the row, whatever wrote it.
+# Guards every clause: an image that is older than the table's row must not change it, whichever commit wrote the row.
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
 NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
@@ -22,20 +22,18 @@ UNKNOWN_ROW = (
 
 
 def unknown_row(text: str) -> str:
-    """Returns the message about an update that could not be completed, if an error's text contains that message; otherwise an empty
-    string.
-    """
+    """Returns the message UNKNOWN_ROW with its order key, if the text of an error contains it; otherwise an empty string."""
     found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
     return found[0] if found else ""
 
 
 def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
-    """Returns the clauses for images with all columns. `values`: column of the table → expression over the image. `guard`: which images may
-    change a row.
+    """Returns the clauses for images that have all columns. `values`: column of the table → expression over the image. `guard`: the
+    condition under which an image may change the row.
     """
     if soft:
-        # A delete image contains the row's last values. It is written like any other image, even if the row was
-        # inserted and deleted within the batch.
+        # A delete image has the row's last values. It is written like any other image, also if the row was inserted in
+        # the same batch.
         marked = {**values, DELETED: REMOVES}
         return f"WHEN MATCHED AND {guard} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
     return (
@@ -46,8 +44,8 @@ def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
 
 
 def again(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the MERGE clauses for a segment with rows that were read again (`ChangesSegment.again`): each image is the current row of its
-    key. A delete image has no values, so with soft deletes the row is marked and keeps its values.
+    """Returns the clauses for images that are the current rows of their keys (`ChangesSegment.again`). A delete image has no values, so
+    with soft deletes the row retains its values and is only marked.
     """
     if not soft:
         return whole(values, soft=False, guard=NOT_OLDER)
@@ -61,11 +59,11 @@ def again(values: dict[str, str], *, soft: bool) -> str:
 
 
 def partial(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that may lack columns; the table's row keeps its values in these columns. If the table lacks the row
-    of an update, the MERGE fails.
+    """Returns the clauses for images that may lack columns. The table's row retains its values in these columns. If the table lacks the row
+    of an update, the MERGE fails with UNKNOWN_ROW.
 
-    A delete that lacks columns, of a row that is missing in the table, writes nothing, even with soft deletes: there are no values to
-    keep.
+    If the table lacks the row of a delete that lacks columns, nothing is written, even with soft deletes, because the row's values are
+    unknown.
     """
     kept = {column.name: column.name for column in segment.columns if column.name not in segment.key}
     values = {**values, **({DELETED: REMOVES} if soft else {})}

@@ -1,4 +1,4 @@
-"""Generates the statements that apply one segment to one Delta table. `merge` executes them, each as one commit."""
+"""Generates the SQL statements that apply one segment to one Delta table. `merge` executes them, each as one commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def apply_changes(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
     """Returns the MERGE for a table with a key, or the INSERT of every image for a table without one. `left`: columns that the source
-    dropped; a written row has NULL in them.
+    dropped and the lake retains; written rows get NULL in them.
     """
     if not segment.key:
         return append(view, segment, target, applied_order_key)
@@ -34,7 +34,7 @@ def apply_changes(
 def append_new(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
-    """Returns an INSERT with the result of the MERGE, for a table that has none of the segment's keys. It does not read the table."""
+    """Returns an INSERT with the same result as the MERGE, if the table has none of the segment's keys. It does not read the table."""
     values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
     values |= dict.fromkeys(left, "NULL")
     soft = target.deletes == "soft"
@@ -47,7 +47,7 @@ def append_new(
 
 
 def append(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
-    """Returns the INSERT of every image with its operation. A table without a key is a log of its changes."""
+    """Returns the INSERT of every image with its operation, for a table without a key: such a table is a change log."""
     values = {**_source_values(segment, ""), **fold.metadata_values("", fold.LOG_NAMES)}
     source = fold.images(view, segment, applied_order_key)
     names = sql_text.identifiers(tuple(values))
@@ -57,7 +57,7 @@ def append(view: str, segment: ChangesSegment, target: TableTarget, applied_orde
 
 
 def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> str:
-    """Returns the statement that deletes every row of the table or the shard. If `marks` is set, it marks the rows as deleted."""
+    """Returns the statement that deletes every row of the table or the shard. With `marks`, it marks the rows as deleted instead."""
     relation = sql_text.delta_path(target.path)
     if not marks:
         return f"DELETE FROM {relation}{shards.where(target.shard)}"
@@ -69,7 +69,7 @@ def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> s
 
 
 def fill_values(segment: SchemaSegment) -> dict[str, str]:
-    """Returns new column → expression of its value in every existing row. The manifest has bytes in hexadecimal."""
+    """Returns new column → expression of its value in existing rows. In the manifest, values of binary columns are hexadecimal."""
     types = {column.name: column.type for column in segment.columns}
     return {
         name: f"unhex({sql_text.text(value)})"
@@ -80,26 +80,28 @@ def fill_values(segment: SchemaSegment) -> dict[str, str]:
 
 
 def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:
-    """Returns the statement that sets columns in every row from before the schema change."""
+    """Returns the statement that sets columns in all rows that are older than the schema change."""
     pairs = [f"{sql_text.identifier(name)} = {value}" for name, value in values.items()]
     before = f"{ORDER_KEY} < {order_key}L{shards.where(target.shard, after='AND')}"
     return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {before}"
 
 
 def nothing(target: TableTarget) -> str:
-    """Returns the statement of a commit without rows. It only records a transaction."""
+    """Returns the statement of a commit without rows. It only stores a transaction in the log."""
     return f"INSERT INTO {sql_text.delta_path(target.path)} ({ORDER_KEY}) SELECT CAST(NULL AS bigint) WHERE false"
 
 
 def _reach(segment: ChangesSegment, target: TableTarget) -> str:
-    """Returns a condition on the table's rows `t`: they are not deleted, and may have a key of the segment."""
+    """Returns a condition that is true for all rows `t` of the table that are not marked as deleted and whose key may be in the segment."""
     nullable = {column.name for column in segment.columns if column.nullable}
     alive = [f"NOT coalesce(t.{DELETED}, false)"] if target.deletes == "soft" else []
     return " AND ".join([*alive, *_bounds(segment, nullable)]) or "true"
 
 
 def condition(segment: ChangesSegment) -> str:
-    """Returns the join condition: equal keys, and the bounds of the keys as literals, by which Delta skips files without reading them."""
+    """Returns the join condition of a MERGE: keys are equal, and keys are in the segment's bounds. The bounds are literals, so Delta skips
+    files by their statistics.
+    """
     nullable = {column.name for column in segment.columns if column.nullable}
     equal = [
         f"t.{sql_text.identifier(name)} {'<=>' if name in nullable else '='} s.{sql_text.identifier(name)}"

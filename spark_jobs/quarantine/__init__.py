@@ -1,1 +1,3 @@
-"""Stores values that could not be decoded in a Delta table of the destination, and puts them back once they can be decoded."""
+"""Stores values that could not be decoded in a Delta table of the destination, and puts them back into their rows once
+they can be decoded.
+"""

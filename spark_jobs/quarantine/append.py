@@ -1,9 +1,8 @@
-"""Appends a batch's values that could not be decoded to the destination's quarantine table, exactly once. `run_batch` calls it.
+"""Appends the values of a batch that could not be decoded to the destination's quarantine table, exactly once. Called by `run_batch`.
 
-The staged file is small and its columns are known, so deltalake writes it without Spark. For each source table the commit carries the
-highest order key of its values as the version of a transaction with an app ID of that table. Values that the quarantine already has are
-left out per source table, because a source table that was resumed has older values than another one.
-"""
+The staged file is small and its columns are known, so deltalake writes it without Spark. The commit has one transaction per source table:
+its app id identifies the table, and its version is the highest order key of the table's values. Values that the quarantine already has are
+left out for each source table separately, because a resumed table has older values than other tables."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ NAME = "quarantine"
 
 
 def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[str, str], fence: Fence) -> int:
-    """Appends the values and returns the number of rows. Raises StagedBatchError if the staged file differs from its manifest,
-    TableError if Delta refuses the write.
+    """Appends the batch's values and returns the number of appended rows. Raises StagedBatchError if the staged file differs from its
+    manifest, and TableError if Delta refuses the write.
     """
     if batch.quarantine is None:
         return 0
@@ -51,7 +50,9 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
 
 
 def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]) -> None:
-    """Reads the commit back. Raises TableError if another commit has replaced it, as a late commit by Spark in a store may do."""
+    """Reads the commit back. Raises TableError if another commit has replaced it, which a late commit by Spark to an
+    object store may do.
+    """
     there = _opened(path, storage_options)
     if any(there is None or there.transaction_version(each.app_id) != each.version for each in transactions):
         why = f"the Delta table {path} does not have what this run committed: another commit has replaced it; the batch is merged again"
@@ -59,21 +60,21 @@ def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_
 
 
 def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
-    """Syncs to disk everything that was appended since the batch was staged, also by an earlier attempt, because an ack follows."""
+    """Syncs to disk everything that was appended since the batch was staged, also by earlier attempts, because the batch is acked next."""
     there = _opened(path, storage_options)
     if there is not None:
         sync_commits(path, there.version(), there.version(), since_seconds=staged_at(batch))
 
 
 def app_id(batch: StagedBatch, name: str) -> str:
-    """Returns the app id under which the quarantine stores the last order key of one source table's values. `name`: "database.table"."""
+    """Returns the app id of the transaction that stores the highest order key of one source table's values. `name`: "database.table"."""
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}/{name}"
 
 
 def _lacking(
     staged: pa.Table, batch: StagedBatch, path: str, storage_options: Mapping[str, str]
 ) -> tuple[pa.Table, list[deltalake.Transaction]]:
-    """Returns the values that the quarantine lacks, with one transaction per source table."""
+    """Returns the values that the quarantine lacks, and one transaction for each source table that has such values."""
     there = _opened(path, storage_options)
     parts: list[pa.Table] = [staged.slice(0, 0)]
     transactions = []

@@ -1,4 +1,4 @@
-"""Counts a table's values in quarantine, reading only the columns it needs. Used by the table's asset check."""
+"""Counts a table's values in quarantine. Used by the table's asset check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ COLUMNS = ["database", "table", "column"]
 
 
 def quarantined_by_column(path: str, table: str, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:
-    """Returns column → number of values of a "database.table" in quarantine; empty if the quarantine does not exist. Raises TableError."""
+    """Returns column → number of quarantined values of a "database.table"; empty if the quarantine table does not
+    exist. Raises TableError.
+    """
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)
         rows: Any = pa.table(log.scan(columns=COLUMNS))

@@ -1,13 +1,11 @@
-"""Puts values that can now be decoded back into their rows. `sluice quarantine replay` calls it while no run merges.
+"""Puts quarantined values that can now be decoded back into their rows. Called by `sluice quarantine replay` while no run merges.
 
-A value belongs to a row only if the row still has the order key of the value's transaction: a later change of the row has its own value,
-and a value from before the table got its name belongs to another table. The key distinguishes the row from others of the same
-transaction. In a table without a key all columns do; rows that are equal in all columns get their values only if these are equal too.
-Repeating it changes nothing.
+A value is put into a row only if the row still has the order key of the value's transaction. A later change of the row has its own value,
+and a value that is older than a rename of the table belongs to another table. Among the rows of one transaction, the key identifies the
+row; in a table without a key, all columns do. Rows that are equal in all columns get their values only if the values are equal too. A
+repeated call changes nothing.
 
-The values are on disk in the table, and in its history, when `put_back` returns, so that the caller may then remove them from the
-quarantine.
-"""
+When `put_back` returns, the values are on disk in the table and in its history, so the caller may remove them from the quarantine."""
 
 from __future__ import annotations
 
@@ -41,9 +39,9 @@ HISTORY_BEHIND = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """The values of one column in a Parquet file: number (of the value), order_key, value, and `named_<k>`, the row's column names[k] as
-    text (bytes as hexadecimal digits; NULL matches any value). `keyed`: whether these columns are the key. `type_name`: the value's type in
-    Spark SQL.
+    """Values of one column, in a Parquet file. Its columns are the number of the value, `order_key`, `value`, and `named_<k>`: the row's
+    value in the column names[k], as text (bytes in hexadecimal digits; NULL matches any value). `keyed`: whether `names` are the key.
+    `type_name`: the value's type in Spark SQL.
     """
 
     file: Path
@@ -54,7 +52,7 @@ class RowValues:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayedTable:
-    """The table to whose rows values are put back. `target`: with a current-state table, and not a shard. `records`: those of the runs."""
+    """A table whose rows get values back. `target`: has a current-state table and is not a shard. `records`: the records of the runs."""
 
     session: LakeSession
     owner: Owner
@@ -63,8 +61,8 @@ class ReplayedTable:
     storage_options: Mapping[str, str]
 
     def write(self, statement: str, folder: Path) -> None:
-        """Executes a statement that commits to the table once, and updates the table's history from it. `folder`: for files that Spark
-        reads. Raises TableError if the table has another owner, or its history lacks a batch, or another commit has replaced this one.
+        """Executes a statement that commits to the table once, and updates the table's history from this commit. `folder`: for files that
+        Spark reads. Raises TableError if the table has another owner, its history lacks a batch, or another commit has replaced this one.
         """
         table = self._opened()
         key = self._key_of_history(table)
@@ -83,14 +81,15 @@ class ReplayedTable:
         fix.do(lambda: self._commit(table, statement, fix.record))
 
     def _commit(self, table: DeltaTable, statement: str, record: str) -> None:
-        """Commits, reads the commit back, and syncs it to disk."""
+        """Commits the statement, reads the commit back, and syncs it to disk."""
         before = table.snapshot.version
         self.session.commit_without_version(record)
         self.session.commit(table.name, statement)
         table.refresh()
         table.own_commit(before, record)
         known = self.records.get(table.name)
-        # An earlier replay may have committed and failed before the sync. Runs sync all commits up to the one that they record.
+        # An earlier replay may have committed and ended before its sync. Runs have synced all commits up to the version
+        # in the record.
         on_disk = min(known.version, before) if known is not None else -1
         try:
             sync_commits(table.path, on_disk, table.snapshot.version)
@@ -99,8 +98,8 @@ class ReplayedTable:
             raise TableError(table.name, why) from error
 
     def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:
-        """Returns the key by which the history closes versions; no columns if there is no history. One that does not exist yet begins with
-        the rows of the table.
+        """Returns the key by which the history identifies rows; empty if there is no history, or if it does not exist yet. A history that
+        is created later begins with the table's rows. Raises TableError if the history lacks changes.
         """
         owner, path = self.owner, self.target.history
         app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)
@@ -113,7 +112,7 @@ class ReplayedTable:
         return key
 
     def _newest_us(self) -> int:
-        """Returns the commit time of the newest change that a row of the table has, in µs."""
+        """Returns the newest commit time of the table's rows, in µs since 1970."""
         newest = f"SELECT unix_micros(max({COMMIT_TIME})) FROM {sql_text.delta_path(self.target.path)}"
         ((found,),) = self.session.spark.sql(newest).collect()
         return int(found or 0)
@@ -127,7 +126,7 @@ class ReplayedTable:
 
 
 def put_back(table: ReplayedTable, column: str, values: RowValues) -> frozenset[int]:
-    """Sets `column` of the table to the values, which have the column's type. Returns the numbers of the values whose rows were found.
+    """Sets `column` to the values, whose type is the column's. Returns the numbers of the values whose rows were found.
     Raises TableError.
     """
     session, target = table.session, sql_text.delta_path(table.target.path)
@@ -172,8 +171,9 @@ def _meets(session: LakeSession, target: str, column: str, values: RowValues) ->
 
 
 def _chosen(target: str, on: str, values: RowValues) -> str:
-    """Returns the SELECT of the values that can be assigned without ambiguity: a group has as many values as matching rows, and all its
-    values are equal if there are several. The first value of a group has TURN 1.
+    """Returns the SELECT of the values that can be assigned without ambiguity. Values for rows with the same order key and the same named
+    columns are one group. A group must have as many values as matching rows, and several values must be equal. The first value of a group
+    has OCCURRENCE 1.
     """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"
     ends = (f"{end}({VALUE_COLUMN}) OVER ({alike})" for end in ("min", "max"))

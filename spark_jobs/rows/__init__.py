@@ -1,1 +1,2 @@
-"""Operates on chosen rows of tables: a backfill chooses the keys that changed in an interval, a repair a list of keys that it has read."""
+"""Folds changes of chosen keys into one image per key, for backfills and repairs. A backfill chooses the keys that changed in an interval;
+a repair chooses the keys that it has read."""

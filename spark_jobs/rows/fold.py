@@ -1,14 +1,14 @@
-"""Folds an operation on a table's rows: returns one image per chosen key, with the row that the key has at the lake's position.
+"""Folds changes of chosen keys: returns one image per key, with the row that the key has at the lake's position.
 
-The lake has a table as of some position of the stream, `up_to`. A backfill chooses the keys that changed in an interval. A repair chooses
-keys by name: it has read their rows from the source between two positions of the stream, low and high, both before `up_to`.
+The lake has a table as of a position of the stream, `up_to`. A backfill chooses the keys that changed in an interval. A repair chooses keys
+by value, and has read their rows from the source between two positions, low and high, both before `up_to`.
 
-One rule decides. If a chosen key changed in what was read of the stream, its last change up to `up_to` determines the row: a row that was
-read either was changed after that, or already shows it. Otherwise the row that was read is correct. A key without a row and without
-changes has no row. So a row that was deleted later stays deleted, although the lake keeps no trace of the deletion. Nothing is merged
-that the stream has not merged itself, and a row is removed only if neither the source nor the stream has it.
+If a chosen key changed in the part of the stream that was read, its last change up to `up_to` determines the row: the row read from the
+source either is older than this change or already shows it. If the key did not change, the row read from the source is correct. A key
+without a row and without changes has no row. So a row that was deleted meanwhile remains deleted, although the lake has no record of the
+deletion. Nothing is merged beyond the stream's position, and a row is removed only if neither source nor stream has it.
 
-Only keys are held in memory; rows are copied from file to file in batches."""
+Only keys are loaded into memory. Rows are copied from file to file in batches."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ OURS = pa.schema(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Read:
-    """The rows of a table that an operation read. `files`: Parquet files with the table's columns only. `keys`: column → values of the
-    requested keys. `had`: for which keys the source had a row when they were found. `doubled`: for which keys the lake has several rows.
-    `read_at_us`: in µs since 1970.
+    """The rows of a table that a repair read from the source. `files`: Parquet files that have only the table's columns. `keys`: column →
+    values of the requested keys.
+
+    `had`, `doubled`: for each requested key, whether the source had a row when the key was found to differ, and whether the lake has
+    several rows. `read_at_us`: in µs since 1970.
     """
 
     key: tuple[str, ...]
@@ -53,11 +55,11 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decided:
-    """For each of three lists, a mask of the elements that determine their key's row: the requested keys (they have no row), the rows that
-    were read, the images of the stream.
+    """Which elements of three lists determine their key's row, as masks. `none`: requested keys that have no row. `rows`: rows that were
+    read. `images`: images of the stream.
 
-    `lost`: requested keys that had a row, for which nothing was read and no deletion is known. Either they were deleted between the
-    comparison and the low position, which the lake learns from the stream, or the source does not find them by the text of their key.
+    `lost`: requested keys that had a row, but for which neither a row nor a change was read. They were deleted between the comparison and
+    the low position, which the lake learns from the stream; or the source does not find them by the text of their key.
     """
 
     none: Mask
@@ -69,10 +71,10 @@ class Decided:
 def decide(
     keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], *, seen: Mask, chosen: Mask
 ) -> Decided:
-    """Chooses the element that determines each key's row. `keys`, `read`, `images`: the keys of each list by column (arrays of one type per
-    column); NULL counts as a value. `seen`: which images the lake's position includes. `chosen`: which of these choose their key.
+    """Chooses the element that determines each key's row. `keys`, `read`, `images`: the keys of each list, as one array per key column;
+    NULL counts as a value. `seen`: images that the lake's position includes. `chosen`: images among them that choose their key.
 
-    Exactly one element is chosen for each key that was requested, read or chosen by an image, except lost keys; none for other keys.
+    Chooses exactly one element for each key that was requested, read, or chosen by an image, except for lost keys, and none for other keys.
     """
     sizes = [len(part[0]) for part in (keys, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]
@@ -97,8 +99,8 @@ def decide(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fold:
-    """The result of the fold. `segment`: one image per key; None if there is nothing to merge. `lost`: a mask of the requested keys that
-    stay unchanged.
+    """The result of a fold. `segment`: one image per key; None if there is nothing to merge. `lost`: a mask of the requested keys that
+    remain unchanged (see `Decided.lost`).
     """
 
     segment: ChangesSegment | None
@@ -114,13 +116,13 @@ def folded(
     changed_in: Sequence[tuple[int, int]] = (),
     read: Read | None = None,
 ) -> Fold:
-    """Writes one image per chosen key to a file at `path` and returns it as a segment.
+    """Writes one image per chosen key to a file at `path`, and returns the file as a segment.
 
-    `segments`: the stream's changes, in order, at least up to `up_to`. `changed_in`: chooses the keys that changed in these intervals
-    (after, up to) of order keys, which are ascending.
+    `segments`: the stream's changes, in order, at least up to the order key `up_to`. `changed_in`: chooses the keys that changed in these
+    intervals (after, up to) of order keys, which are ascending.
 
-    `read`: chooses its keys, and has their rows; then all images get the order key of the lake's position, at which they are
-    valid, and otherwise each image keeps its own. Raises TableError if the columns differ, or if all keys are lost.
+    `read`: chooses its keys, and contains their rows. All images then get the order key `up_to`, at which they are valid; without `read`,
+    each image retains its own. Raises TableError if the columns differ, or if all keys are lost.
     """
     schema = _schema(name, segments, read)
     images = _keys([each.file for each in segments], (*(read or segments[0]).key, ORDER_KEY), schema)
@@ -150,7 +152,9 @@ def folded(
 
 
 def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) -> pa.Schema:
-    """Returns the schema of the file to write. Raises TableError if the segments differ from each other or from the rows that were read."""
+    """Returns the schema of the file to write. Raises TableError if columns differ among the segments, or between them and the rows that
+    were read.
+    """
     if read is not None:
         if any(each.partial or _shape(each) != _shape(read) for each in segments):
             raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
@@ -164,7 +168,7 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
-    """Returns a segment that deletes the keys for which the lake has several rows, except lost keys; None if there are none."""
+    """Returns a segment that deletes the keys for which the lake has several rows, except lost keys; None if there are no such keys."""
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():
         return None
@@ -193,14 +197,14 @@ def _within(numbers: Numbers, intervals: Sequence[tuple[int, int]]) -> Mask:
 
 
 def _first(codes: Numbers) -> Mask:
-    """Returns a mask of the elements that are the first with their code."""
+    """Returns a mask that is true for the first element with each code."""
     found = np.zeros(len(codes), np.bool_)
     found[np.unique(codes, return_index=True)[1]] = True
     return found
 
 
 def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> list[Any]:
-    """Returns the key columns of all files, each as one array."""
+    """Reads these columns of all files, and returns one array per column."""
     tables = [pq.read_table(file, columns=list(names)) for file in files]
     if not tables:
         return [pa.array([], schema.field(name).type) for name in names]
@@ -209,7 +213,7 @@ def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> lis
 
 
 class _Writing:
-    """Appends images to the file. `order_key`: the order key of all images; None: each keeps its own."""
+    """Writes images to a Parquet file. `order_key`: the order key that all images get; None: each image retains its own."""
 
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema, order_key: int | None) -> None:
         self._writer, self._schema, self._order_key, self._row = writer, schema, order_key, 0
@@ -245,7 +249,7 @@ class _Writing:
 
 
 def _batches(files: Sequence[Path], kept: Mask) -> Iterator[pa.Table]:
-    """Yields the rows of all files that the mask selects."""
+    """Yields the rows of all files for which the mask `kept` is true."""
     at = 0
     for path in files:
         with pq.ParquetFile(path) as file:
@@ -285,7 +289,7 @@ def _segment(of: Read | ChangesSegment, path: Path, *, again: bool) -> ChangesSe
 
 
 def bounds_of(column: Any) -> tuple[Any, Any]:
-    """Returns minimum and maximum in the manifest's form, for integers and strings; (None, None) for other types."""
+    """Returns minimum and maximum of a key column as the manifest stores them; (None, None) for types other than integers and strings."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):
         return None, None

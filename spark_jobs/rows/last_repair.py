@@ -1,4 +1,4 @@
-"""Finds the newest repair of a table in its log. The equality check shows it."""
+"""Finds the newest repair of a table in its Delta log, for the equality check to show it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from deltalake.exceptions import DeltaError
 from sluice.spark_jobs.staged_batch import REPAIR_KIND
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
-COMMITS_MAX = 200  # The number of commits that are read; older repairs are of no interest.
+COMMITS_MAX = 200  # How many commits are searched. An older repair is not shown.
 
 
 def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> CommittedInterval | None:
-    """Returns the newest repair; None if the newest commits have none, or if the log cannot be read."""
+    """Returns the newest repair; None if the last COMMITS_MAX commits contain none, or if the log cannot be read."""
     try:
         commits = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None).history(COMMITS_MAX)
     except (DeltaError, OSError):
