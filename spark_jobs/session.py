@@ -1,8 +1,7 @@
-"""Creates Spark sessions, attached to a Spark Connect server or inside this process. Only this module creates them.
+"""Opens Spark sessions on a Spark Connect server or inside this process. No other module opens sessions.
 
-Each table gets a Spark session of its own, because `txnAppId` and `txnVersion` are settings of a session and tables are merged in parallel.
-`run_batch` opens the sessions. Their IDs are stored in a small file, so that a later run can end what a killed run left running on the
-server."""
+Tables that are merged at the same time need separate sessions, because `txnAppId` and `txnVersion` are settings of a session. `run_batch`
+opens them. Their ids are stored in a small file, so that a later run can end statements of a killed run that still run on the server."""
 
 from __future__ import annotations
 
@@ -32,65 +31,70 @@ logger = logging.getLogger(__name__)
 
 CONNECT_PORT = 15002  # Spark Connect's default
 CONNECT_SECONDS_MAX = 10.0
-RETRIES_MAX = 4  # The attempts per call, 50 ms to 2 s apart. A server that does not answer for some 4 s is down.
+# Attempts per call, 50 ms to 2 s apart. A server that does not answer within about 4 s is considered down.
+RETRIES_MAX = 4
 RETRY_MILLISECONDS_MAX = 2000
 TOKEN = re.compile(r";token=([^;]*)")
-USER_ID = "sluice"  # Sessions belong to a user. A later run under another account must find them.
+# Sessions belong to a user. With one name for all accounts, a later run under another account finds them.
+USER_ID = "sluice"
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
-# Sluice always sets this property itself, so a default has no effect.
+# Sluice sets these properties on each table, so Spark's defaults for them have no effect.
 KNOWN_DEFAULTS = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})
 COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
     re.IGNORECASE,
 )
-# Only one of the causes of Spark's error says this: the message of the task that failed to write.
+# The message of the failed write task, which is one of the causes of Spark's error. The error's own text does not
+# contain it.
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
 SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # If the setting stayed after its write, the next write would get the wrong version.
+    # If a write left its transaction in the session's settings, the next write would use it again.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
-    # Staged files never change, so the source need not be copied before the merge.
+    # Staged files never change, so Delta need not copy the source before a MERGE reads it twice.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-# By default Spark replaces `${name}` in statements. A key of the source may contain it, and in a comment `${env:NAME}` would show a
-# variable of Spark's process.
+# By default Spark replaces `${name}` in statements. A key of the source may contain such a text, and `${env:NAME}` in a
+# comment would publish a variable of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
-SESSIONS_MIN, SESSIONS_MAX = 2, 16  # The upper bound is the driver's: it plans and commits each MERGE.
-SLOTS_A_SESSION = 2  # A MERGE has phases of one task, in which another one uses the slots.
+SESSIONS_MIN, SESSIONS_MAX = 2, 16  # The maximum protects Spark's driver, which plans and commits each MERGE.
+SLOTS_A_SESSION = 2  # Two sessions can share the slots, because each MERGE has phases that run only one task.
 SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # in the plan of a range
 NO_OPTIONS: Mapping[str, str] = {}
-# A session with files of its own also gets Python workers of its own, whose daemon starts with the session and outlives
-# it. Our sessions have no files.
+# With this isolation, each session gets its own Python workers, whose daemon outlives the session. Sluice's sessions
+# add no files, so they can share workers.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
-# In a small merge, compiling generated code costs more than processing the rows, and every new session compiles again.
-# On a warm server without code generation, 50 changes per table take half the time; 75 k changes into 75 k rows take
-# half the CPU; at 300 k into 375 k both take the same.
+# For few rows, compiling generated code takes longer than processing the rows, and every new session compiles again. On
+# a warm server without code generation, 50 changes per table take half the time; 75 k changes into 75 k rows take half
+# the CPU time; 300 k into 375 k take the same.
 SMALL_SETTINGS: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    # Rewriting a few small files is faster than deletion vectors, which need another Spark job and keep the old files.
+    # Rewriting a few small files is faster than deletion vectors, which need another Spark job and retain the old
+    # files.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-# The changes plus the rows of files that they may match. Above this number, compiled code is faster.
+# A number of changes plus rows of files that they may match. Above it, compiled code is faster.
 SMALL_ROWS_MAX = 200_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """How Spark is reached. `master` takes precedence if it is set. `options`: session settings (with `master`, also `spark.jars` and
-    others).
+    """How to connect to Spark. `remote`: a Spark Connect server. `master`: starts Spark in this process instead. `options`: session
+    settings; with `master` also others, such as `spark.jars`.
 
-    `environment`: credentials for the process of a `master`, because a setting would be visible in its command line. `uploads`: where
-    files of the run are uploaded for Spark. `sessions`: how many sessions a batch may use; 0: as many as Spark's task slots suffice for.
+    `environment`: credentials for the process of a `master`; settings would be visible in its command line. `sessions_file`: stores the ids
+    of open sessions. `uploads`: where files of the run are uploaded for Spark. `sessions`: the maximum number of sessions of a batch; 0:
+    the number for which Spark's task slots suffice.
     """
 
     remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
@@ -103,9 +107,9 @@ class SparkSettings:
 
 
 class LakeSession:
-    """One Spark session. Threads that merge at the same time must not share it.
+    """One Spark session. Only one thread at a time may merge in it.
 
-    `shares_workers`: its Python tasks run in workers that earlier sessions used; otherwise each session leaves a process on the executor.
+    `shares_workers`: its Python tasks reuse the workers of earlier sessions. Otherwise each session leaves a process on the executor.
     """
 
     def __init__(self, spark: Any, *, shares_workers: bool = True) -> None:
@@ -120,7 +124,7 @@ class LakeSession:
             self.spark.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
-        """Executes a statement that commits nothing, without fetching its result. Raises ValueError if the statement commits."""
+        """Executes a statement that does not commit, without fetching its result. Raises ValueError if the statement commits."""
         if COMMITS.match(statement):
             raise ValueError(
                 f"a statement that commits must go through LakeSession.commit, which checks the fence: {statement[:40]}"
@@ -129,29 +133,29 @@ class LakeSession:
         self.spark.sql(statement)
 
     def commit(self, name: str, statement: str) -> None:
-        """Executes a statement that writes the Delta table of `name` ("database.table"). Raises TableError if the fence refuses it."""
+        """Executes a statement that commits to the Delta table of `name` ("database.table"). Raises TableError if the fence refuses it."""
         logger.debug("%s", statement)
         self.fence.check(name)
         self.spark.sql(statement)
 
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
-        """Sets the transaction of the next Delta write of this session. Delta drops the write if the table has the transaction already."""
+        """Sets the transaction of the next Delta write of this session. Delta drops the write if the table already has the transaction."""
         self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
 
     def defaults_of_tables(self) -> tuple[str, ...]:
-        """Returns the default properties that this Spark sets on new Delta tables, except those that Sluice always sets."""
+        """Returns the table properties that this Spark sets on new Delta tables by default, except those that Sluice always sets."""
         return tuple(
             name for name in self.spark.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in KNOWN_DEFAULTS
         )
 
     def commit_without_version(self, user_metadata: str) -> None:
-        """Makes the next Delta write carry no transaction, so that Delta always executes it."""
+        """Removes the transaction from the next Delta write, so that Delta always executes it."""
         for name in (TXN_APP_ID, TXN_VERSION):
             self.spark.conf.unset(name)
         self.configure({USER_METADATA: user_metadata})
 
     def expect(self, rows: int) -> None:
-        """Chooses how Spark executes the next statements, by the number of rows that it will read."""
+        """Selects settings for few or for many rows, by the number of rows that the next statements will read."""
         small = rows <= SMALL_ROWS_MAX
         if small and not self._small:
             self.configure(SMALL_SETTINGS)
@@ -163,10 +167,10 @@ class LakeSession:
 
 @contextlib.contextmanager
 def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[LakeSession]]:
-    """Opens `count` Spark sessions, or fewer if `settings` allows fewer, and releases them at the end. `fence`: checked before each of
-    their commits; without a fence they only read.
+    """Opens `count` Spark sessions, or as many as `settings` allows, and releases them at the end. `fence`: checked before each of their
+    commits. Without a fence they can only read.
 
-    Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
+    Raises SparkUnavailableError after at most CONNECT_SECONDS_MAX and a few retries.
     """
     opened = _classic_sessions(settings, count) if settings.master else _remote_sessions(settings, count)
     with uploaded_files(settings.uploads) as uploaded, opened as sessions:
@@ -176,7 +180,9 @@ def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY)
 
 
 def is_away(error: BaseException) -> bool:
-    """Returns whether an error means that the connection to Spark was lost or restarted, and not that Spark refused a statement."""
+    """Returns whether an error means that the connection to Spark was lost or Spark restarted. If Spark refused a
+    statement, returns False.
+    """
     if type(error).__name__ in {
         "RetriesExceeded",
         "SparkConnectGrpcException",
@@ -193,7 +199,8 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
     from pyspark.sql import SparkSession  # noqa: PLC0415  starts no JVM; takes a second to import
 
     if settings.master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # The tasks of small merges need our packages.
+        # The tasks of small merges import Sluice's packages, so they need this Python.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.update(settings.environment)
     builder = SparkSession.builder.master(settings.master).appName("sluice")
     for name, value in {**_delta_settings(), **settings.options}.items():
@@ -211,21 +218,23 @@ def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[Lake
 
 
 def _allowed(spark: Any, wanted: int, settings: SparkSettings) -> int:
-    """Returns how many of the wanted sessions may be opened."""
+    """Returns how many sessions to open, of the `wanted` number."""
     if settings.sessions or wanted <= SESSIONS_MIN:
         return min(wanted, settings.sessions or SESSIONS_MIN)
     return min(wanted, SESSIONS_MAX, max(SESSIONS_MIN, task_slots(spark) // SLOTS_A_SESSION))
 
 
 def task_slots(spark: Any) -> int:
-    """Returns how many tasks Spark runs at the same time; 0 if it does not say so. Runs no job: a range has as many parts by default."""
+    """Returns how many tasks Spark runs at the same time; 0 if this is unknown. Reads it from the plan of a range, which by default has one
+    part per slot, without running a job.
+    """
     (plan,) = spark.sql("EXPLAIN SELECT * FROM range(0, 1000000)").collect()
     found = SPLITS.search(str(plan[0]))
     return int(found[1]) if found else 0
 
 
 def _session_settings(options: Mapping[str, str] = NO_OPTIONS) -> dict[str, str]:
-    """Returns the settings of a session. `options`: of conf/, which cannot change UNCHANGED_STATEMENTS."""
+    """Returns the settings of a session. `options`: from conf/; they cannot override UNCHANGED_STATEMENTS."""
     return {**SESSION_SETTINGS, **options, **UNCHANGED_STATEMENTS}
 
 
@@ -239,8 +248,8 @@ def _delta_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeSession]]:
-    """Yields copies of one session. A session's first request decides whether it shares workers, so this is set before the session is
-    copied.
+    """Yields copies of one model session. The first request of a session decides whether it shares Python workers, so the model gets this
+    setting before it is copied.
     """
     _require_listening(settings.remote)
     end_left_over_sessions(settings)
@@ -257,8 +266,8 @@ def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeS
 
 
 def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], settings: SparkSettings) -> None:
-    """Configures the model and its copies. Raises SparkUnavailableError if Spark accepted the connection and is gone at the first
-    request.
+    """Configures the model, and appends its copies to `sessions`. Raises SparkUnavailableError if Spark accepted the connection but does
+    not answer requests.
     """
     try:
         model.configure({**_session_settings(settings.options), **SHARED_WORKERS})
@@ -272,9 +281,7 @@ def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], setti
 
 
 def _copy(model: LakeSession, session_id: str, settings: SparkSettings) -> LakeSession:
-    """Returns a session with the settings of `model`. If the server cannot copy sessions (before Spark 4.1), returns a new one that does
-    not share workers.
-    """
+    """Returns a copy of `model`. A server before Spark 4.1 cannot copy sessions: returns a new one that does not share workers."""
     try:
         spark = model.spark.cloneSession(session_id)
     except Exception as error:
@@ -288,18 +295,20 @@ def _copy(model: LakeSession, session_id: str, settings: SparkSettings) -> LakeS
 
 
 def end_left_over_sessions(settings: SparkSettings) -> None:
-    """Ends the sessions that a killed run left on this server."""
+    """Ends the sessions of a run that was killed before it released them."""
     end_sessions(settings.remote, _remembered(settings))
 
 
 def end_sessions(remote: str, ids: Sequence[str]) -> bool:
-    """Interrupts and releases sessions, including those that are gone. Returns whether a statement was running in one of them."""
+    """Interrupts and releases sessions. Sessions that no longer exist are ignored. Returns whether a statement was
+    running in one of them.
+    """
     found = False
     for session_id in ids:
         session = _attach(remote, session_id)
         try:
             found = bool(session.interruptAll()) or found
-        except Exception as error:  # The session ended with its server or was released; nothing is left to end.
+        except Exception as error:  # The session ended with its server, or was released before.
             logger.debug("session %s of an earlier run no longer exists: %s", session_id, first_line(error))
         _release(session)
     return found
@@ -312,7 +321,7 @@ def _attach(remote: str, session_id: str) -> Any:
     base = remote if "/;" in remote else remote.rstrip("/") + "/"
     user = "" if "user_id=" in remote else f";user_id={USER_ID}"
     session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
-    # The error itself is raised with our own message.
+    # Sluice raises the error itself, with its own message, so pyspark's additional warning is suppressed.
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     session.client.set_retry_policies([_retry_policy()])
     fill_old_field(session.client)
@@ -320,8 +329,8 @@ def _attach(remote: str, session_id: str) -> Any:
 
 
 def with_token(remote: str) -> str:
-    """Returns the address of a Spark with its token, which is read again at each attach. Records and messages have the address without the
-    token. Raises SparkUnavailableError.
+    """Replaces the reference to the token in a Spark address by the token, which is read at each attach. Records and messages contain the
+    address with the reference. Raises SparkUnavailableError.
     """
     found = TOKEN.search(remote)
     if found is None:
@@ -344,13 +353,13 @@ def _retry_policy() -> Any:
 def _release(session: Any) -> None:
     try:
         session.client.release_session()
-    except Exception as error:  # This is not essential, because the server drops an idle session by itself.
+    except Exception as error:  # Not essential, because the server drops idle sessions.
         logger.debug("a session could not be released: %s", first_line(error))
     session.client.close()  # An open client would call the server again when the process ends.
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
-        atexit.unregister(at_exit)  # Otherwise a draining run keeps each closed client until it ends.
-    # pyspark closes its client again when the session is garbage-collected, under a lock that the collecting thread may
-    # hold. A run was observed to hang there forever.
+        atexit.unregister(at_exit)  # Otherwise the handler would retain each closed client until a draining run ends.
+    # pyspark closes the client again when the session is garbage-collected, and takes a lock that the collecting thread
+    # may already hold. A run was observed to hang there.
     vars(session).pop("_client", None)
 
 
@@ -397,13 +406,13 @@ def _forget(settings: SparkSettings) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, with advice if there is any. Spark appends the server's stack trace to it."""
+    """Returns the first line of an error's text, with advice if there is any. The other lines are the stack trace of Spark's server."""
     return explained(str(error).strip().partition("\n")[0]) or type(error).__name__
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge it") -> TableError:
-    """Returns the error of one table, either unchanged or with `what` could not be done. An error of a disk or a store is not the table's
-    own.
+    """Converts an error to a TableError. A TableError is returned unchanged. `what`: what could not be done, for the message. Errors of a
+    disk or an object store do not count as the table's own.
     """
     if isinstance(error, TableError):
         return error
@@ -414,6 +423,6 @@ def table_error(table: str, error: Exception, what: str = "Spark could not merge
 
 
 def _causes(error: Exception) -> str:
-    """Returns the causes of an error within Spark, as far as its server reports them."""
+    """Returns the error's text with the causes that Spark's server reports."""
     trace = getattr(error, "getStackTrace", lambda: None)()
     return f"{error}\n{trace or ''}"

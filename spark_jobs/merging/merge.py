@@ -136,7 +136,9 @@ def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
 
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:
-    """Raises TableError if the table has another owner, or if another program replaced it after the last run of this ledger."""
+    """Raises TableError if the Delta table is missing, has another owner, or was changed by another program since this ledger's last
+    commit.
+    """
     refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
 
 

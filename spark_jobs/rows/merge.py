@@ -1,8 +1,8 @@
-"""Merges an operation on rows, table after table: each table's chosen keys in one commit, with the rows that they have at the lake's
-position, by the same code and guards as the stream's changes. Called by a run.
+"""Merges a backfill or a repair, table after table: one commit per table, with one image per chosen key. It uses the same code and guards
+as merges of the stream. Called by a run.
 
-The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row. A table's failure
-does not affect others. A MERGE cannot distinguish two rows of one key: such rows are deleted in a commit before, under the same lock."""
+The caller holds the run lock, so no table changes meanwhile. Repeating all or a part of it changes no correct row. If one table fails, the
+others are still merged. A MERGE cannot distinguish two rows of one key, so such rows are deleted before, in a separate commit."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedInterval:
-    """The interval that was read. `folders`: consecutive staged batches. `backfill`: its id and times, which the commits store.
+    """The interval of the stream that a backfill or repair has read. `folders`: consecutive staged batches. `backfill`: its id and times,
+    which the commits store.
 
-    `changed_in`: intervals (after, up to) of the order keys of the requested changes, ascending.
+    `changed_in`: the intervals (after, up to) of order keys whose changes were requested, ascending.
 
-    `lake_at`: order key up to which the lake has every table, at least; `read_to`:
-    order key up to which the stream was read. `ledger_id`: the destination's present ledger. `start`, `end`: positions, as in a manifest.
+    `lake_at`: the order key up to which at least every table is merged. `read_to`: the order key up to which the stream was read.
+    `ledger_id`: the destination's present ledger. `start`, `end`: positions, as in a manifest.
     """
 
     backfill: Backfill
@@ -48,7 +49,7 @@ class StagedInterval:
     end: Mapping[str, object]
 
     def batch(self, table: StagedTable, which: str = "") -> StagedBatch:
-        """Returns one table's part as a batch. `which`: distinguishes several batches of one table."""
+        """Returns a batch that contains only this table. `which`: a suffix that distinguishes several batches of one table."""
         return StagedBatch(
             directory=self.folders[0],
             destination=self.destination,
@@ -65,7 +66,7 @@ class StagedInterval:
         self, session: LakeSession, table: StagedTable, target: TableTarget, up_to: int, context: MergeContext
     ) -> HistoryFix:
         """Returns the update of the table's history that follows the merge. `table`: has one segment. `up_to`: the order key up to which
-        the lake has the table.
+        the table is merged.
         """
         (segment,) = table.changes
         batch = self.batch(table)
@@ -83,9 +84,9 @@ class StagedInterval:
         )
 
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int) -> list[ChangesSegment]:
-        """Returns a table's segments of changes in order. `up_to`: the order key up to which the lake has the table.
+        """Returns a table's segments of changes in order. `up_to`: the order key up to which the table is merged.
 
-        Raises TableError if the lake has more than was read, or if the table itself was changed.
+        Raises TableError if the lake is at a later position than was read, or if a DDL statement changed the table in the interval.
         """
         act = self.backfill.kind
         if up_to > self.read_to:
@@ -98,13 +99,13 @@ class StagedInterval:
 
 
 def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
-    """Makes a table with one segment. `name`: "database.table"."""
+    """Returns a staged table with one segment. `name`: "database.table"."""
     database, _, short = name.partition(".")
     return StagedTable(database=database, table=short, segments=(segment,))
 
 
 def position_of(interval: StagedInterval, name: str, target: TableTarget, storage_options: Mapping[str, str]) -> int:
-    """Returns the order key up to which the lake has "database.table". Raises TableError if the Delta log cannot be read."""
+    """Returns the order key up to which "database.table" is merged. Raises TableError if the Delta log cannot be read."""
     owner = Owner(ledger_id=interval.ledger_id, destination=interval.destination, table=name)
     table = DeltaTable(name, target.path, app_id_of(owner), storage_options)
     return max(interval.lake_at, table.refresh().applied_order_key)
@@ -112,9 +113,7 @@ def position_of(interval: StagedInterval, name: str, target: TableTarget, storag
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRows:
-    """What is merged into one table. `read`: the keys that were chosen by name, with their rows; None: the keys that changed in the
-    interval.
-    """
+    """What to merge into one table. `read`: the keys of a repair, with their rows; None: merge the keys that changed in the interval."""
 
     target: TableTarget
     read: Read | None = None
@@ -129,13 +128,13 @@ def merge_rows(
     on_table_done: Callable[[TableReport, int], None],
     on_left: Callable[[str, int], None] = lambda _name, _keys: None,
 ) -> list[TableReport]:
-    """Merges the tables one after the other. A table without changes has no report. `context.fence`: that of the run that holds the run
-    lock.
+    """Merges the tables one after the other. Returns their reports; a table without changes has none. `context.fence`: the fence of the
+    run, which holds the run lock.
 
-    `on_table_done`: called with a table's report and the order key up to which the lake has the table. `on_left`: called before it with a
-    table's number of keys that are left unchanged, because their rows are missing and it is unknown since when.
+    `on_table_done`: called with a table's report and the order key up to which the table is merged. `on_left`: called before that with the
+    number of the table's keys that remain unchanged, because their rows were found neither in the source nor in the stream.
 
-    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
+    Raises SparkUnavailableError, or MergeError if a table could not be merged, after the other tables have finished.
     """
     staged = [read_staged_batch(folder) for folder in interval.folders]
     paths = {name: interval.folders[0].parent / f"folded-{number}.parquet" for number, name in enumerate(tables)}
@@ -172,8 +171,8 @@ class _OneTable:
     def merge(
         self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None, up_to: int
     ) -> TableReport:
-        """Merges one table's segment, after the deletion of the rows in `away`, and updates its history. Raises TableError, or any
-        exception of Spark.
+        """Deletes the rows in `away`, merges one table's segment, and updates the table's history. Raises TableError, or any exception of
+        Spark.
         """
         table = staged_table(name, segment)
         mending = self.interval.mending(self.session, table, target, up_to, self.context)
@@ -197,7 +196,7 @@ class _OneTable:
 def _each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
     """Merges each table. Returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
 
-    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
+    Raises SparkUnavailableError, or MergeError if a table could not be merged, after the other tables have finished.
     """
     reports: list[TableReport] = []
     errors: list[TableError] = []

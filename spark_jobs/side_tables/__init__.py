@@ -1,1 +1,1 @@
-"""Writes the change log and the history of a source table, from the same staged batches as its current-state table."""
+"""Writes change logs and histories of source tables, from the same staged batches as their current-state tables."""

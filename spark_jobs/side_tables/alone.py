@@ -1,7 +1,7 @@
-"""Handles tables for which conf/ wants no current-state table. The lake then has only their change log or history, to which the checks of a
-current-state table apply.
+"""Handles tables without a current-state table. The lake then has only their change log or history, which gets the checks that a
+current-state table would get.
 
-`write` calls these checks before it writes such tables, and `run_batch` reports the result."""
+`write` calls the checks before it writes such a table, and `run_batch` reports the result."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ REASON = "conf/ has current_state: false for it"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
-    """Returns (kind, path) of the table's history and change log, if they exist; the one with most of the table comes first."""
+    """Returns (kind, path) of the table's history and change log, as far as conf/ has them. The history comes first, because it has more of
+    the table.
+    """
     every = ((history.KIND, target.history), (change_log.KIND, target.change_log))
     return [(kind, path) for kind, path in every if path]
 
 
 def refuse_unless_left(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> None:
-    """Raises TableError, with a table state, if the table is not the one that the last run left. No other table could replace lost rows."""
+    """Raises TableError, with a table state, if the table is missing, or was replaced or changed since the last run. Without a
+    current-state table, lost rows could not be restored.
+    """
     refuse_unless_ours(writer, record, _found(writer, record, table))
 
 
@@ -41,14 +45,14 @@ def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> 
         path=table.path,
         table_id=str(table.log.metadata().id),
         version=table.version,
-        owner=writer.owner.to_text(),  # `SideTable.open` refuses a table of another owner.
+        owner=writer.owner.to_text(),  # `SideTable.open` has already refused other owners.
         applied_epoch=epoch_of(table.applied) if table.applied >= 0 else -1,
         commits=table.log.history(later) if later > 0 else (),
     )
 
 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for a renamed table, which can take over rows only from a current-state table."""
+    """Raises TableError for a renamed table. It would have to take over rows, which only a current-state table has."""
     why = (
         f"the table was {segment.renamed_from} before, and without a current-state table its rows are unknown; read them with "
         "`sluice snapshot start`"
@@ -57,7 +61,9 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
-    """Returns a report about the table with most of the data. `before`: its version before the batch. `began`: on the monotonic clock."""
+    """Returns the report for a table without a current-state table. `before`: the version of `after` before the batch. `began`: on the
+    monotonic clock.
+    """
     buffered = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(
         buffered,

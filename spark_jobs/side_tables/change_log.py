@@ -1,7 +1,8 @@
-"""Appends a table's part of a batch to its change log exactly once: one row per change, with the row before and after it. `write` calls it.
+"""Appends a table's part of a batch to its change log, exactly once: one row per change, with the row before and after the change. Called
+by `write`.
 
-An append needs no Spark: deltalake writes rows while they are read, so only a part of them is in memory. Each segment is one commit with
-an app ID of the log's own; changes that the log has already are left out, as in every table."""
+deltalake appends the rows without Spark. It writes them while they are read, so only a part is in memory. Each segment is one commit with a
+transaction under the log's own app id. Changes that the log already has are left out."""
 
 from __future__ import annotations
 
@@ -26,14 +27,15 @@ from sluice.spark_jobs.staged_batch import last_order_key
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
-READ, GAP = "read", "gap"  # The operations of rows about changes that are not in the log. Each has its own app id.
+# Operations of rows that describe changes that are not in the log. Each operation has its own app id.
+READ, GAP = "read", "gap"
 PROPERTIES = {"delta.appendOnly": "true"}
 BATCH_ROWS = 1 << 15
 FOREIGN_KEY = "foreign key"
 
 
 def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bool:
-    """Appends a segment. Returns whether the log lacked any of it. Raises TableError."""
+    """Appends a segment. Returns whether it appended anything; False if the log already has the segment. Raises TableError."""
     order_key = last_order_key(segment)
     if table.applied >= order_key:
         return False
@@ -50,8 +52,8 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 def append_event(
     table: SideTable, operation: str, position: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
-    """Appends a row for an event that is in no segment, once per position (order key, commit time in µs). `table`: with an app ID of
-    its own.
+    """Appends a row for an event that is in no segment. Appends it only once per position (order key, commit time in µs). `table`: opened
+    with a separate app id.
     """
     rows = event_row(_without_images(), operation, *position, json.dumps(record))
     return _append(table, rows.schema, rows.to_batches, position[0], user_metadata)
@@ -70,7 +72,7 @@ def append_read(
     """Appends the rows that a snapshot read, and one row about the snapshot, in one commit, for a table without a current-state table.
     Returns False and changes nothing if the app id of `table` already has a commit.
 
-    `since`: the order key up to which each row has all changes; `position`: as in `append_event`.
+    `since`: the order key up to which the rows contain all changes. `position`: as in `append_event`.
     """
     if table.applied >= 0:
         return False
@@ -93,7 +95,7 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
     own = LogRows(names=columns.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        # `applied` cannot be read while deltalake consumes the batches.
+        # Read before deltalake consumes the batches, because `applied` cannot be read meanwhile.
         fresh = dataclasses.replace(own, after=table.applied)
         logged = fresh.rows(_batches(segment.file.parent / segment.log)) if segment.log else ()
         carried = dataclasses.replace(fresh, origin=FOREIGN_KEY)
@@ -104,7 +106,7 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 
 
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
-    """Appends the batches. `batches`: called again if the commit must be repeated."""
+    """Appends the batches. `batches`: returns them; called again if the commit must be repeated."""
     if table.log is None:
         comment = f"Every change of {table.name}: a row a change, with the row before and after. Sluice appends to it."
         table.make(schema, PROPERTIES, comment)
@@ -134,12 +136,12 @@ def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
 
 
 def _without_images() -> pa.Schema:
-    """Returns the schema of rows about the whole table. The first change adds the image columns."""
+    """Returns the schema of rows about the whole table. The image columns are added with the first change."""
     return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
 
 
 def _images_of(table: SideTable) -> Mapping[str, str]:
-    """Returns field of the log's images → name of its type in Spark."""
+    """Returns field of the log's row images → Spark's name of its type."""
     fields = [] if table.log is None else table.log.schema().fields
     return {
         name: kind for field in fields if field.name == "after" for name, kind in types_of(field.type.fields).items()
@@ -152,13 +154,13 @@ def _batches(path: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _derived(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yields the images of a file that foreign keys caused."""
+    """Yields the images in a file that foreign keys caused."""
     for batch in _batches(path):
         yield batch.filter(batch[DERIVED])
 
 
 def _described(segment: SchemaSegment) -> str:
-    """Returns the result of a schema change as JSON."""
+    """Returns the table's columns after a schema change, with the alterations, as JSON."""
     record: dict[str, Any] = {
         "key": segment.key,
         "columns": [dataclasses.asdict(column) for column in segment.columns],

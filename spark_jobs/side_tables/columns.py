@@ -1,8 +1,8 @@
-"""Maps the source's columns to columns of the change log or history. Pure functions; used by `change_log` and `history`.
+"""Maps the source's columns to columns of a change log or history. Pure functions; used by `change_log` and `history`.
 
-What was written never changes: a column that the source dropped stays and is NULL from then on; a column whose type changed continues in
-a new column `<name>__<type>`. So neither table is rewritten for a schema change. The open rows of a history copy their values into such a
-new column, because versions are closed by their key, and queries of current rows use the present names."""
+Existing columns never change. A column that the source dropped remains and is NULL in later rows. A column whose type changed continues in
+a new column `<name>__<type>`. Neither table is therefore rewritten for a schema change. The open rows of a history copy their values into
+the new column, because the key of an open row must be found there, and queries of current rows use the new column."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from sluice.spark_jobs.errors import TableError
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
 ALTERS_TYPE = frozenset({"widen", "convert"})
-UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")  # Delta refuses these characters if columns are not mapped by name.
+UNPLAIN = re.compile(
+    r"[ ,;{}()\n\t=\"`]"
+)  # Delta accepts these characters in names only if columns are mapped by name.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappedColumns:
-    """The mapping of columns. `names`: column of the source → column of the table, in the source's order. `added`: columns that the table
-    lacks.
+    """How the source's columns map to a table's. `names`: column of the source → column of the table, in the source's order. `added`:
+    columns that must be added to the table.
     """
 
     names: Mapping[str, str]
@@ -33,9 +35,9 @@ def placed(
     name: str, columns: Sequence[LakeColumn], there: Mapping[str, str], taken: Sequence[str] = ()
 ) -> MappedColumns:
     """Maps the source's columns to columns of the table. `name`: "database.table". `there`: columns of the table → Spark's names of their
-    types. `taken`: names of Sluice's columns.
+    types. `taken`: names of Sluice's own columns.
 
-    Raises TableError if the source has a column with the name of a Sluice column, or with a name that Delta refuses.
+    Raises TableError if a column of the source has the name of one of Sluice's columns, or a name that Delta refuses.
     """
     known = {column.lower(): (column, kind) for column, kind in there.items()}
     names: dict[str, str] = {}
@@ -60,10 +62,11 @@ def placed(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakenOver:
-    """A column of a history that takes values from other columns of the open rows: `origins`, (name, type). `renamed`: these values take
-    precedence over the column's own.
+    """A column of a history whose values in open rows come from other columns: `origins`, (name, type). `renamed`: these values replace the
+    column's own values; otherwise they replace only NULL.
 
-    `required`: the statement requires it, or the column is new; otherwise it is only checked whether values are missing.
+    `required`: the values must be copied, because a DDL statement requires it or the column is new. Otherwise it is only checked whether
+    values are missing.
     """
 
     column: str
@@ -73,7 +76,7 @@ class TakenOver:
     required: bool
 
     def value(self, quote: Callable[[str], str]) -> str:
-        """Returns the expression of the column's new value, for Spark and deltalake; empty if the other columns' values cannot be
+        """Returns the expression of the column's new value, for Spark and deltalake; empty if no value of the other columns can be
         converted.
         """
         sources = [_as_type(quote(name), kind, self.type) for name, kind in self.origins if _casts(kind, self.type)]
@@ -113,8 +116,8 @@ def taken_over(
 
 
 def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Returns the columns of the history that contained a column of the source at some time. `wanted`: a type; if one of them has it,
-    returns only that one.
+    """Returns the columns of the history that have contained a column of the source at any time. If one of them has the type `wanted`,
+    returns only this one.
     """
     known = [
         (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
@@ -128,12 +131,12 @@ def typed_name(name: str, kind: str) -> str:
 
 
 def _casts(kind: str, wanted: str) -> bool:
-    """Returns whether every value of one type either stays the same in the other type or cannot be represented in it."""
+    """Returns whether each value of one type either is the same value in the other type or cannot be represented in it."""
     return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
 
 
 def _scale(kind: str) -> int:
-    """Returns the scale of an exact number's type; -1 for other types."""
+    """Returns the number of decimal places of an exact numeric type; -1 for other types."""
     found = DECIMAL.fullmatch(kind)
     return 0 if kind in WHOLE else int(found[1]) if found else -1
 
