@@ -1,4 +1,4 @@
-"""Generates text of Spark SQL: identifiers, literals, type names. Every name and value in a statement passes through this module."""
+"""Generates parts of Spark SQL: identifiers, literals and type names. Every name and value in a statement passes through this module."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from sluice.spark_jobs.object_store import spark_path
 
 INTEGER_SUFFIX = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
-# The name of a primitive type in deltalake → its name in Spark SQL. Other names are the same in both.
+# deltalake's name of a primitive type → Spark SQL's name. All other names are equal.
 DELTA_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
 def identifier(name: str) -> str:
-    """Returns a column name in backticks; a backtick in it is doubled."""
+    """Quotes a column name with backticks; a backtick in it is doubled."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -24,39 +24,39 @@ def identifiers(names: tuple[str, ...], prefix: str = "") -> str:
 
 
 def delta_path(path: str) -> str:
-    """Returns the table at a path as a relation. A path in an object store gets Spark's scheme."""
+    """Returns the SQL relation of the Delta table at a path. A path in S3 gets the URL scheme that Spark uses."""
     return f"delta.{identifier(spark_path(path))}"
 
 
 def text(value: str) -> str:
-    r"""Returns a string literal. Backslash and quote are escaped as Spark's parser expects, control characters as \u escapes."""
+    r"""Returns a string literal. Escapes backslash and quote as Spark's parser expects, and control characters as Unicode escapes."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + re.sub(r"[\x00-\x1f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + "'"
 
 
 def timestamp_us(value: int) -> str:
-    """Returns an expression for an instant in microseconds since 1970 UTC."""
+    """Returns an expression of a timestamp. `value`: microseconds since 1970 UTC."""
     return f"timestamp_micros({int(value)}L)"
 
 
 def spark_type(delta_type: Any) -> str:
-    """Returns Spark SQL's name of a type of deltalake's schema; nested types keep deltalake's name."""
+    """Returns Spark SQL's name for a type in deltalake's schema. Nested types have the same name in both."""
     name = str(getattr(delta_type, "type", delta_type))
     return DELTA_TYPES.get(name, name)
 
 
 def delta_type(type_name: str) -> str:
-    """Returns the name that a primitive type of Spark SQL has in a Delta table's log."""
+    """Returns the name by which Delta's log stores a primitive type of Spark SQL."""
     return next((delta for delta, spark in DELTA_TYPES.items() if spark == type_name), type_name)
 
 
 def typed_literal(value: Any, type_name: str) -> str | None:
-    """Returns a value of a manifest (JSON) as a literal of exactly this type; None if the value does not fit the type.
+    """Converts a value from a manifest to a literal of exactly this type; None if the value does not fit the type.
 
-    The type must be exact, because Delta cannot skip files by a literal inside a cast.
+    Delta skips files only by literals of the column's exact type, not by a cast expression.
     """
     if type_name in INTEGER_SUFFIX and isinstance(value, int) and not isinstance(value, bool):
-        # The sign is a part of the literal, so that the lowest value fits too.
+        # The sign is part of the literal, because the lowest value without its sign is out of range.
         return f"{value}{INTEGER_SUFFIX[type_name]}"
     if type_name == "string" and isinstance(value, str):
         return text(value)

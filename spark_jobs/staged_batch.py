@@ -1,7 +1,6 @@
-"""Reads a staged batch and checks it against its manifest, before any table is changed. Format: docs/architecture.md.
+"""Reads a staged batch and checks its files against its manifest, before any table is changed. Format: docs/architecture.md.
 
-Only the manifest and the footers of the Parquet files are read here; Spark reads the rows.
-"""
+Reads only the manifest and the footers of the Parquet files. Spark reads the rows."""
 
 from __future__ import annotations
 
@@ -21,22 +20,22 @@ from sluice.spark_jobs.table_owner import Owner
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
-ROW = "_sluice_row"  # It orders a table's images and is never written to Delta.
+ROW = "_sluice_row"  # The number that orders the images of a table. It is not written to Delta.
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
 BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
-EPOCH_BITS = 14  # The highest bits of an order key are the epoch.
+EPOCH_BITS = 14  # The number of the highest bits of an order key that contain the epoch.
 AGAIN = "; roll the batch back to have it staged again"
-GROUP_COLUMNS = 63  # The number of the table's columns per int64 of presence bits.
+GROUP_COLUMNS = 63  # How many of a table's columns have their presence bits in one int64.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """A requested backfill: the changes of [from_us, to_us) in microseconds since 1970. `to_us` 0: up to the end. `backfill_id` identifies
-    this backfill.
+    """A requested backfill of the changes in [from_us, to_us), in microseconds since 1970. `to_us` 0: up to the end of the stream.
+    `backfill_id`: identifies the request.
 
-    `kind`: "backfill", or "repair": rows that were read at `from_us`.
+    `kind`: "backfill"; or "repair", for rows that were read at `from_us`.
     """
 
     backfill_id: str
@@ -47,12 +46,12 @@ class Backfill:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedBatch(Manifest):
-    """A manifest in the form that a run uses, with the whole paths of its files. A run also makes batches of its own.
+    """A manifest in the form that a run uses, with the full paths of its files. Runs also create batches themselves, for example for a
+    backfill.
 
-    - `directory`: of the batch's files.
-    - `backfill`: set if this is a backfill or a repair and not a batch of the stream; it does not change the tables' positions in
-      the stream.
-    - `stored`: URL of the directory in an object store, of which `directory` is then a copy; empty: there is none.
+    - `directory`: the directory of the batch's files.
+    - `backfill`: set for a backfill or a repair. Such a batch does not change the tables' positions in the stream.
+    - `stored`: URL of the batch's directory in an object store, of which `directory` is a copy; empty if the batch is only local.
     """
 
     directory: Path
@@ -60,8 +59,8 @@ class StagedBatch(Manifest):
     stored: str = ""
 
     def app_id(self, table: StagedTable) -> str:
-        """Returns the app id under which Delta stores the last order key of this table. All epochs share it, because an order key contains
-        its epoch.
+        """Returns the app id under which Delta stores the last order key of this table. It is the same in all epochs, because an order key
+        contains its epoch.
         """
         if self.backfill is not None:
             aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"
@@ -72,7 +71,7 @@ class StagedBatch(Manifest):
         return self.owner_of(table.name)
 
     def owner_of(self, name: str) -> Owner:
-        """Returns the owner of "database.table". The table need not be in the batch."""
+        """Returns the owner for "database.table", which need not be in the batch."""
         return Owner(ledger_id=self.ledger_id, destination=self.destination, table=name)
 
 
@@ -81,12 +80,12 @@ def app_id_of(owner: Owner) -> str:
 
 
 def epoch_of(order_key: int) -> int:
-    """Returns the epoch of an order key."""
+    """Returns the epoch that an order key contains."""
     return order_key >> (63 - EPOCH_BITS)
 
 
 def staged_types(segment: ChangesSegment) -> dict[str, str]:
-    """Returns every column of a segment's file with Spark's name of its type, in the file's order."""
+    """Returns column → Spark's name of its type, for all columns of a segment's file, in the file's order."""
     types = {**STAGED_TYPES, **{column.name: column.type for column in segment.columns}}
     if not segment.partial:
         return types
@@ -96,10 +95,10 @@ def staged_types(segment: ChangesSegment) -> dict[str, str]:
 
 
 def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
-    """Reads the manifest and checks every file that it names. `stored`: the URL where Spark reads the same files; empty if it reads them in
-    `directory`.
+    """Reads the manifest and checks every file that it lists. `stored`: the URL at which Spark reads the same files; empty if Spark reads
+    them in `directory`.
 
-    Raises StagedBatchError, one sentence, at the first error.
+    Raises StagedBatchError, with one sentence, at the first error.
     """
     path = directory / MANIFEST_FILE
     try:
@@ -153,8 +152,8 @@ def _check(manifest: Manifest) -> None:
 
 
 def _refuse_rows_with_renames(tables: tuple[StagedTable, ...]) -> None:
-    """Raises ManifestError if a batch has a renamed table and also row changes. Tables are merged in any order, but when a rename is
-    applied, the lake must have the rows from before it and none from after it.
+    """Raises ManifestError if a batch has both a renamed table and row changes. Tables are merged in any order, but a rename must find
+    exactly the rows from before it in the lake.
     """
     renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
     if renamed and any(table.changes for table in tables):
@@ -177,12 +176,14 @@ def _lower(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def last_order_key(segment: Segment) -> int:
-    """Returns the order key of the last change of a segment."""
+    """Returns the order key of a segment's last change."""
     return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
 
 
 def _follows(segment: Segment, order_key: int) -> bool:
-    """Returns whether a segment may follow that order key. The rows of a transaction are never in two segments."""
+    """Returns whether a segment may follow a segment that ends at this order key. The row images of a transaction are
+    all in one segment.
+    """
     if isinstance(segment, ChangesSegment):
         return order_key < segment.first_order_key <= segment.last_order_key
     return order_key <= segment.order_key

@@ -1,10 +1,12 @@
-"""Locks Delta tables that runs of several destinations write, for one run at a time. All code that writes such a table takes its lock here.
+"""Locks Delta tables that runs of several destinations write, so that one run at a time writes. All code that writes such a table takes its
+lock here.
 
-On a disk and in S3, Spark's commits check and then write. A statement that a dead run left running in Spark must therefore have ended
-before a run of another destination commits: it could overwrite that commit. (A later run of the same destination would make a commit of
-the same effect.) So a run that takes a lock stores the IDs of its Spark sessions with the lock, and removes them when it is done. A run
-that finds the sessions of another run ends those first. Left-over `deltalake` writes need not be ended: their commits never replace a
-file."""
+On a disk and in S3, Spark checks whether a commit exists and then writes it, which is not atomic. A statement that a killed run left in
+Spark could therefore overwrite a commit of another destination's run, and must have ended before that run commits. (For a later run of the
+same destination this does not matter: its commit has the same effect.)
+
+So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes them at the end. A run that finds sessions of
+another run ends them first. Writes by `deltalake` need not be ended, because they never replace an existing commit."""
 
 from __future__ import annotations
 
@@ -23,17 +25,17 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
-GIVE_WAY_SECONDS = 0.3  # In this time another waiting run can take the lock.
-WAIT_SECONDS_MAX = 600.0  # The same as for the run lock: another run may be publishing the snapshot of a large table.
-ENDED_SECONDS = 2.0  # The time for a statement that was committing when it was interrupted.
-# Spark ends a statement that no client waits for after five minutes (spark.connect.execute.manager.detachedTimeout).
+GIVE_WAY_SECONDS = 0.3  # Long enough for another waiting run to take the lock.
+WAIT_SECONDS_MAX = 600.0  # As for the run lock: another run may be publishing the snapshot of a large table.
+ENDED_SECONDS = 2.0  # The time to wait for a statement that was committing when it was interrupted.
+# Spark ends a statement five minutes after its client has gone (spark.connect.execute.manager.detachedTimeout).
 DETACHED_SECONDS = 600.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
 class TableLock(Protocol):
-    """The lock of one table over all destinations, and a text that is stored with it. `cdc_engine.destination_files.table_locks` implements
-    it.
+    """The lock of one table for all destinations, with a text that is stored with the lock. Implemented by
+    `cdc_engine.destination_files.table_locks`.
     """
 
     @property
@@ -48,9 +50,11 @@ class TableLock(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writing:
-    """The holder of a table lock, with the Spark `sessions` in which it writes, at `remote` as seen from `host`.
+    """The holder of a table lock. `sessions`: the Spark sessions in which it writes. `remote`: the address of this Spark, as used on
+    `host`.
 
-    `found_dead`: when another run found that the holder had died without removing this text, seconds since 1970; 0 if no run has.
+    `found_dead`: the time, in seconds since 1970, at which another run found this text although its writer had ended; 0 if no run has found
+    it.
     """
 
     who: str
@@ -61,7 +65,7 @@ class Writing:
 
     @classmethod
     def of(cls, who: str, spark: SparkSettings, sessions: Sequence[LakeSession]) -> Writing:
-        """Returns the holder with its sessions. Sessions of a Spark within this process are left out, because they end with the process."""
+        """Returns the holder with its sessions. Sessions of a Spark in this process are left out, because they end with the process."""
         found = () if spark.master else tuple(str(session.spark.session_id) for session in sessions)
         return cls(who=who, host=platform.node(), remote="" if spark.master else spark.remote, sessions=found)
 
@@ -70,7 +74,7 @@ class Writing:
 
     @classmethod
     def from_text(cls, text: str) -> Writing:
-        """Parses the stored text. Returns a holder without sessions if it is not valid."""
+        """Parses the stored text. Returns a holder without sessions if the text is not valid."""
         try:
             record = json.loads(text)
             return cls(**{**record, "sessions": tuple(map(str, record["sessions"]))})
@@ -84,8 +88,8 @@ def _no_lock(_: str) -> TableLock | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableLocks:
-    """Takes table locks for a run. `lock`: returns the lock for a table path. `who`: the run's name, which waiting runs show.
-    `wait_seconds`: the longest wait for one lock.
+    """Takes table locks for a run. `lock`: returns the lock of a table's path. `who`: the name of the run, for messages of other runs that
+    wait. `wait_seconds`: the maximum time to wait for one lock.
     """
 
     lock: Callable[[str], TableLock | None] = _no_lock
@@ -96,11 +100,11 @@ class TableLocks:
     def at(
         self, name: str, path: str, writing: Writing, fence: Fence, *, shared: bool, wait_seconds: float | None = None
     ) -> Iterator[bool]:
-        """Holds the table lock of the Delta table at `path` if the table is `shared`, and makes the fence check the lock before each
-        commit.
+        """Holds the table lock of the Delta table at `path` while the context is open, if the table is `shared`. The fence then checks the
+        lock before each commit.
 
-        Yields False if another run held the lock for all of `wait_seconds`. Without `wait_seconds`, waits for the time that applies to
-        all locks and then raises TableError. Also raises TableError if the lock was lost meanwhile.
+        Yields False if another run held the lock for all of `wait_seconds`. Without `wait_seconds`, waits for the time in
+        `self.wait_seconds`, and then raises TableError. Also raises TableError if the lock was lost while the context was open.
         """
         lock = self._opened(name, path) if shared else None
         if lock is None:
@@ -118,7 +122,7 @@ class TableLocks:
             with held_lock.written_down(writing), fence.at(name, held_lock.why_lost):
                 yield True
         finally:
-            with contextlib.suppress(Exception):  # The lock then ends with its session.
+            with contextlib.suppress(Exception):  # If the release fails, the lock ends with its session.
                 lock.release()
 
     def _opened(self, name: str, path: str) -> TableLock | None:
@@ -131,7 +135,7 @@ NO_TABLE_LOCKS = TableLocks()
 
 @dataclasses.dataclass(frozen=True)
 class _HeldLock:
-    """One attempt to hold the lock of one table."""
+    """One attempt to take and hold the lock of one table."""
 
     name: str
     path: str
@@ -140,7 +144,7 @@ class _HeldLock:
     def take(self, wait_seconds: float) -> bool:
         with self._translated():
             deadline = time.monotonic() + wait_seconds
-            if not self.lock.register_waiting():  # Another run waits and comes first.
+            if not self.lock.register_waiting():  # Another run has been waiting longer.
                 if not wait_seconds:
                     return False
                 threading.Event().wait(GIVE_WAY_SECONDS)
@@ -152,7 +156,7 @@ class _HeldLock:
         return True
 
     def why_lost(self) -> str:
-        """Returns why the table may no longer be written, or an empty string. It asks the lock's store."""
+        """Returns why the table may no longer be written, or an empty string. Queries the lock's store."""
         try:
             held = self.lock.confirm()
         except Exception as error:
@@ -177,7 +181,7 @@ class _HeldLock:
 
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:
-        """Stores the sessions with the lock before anything is written, and keeps them there until all statements have ended."""
+        """Stores the sessions with the lock before anything is written. Removes them only when all statements have certainly ended."""
         with self._translated():
             self._end_left_over(writing)
             self.lock.write(writing.to_text())
@@ -192,7 +196,7 @@ class _HeldLock:
         self._take_back()
 
     def _take_back(self) -> None:
-        """Removes the stored text. If that fails, the next run ends sessions that have already ended."""
+        """Removes the stored text. If this fails, the next run ends sessions that have already ended, which is harmless."""
         with contextlib.suppress(Exception):
             if self.lock.held:
                 self.lock.write("")
@@ -226,9 +230,7 @@ class _HeldLock:
 
 
 def _is_reached(left: Writing, ours: Writing) -> bool:
-    """Returns whether the sessions that another run left are in the Spark that this run uses. 127.0.0.1 of another host is another
-    Spark.
-    """
+    """Returns whether another run's sessions are in the Spark that this run uses. A loopback address of another host is another Spark."""
     host = urllib.parse.urlsplit(left.remote).hostname or ""
     return left.remote == ours.remote and (left.host == ours.host or host not in LOOPBACK)
 
@@ -240,7 +242,7 @@ def _goes_on(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _translated(name: str, path: str) -> Iterator[None]:
-    """Raises errors of the lock's store as a TableError that does not blame the table."""
+    """Converts errors of the lock's store to a TableError whose cause is not the table itself (`own=False`)."""
     try:
         yield
     except SparkJobError:

@@ -1,9 +1,9 @@
-"""Checks the owner of a Delta table, and whether the table is the one that the last run left. Called before anything is written, and by
-`lake_look` between runs. Pure functions.
+"""Checks who owns a Delta table, and whether the table is as the last run left it. Called before anything is written, and by `lake_look`
+between runs. Pure functions.
 
-A table has one owner, a ledger and the source table that it follows, in the table property `sluice.owner`. Order keys of two ledgers
-cannot be compared, so a second owner would lose changes silently. The state that the last run left (the table's ID and version) is stored
-with the ledger: a table that is missing, replaced or restored does not have what the ledger assumes."""
+The table property `sluice.owner` contains the owner: a ledger and the source table. Order keys of two ledgers cannot be compared, so with
+two owners changes would be lost silently. The ledger stores the table's id and version after each run. If the table is then missing,
+replaced or restored, it does not have the rows that the ledger assumes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from sluice.spark_jobs.errors import TableError
 OWNER_PROPERTY = "sluice.owner"
 TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"
 TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
-REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # These operations replace a table's content.
+REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # Delta operations that replace the content of a table.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The owner of a Delta table: a ledger and the source table, "database.table"."""
+    """The owner of a Delta table: a ledger of a destination, and a source table, "database.table"."""
 
     ledger_id: str
     destination: str
     table: str
 
     def to_text(self) -> str:
-        """Returns the value of the table property."""
+        """Returns the value of the table property `sluice.owner`."""
         return json.dumps({"ledger": self.ledger_id, "destination": self.destination, "table": self.table})
 
     @classmethod
     def from_text(cls, text: str) -> Owner:
-        """Parses the text of `to_text`. Returns an owner that matches no other if the text is not valid."""
+        """Parses the text of `to_text`. Returns an owner that equals no other one if the text is not valid."""
         try:
             record = json.loads(text)
             return cls(
@@ -46,18 +46,17 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRecord:
-    """A table as a run left it. `table_id`: from its metadata; and its version."""
+    """The state of a Delta table after a run: the id in its metadata, and its version."""
 
     table_id: str
     version: int
 
 
 class TableRecords(Protocol):
-    """The states in which earlier runs of the destination left tables, by "database.table". They are on disk before the batch counts as
-    merged.
+    """Stores the records of a destination's tables, by "database.table". A record is on disk before the batch counts as merged.
 
-    `side_table`: the states of change log and history, by kind. `forget_current_state_table`: the table no longer has a current-state
-    table.
+    `side_table`, `keep_side_table`: the records of change log and history, by kind. `forget_current_state_table`: removes the record of a
+    table that no longer has a current-state table.
     """
 
     def get(self, name: str) -> TableRecord | None: ...
@@ -69,7 +68,7 @@ class TableRecords(Protocol):
 
 
 class NoRecords:
-    """Implements `TableRecords` without storing anything, for a merge by hand."""
+    """Implements `TableRecords` without storing anything, for merges from the command line."""
 
     def get(self, name: str) -> TableRecord | None:  # noqa: ARG002
         return None
@@ -95,11 +94,11 @@ NO_RECORDS = NoRecords()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTable:
-    """The current state of a table. `commits`: Delta's history from the record's version on.
+    """The present state of a Delta table. `commits`: Delta's history since the version of the record.
 
-    `applied_epoch`: epoch of the last merged change, -1 if there is none. `written_before`: it has columns that only Sluice creates.
-    `confined`: only the rows of one shard are meant, and `owner` is the shard's owner. `mismatch`: why rows of shards cannot be told
-    apart, or empty.
+    `applied_epoch`: epoch of the last merged change; -1 if there is none. `written_before`: the table has columns that only Sluice creates.
+    `confined`: the state is that of one shard's rows, and `owner` is the shard's owner. `mismatch`: why the rows of shards cannot be
+    distinguished, or empty.
     """
 
     exists: bool
@@ -116,7 +115,7 @@ class FoundTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeWriter:
-    """A writer of a table: the owner that the table should have, and the batch's epoch, delivery, start and end (as in the manifest)."""
+    """A writer of a table: the owner that the table must have, with the batch's epoch, delivery, start and end as in the manifest."""
 
     owner: Owner
     epoch: int
@@ -127,7 +126,7 @@ class LakeWriter:
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
     """Raises TableError, with a table state and what to do, if a Delta table is missing, belongs to another owner, or was changed by
-    another writer since the last commit of this ledger.
+    another program since the last commit of this ledger.
     """
     for state, why in (
         *_missing(record, found),
@@ -140,15 +139,15 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
 
 
 def refuse_others(owner: Owner, found: FoundTable) -> None:
-    """Raises TableError if the table has another owner, or has none and may not be ours. Our rows must not replace such a table."""
+    """Raises TableError if the table has another owner, or is a copy of a table that Sluice wrote. Its rows must not be replaced."""
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or {_accept(owner)}", state=state, for_good=True)
 
 
 def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str:
-    """Returns a sentence about what another writer did to a table since a run left it, with what to do; empty if nothing relevant
-    changed.
+    """Returns a sentence about how another program changed a table since the last run, with what to do; empty if
+    nothing relevant changed.
     """
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):
         return f"{owner.table} is {state}: {why}, or {_accept(owner)}"
@@ -156,7 +155,7 @@ def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str
 
 
 def _accept(owner: Owner) -> str:
-    """Returns the remedy that all refusals share, as the end of a sentence."""
+    """Returns the advice that all refusals share, as the end of a sentence."""
     return f"take the table over and re-snapshot it with `sluice lake accept {owner.destination} {owner.table}`"
 
 
@@ -190,7 +189,7 @@ def _owned(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
-    """Yields the problem of a copied table: CREATE TABLE AS SELECT and similar statements copy columns and rows, but neither the owner nor
+    """Yields the problem of a copied table. CREATE TABLE AS SELECT and similar statements copy columns and rows, but neither the owner nor
     the last order key.
     """
     if record is None and found.exists and not found.owner and found.written_before:
@@ -235,8 +234,8 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
-    """Returns whether another table is at the path. A commit of ours also gives a table another ID, if it renames the table or converts
-    columns; its run may have ended before it stored the record.
+    """Returns whether another table is at the path. A new id alone does not prove it: a commit of this owner gives the table a new id if it
+    renames the table or converts columns, and its run may have ended before it stored the record.
     """
     later = (commit for commit in found.commits if _version(commit) > record.version and not of_a_shard(commit))
     return found.table_id != record.table_id and not any(rewrites(each) and is_by(owner, each) for each in later)
@@ -245,9 +244,10 @@ def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Returns the commit after the record in which the table lost merged rows; None if the table has all of them, or has them again.
 
-    A RESTORE loses nothing if it goes to a version that had all rows and is not before any later merge.
+    A RESTORE loses no rows if its version had all rows and is not older than the last merge.
     """
-    why: dict[int, Mapping[str, Any] | None] = {record.version: None}  # Version → the commit in which it lost rows.
+    # version → the commit in which it lost rows, or None
+    why: dict[int, Mapping[str, Any] | None] = {record.version: None}
     merged, last = record.version, record.version
     for commit in sorted(commits, key=_version):
         version = _version(commit)
@@ -268,7 +268,7 @@ def _version(commit: Mapping[str, Any]) -> int:
 
 
 def restored_version(commit: Mapping[str, Any]) -> int:
-    """Returns the version to which a RESTORE went; -1 if it does not say, or if the commit is not a RESTORE."""
+    """Returns the version that a RESTORE restored; -1 if it is unknown, or if the commit is not a RESTORE."""
     text = str((commit.get("operationParameters") or {}).get("version") or "")
     return int(text) if text.isdigit() and str(commit.get("operation", "")).startswith("RESTORE") else -1
 
@@ -281,15 +281,15 @@ def rewrites(commit: Mapping[str, Any]) -> bool:
 
 
 def of_a_shard(commit: Mapping[str, Any]) -> bool:
-    """Returns whether Sluice replaced the rows of one shard, which the commit's predicate names. A MERGE of deltalake has a predicate
-    too.
+    """Returns whether Sluice replaced only the rows of one shard in this commit. The predicate alone does not show this, because a MERGE by
+    deltalake has a predicate too.
     """
     return bool(rewrites(commit) and our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
 
 
 def is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
-    """Returns whether the owner made the commit: for example, a merge failed after a RENAME had given the table another table's rows and
-    before it could store the new state.
+    """Returns whether this owner made the commit. Such a commit may be newer than the record, for example if a run took over rows after a
+    RENAME and failed before it stored the record.
     """
     theirs = our_record(commit)
     return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
@@ -308,7 +308,7 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
     for commit in found.commits:
         theirs = our_record(commit)
         ours = theirs.get("ledger") == writer.owner.ledger_id
-        if found.confined and theirs.get("table") != writer.owner.table:  # Another shard has a position of its own.
+        if found.confined and theirs.get("table") != writer.owner.table:  # Each shard has its own position.
             continue
         if ours and _is_ahead(theirs, writer):
             yield (
@@ -322,8 +322,8 @@ def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
 
 
 def _is_ahead(theirs: Mapping[str, Any], writer: LakeWriter) -> bool:
-    """Returns whether the table is ahead of the writer: it has a later delivery; another batch with the same delivery number; or changes of
-    an earlier epoch that come again with order keys of a later one.
+    """Returns whether the table is ahead of the writer. It is if it has a later delivery, or another batch with the same delivery number.
+    It also is if it has changes of an earlier epoch that the writer's batch contains again, with order keys of a later epoch.
     """
     delivery, end = int(theirs.get("delivery", 0)), theirs.get("end") or {}
     if delivery != writer.delivery:
@@ -339,7 +339,9 @@ def _lies_after(position: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
 
 
 def _within(position: Mapping[str, Any]) -> tuple[int, str, int]:
-    """Returns a sort key for positions of one epoch. File numbers may grow by a digit, so the length of the name is compared first."""
+    """Returns a sort key for positions of one epoch. The length of the file name is compared first, because file numbers may get one more
+    digit.
+    """
     file = str(position.get("file") or "")
     return len(file), file, int(position.get("offset") or 0)
 
@@ -353,7 +355,7 @@ def _text(position: Mapping[str, Any]) -> str:
 
 
 def our_record(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the record that a merge or a publication wrote into a commit; empty if Sluice did not make the commit."""
+    """Returns the metadata that Sluice stored in a commit; empty if Sluice did not make the commit."""
     try:
         record = json.loads(str(commit.get("userMetadata") or "{}"))
     except ValueError:

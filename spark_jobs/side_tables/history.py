@@ -1,7 +1,7 @@
-"""Applies the fold of a history to its table in one commit, which opens and closes versions of rows. `write` and `publish` call it.
+"""Applies changes to a history table: each commit opens new versions of rows and closes earlier ones. Called by `write` and `publish`.
 
-Small merges are made by deltalake in this process; others are a MERGE by Spark from a file with the same rows. Both use the same text for
-conditions and values."""
+deltalake makes small merges in this process. Spark makes larger ones with a MERGE, from a file or a view with the same rows. Both use the
+same SQL for conditions and values."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
 
 KIND = "history"
-READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # The other kinds of commits. Each has its own app id.
+# The other kinds of commits in a history. Each kind has its own app id.
+READ, COLUMNS, RENAMED = "read", "columns", "renamed"
 VIEW = "sluice_history"
-KEY_PROPERTY = "sluice.key"  # A table property: the key columns of the source by which versions are closed.
+KEY_PROPERTY = "sluice.key"  # A table property: the source's key columns, by which versions are closed.
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 OUT = "or take `history` of it out of conf/"
 KEYLESS = f"it has no key, so no row of it has a history; name columns in `key`, {OUT} (change_log needs none)"
@@ -59,7 +60,7 @@ PARTIAL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """The parameters of a commit to a history. `table`: has the commit's app id. `reads`: see `history_sql.condition`."""
+    """The parameters of a commit to a history. `table`: has the app id of the commit. `reads`: see `history_sql.condition`."""
 
     table: SideTable
     order_key: int
@@ -69,8 +70,8 @@ class Commit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
-    """One table's history. `session`: the Spark session for large merges; with None, deltalake merges everything. `folder`: for files
-    that Spark reads.
+    """The history of one table. `session`: the Spark session for large merges; None: deltalake merges everything. `by_spark`: Spark merges
+    everything. `folder`: for files that Spark reads.
     """
 
     table: SideTable
@@ -79,7 +80,7 @@ class History:
     by_spark: bool = False
 
     def apply(self, segment: Segment, user_metadata: str) -> bool:
-        """Applies a segment. Returns whether the history lacked any of it. Raises TableError."""
+        """Applies a segment. Returns whether anything was applied; False if the history already has the segment. Raises TableError."""
         order_key = last_order_key(segment)
         if self.table.applied >= order_key:
             return False
@@ -101,11 +102,11 @@ class History:
         *,
         at_position: bool = False,
     ) -> bool:
-        """Makes the open versions equal to the current-state table at a version. Their rows were read, not changed. Returns whether
+        """Makes the open versions equal to a version of the current-state table. The rows count as read, not as changed. Returns whether
         anything differed.
 
-        `position`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_position`: see
-        `HistoryDifference`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
+        `position`: order key and commit time (µs) up to which this version of the current-state table has its changes. `at_position`: see
+        `HistoryDifference`. Raises TableError, also if only Spark can read the current-state table and there is no session.
         """
         at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)
@@ -181,8 +182,8 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _aside(self, order_key: int, user_metadata: str) -> Commit:
-        """Returns the parameters of a commit without changes of the stream. If the table already has the order key, the commit gets another
-        app id and the next free order key under it.
+        """Returns the parameters of a commit that has no changes of the stream. If the table already has the order key, the commit gets
+        another app id, and the next order key that is free for that id.
         """
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
@@ -214,8 +215,8 @@ class History:
         return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
-        """Closes the open versions, because the table was renamed at this position. Rows that another table of this name has written since
-        then stay open.
+        """Closes the open versions, because the table was renamed at this position. Versions that a new table of the same name opened since
+        then remain open.
         """
         if self.table.log is None:
             return False
@@ -228,7 +229,7 @@ class History:
         return self._update(closing, predicate, commit)
 
     def _update(self, values: Mapping[str, str], predicate: str, commit: Commit) -> bool:
-        """Sets columns in the rows that meet the predicate. `values`: column → new value, with names quoted for deltalake."""
+        """Sets columns in the rows that match the predicate. `values`: column → new value, with names quoted for deltalake."""
         if not self._is_small(row_count(self.table)):
             pairs = ", ".join(f"{_quoted(name)} = {value}" for name, value in values.items()).replace('"', "`")
             statement = f"UPDATE {sql_text.delta_path(self.table.path)} SET {pairs} WHERE {predicate}"
@@ -249,7 +250,7 @@ class History:
         return done
 
     def _evolve(self, segment: SchemaSegment, user_metadata: str) -> bool:
-        """Adds new columns. Rows that get a value from the statement are closed, and opened again with that value."""
+        """Adds new columns. Rows that get a value from the DDL statement are closed, and opened again with that value."""
         if self.table.log is None:
             return False
         columns = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
@@ -285,8 +286,8 @@ class History:
     def _give(
         self, columns: Sequence[LakeColumn], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
     ) -> Mapping[str, str]:
-        """Gives the table these columns. Returns column of the source → column of the table. `at`: order key and record of the next
-        commit.
+        """Creates the history, or adds columns that it lacks. Returns column of the source → column of the history. `at`: order key and
+        record of the next commit.
         """
         if self.table.log is None:
             mapped = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
@@ -309,10 +310,10 @@ class History:
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),
     ) -> MappedColumns:
-        """Gives the table these columns and copies values into them in the open rows, before anything is merged by these columns.
+        """Adds missing columns, and copies values into them in the open rows, before anything is merged by these columns.
 
-        A crash between adding a column and copying its values leaves open rows whose key is NULL. If it is uncertain whether the values
-        were copied, such rows are searched for.
+        If a run crashes after it has added a key column and before it has copied values, open rows have NULL in their key. If it is
+        uncertain whether a run has copied the values, `_lack` searches for such rows.
         """
         there = self._given
         mapped = placed(self.table.name, columns, there, [column.name for column in PERIOD])
@@ -335,13 +336,13 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open rows. A rename is applied only once: if two columns swap names, a second time would swap them back."""
+        """Sets columns in the open rows. A rename is applied only once: if two columns swap names, a repetition would swap them back."""
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
         self._update(values, IS_CURRENT, Commit(table=aside, order_key=order_key, user_metadata=user_metadata))
 
     def _lack(self, columns: Sequence[str]) -> bool:
-        """Returns whether open rows have NULL in one of these columns."""
+        """Returns whether an open row has NULL in any of these columns."""
         if not columns or not set(columns) <= set(self._given):
             return False
         lacks = " OR ".join(f"{_quoted(name)} IS NULL" for name in columns)
@@ -350,19 +351,21 @@ class History:
 
     @property
     def _given(self) -> dict[str, str]:
-        """Returns the source's columns that the table has."""
+        """Returns the history's columns that store columns of the source, with their types."""
         ours = {column.name for column in PERIOD}
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
 
     def _left(self, names: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns the source's columns that the table has and `names` (column of the source → column of the table) lacks."""
+        """Returns the history's columns that store a column of the source, but none of those in `names` (column of the source → column of
+        the history).
+        """
         return tuple(name for name in self._given if name not in names.values())
 
     def _schema(self) -> pa.Schema:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _is_small(self, rows: int, size_bytes: int = 0) -> bool:
-        """Returns whether so many rows are merged in this process. Larger amounts are merged by Spark."""
+        """Returns whether deltalake merges this many rows in this process. Spark merges larger amounts."""
         return self.session is None or (rows <= ROWS_MAX and size_bytes <= BYTES_MAX and not self.by_spark)
 
     def _cast(self, rows: pa.Table) -> pa.Table:
@@ -434,7 +437,7 @@ class History:
 
 
 def row_count(table: SideTable) -> int:
-    """Returns the number of rows of a history. If its files are larger than BYTES_MAX, returns ROWS_MAX + 1, so that Spark reads them."""
+    """Returns the number of rows of a history. If its files are larger than BYTES_MAX, returns ROWS_MAX + 1, so that Spark reads it."""
     if table.log is None:
         return 0
     files: Any = pa.table(table.log.get_add_actions(flatten=True))
@@ -443,20 +446,22 @@ def row_count(table: SideTable) -> int:
 
 
 def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
-    """Returns whether a history and its changes are too large for this process, so that Spark must read them. `rows`, `size_bytes`: of the
+    """Returns whether a history with its changes is too large for this process, so that Spark must merge it. `rows`, `size_bytes`: of the
     changes.
     """
     return rows + row_count(table) > ROWS_MAX or size_bytes > BYTES_MAX
 
 
 def kept_key(table: SideTable) -> tuple[str, ...]:
-    """Returns the key columns with which the history was last merged. A batch with only a TRUNCATE needs them, because it names no key."""
+    """Returns the key columns of the last merge, from the table property. A batch that has only a TRUNCATE needs them, because it contains
+    no key.
+    """
     known = {} if table.log is None else table.log.metadata().configuration
     return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
 
 
 def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
-    """Returns the rows with these columns, each with one value."""
+    """Returns the rows with these columns replaced, each by one value."""
     for name, value in values.items():
         index = rows.schema.get_field_index(name)
         column: Any = pa.array([value.as_py()], value.type).take(pa.array([0] * rows.num_rows, pa.int64()))
@@ -465,12 +470,12 @@ def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
 
 
 def _filled(value: str, kind: str, type_: Any) -> Any:
-    """Converts a value of the manifest, which has bytes in hexadecimal."""
+    """Converts a value from the manifest, in which binary values are hexadecimal."""
     return pa.scalar(bytes.fromhex(value), type_) if kind == "binary" else pa.scalar(value).cast(type_)
 
 
 def _spelled(names: Mapping[str, str], key: Sequence[str]) -> list[str]:
-    """Returns the key's columns in the spelling of the history. Names of columns are not case-sensitive."""
+    """Returns the history's names of the key columns. Case is ignored."""
     there = {name.lower(): theirs for name, theirs in names.items()}
     return [there[name.lower()] for name in key]
 

@@ -1,9 +1,8 @@
-"""Updates a history when a repair, a backfill or a replay of the quarantine writes its current-state table outside the stream. Called by
-these three.
+"""Updates a history when a repair, a backfill or a replay of the quarantine writes the current-state table outside the stream.
 
-Delta cannot write two tables in one commit. So there are three steps: a commit in the history announces the write, the current-state table
-is written, and the history is compared with it and confirms the write. If a crash prevents the last step, the next batch or repair first
-compares the two tables; `write` calls `is_due` for that."""
+Delta cannot commit to two tables at once, so this takes three steps. A commit in the history announces the write; the current-state table
+is written; the history is updated from it, and another commit confirms this. If a crash prevents the last step, the next batch or repair
+first compares the two tables: `write` calls `is_due` for this."""
 
 from __future__ import annotations
 
@@ -22,20 +21,18 @@ from sluice.spark_jobs.table_owner import Owner, TableRecords
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-# The kinds of commits without rows. Each has its own app id.
+# Two kinds of commits without rows: an announced write, and a confirmed one. Each kind has its own app id.
 WRITES, BUFFERED = "current-state-writes", "current-state-held"
 Written = TypeVar("Written")
 
 
 def is_due(table: SideTable) -> bool:
-    """Returns whether the current-state table was written outside the stream, or was about to be, and the history was not compared with it
-    since.
-    """
+    """Returns whether a write of the current-state table was announced and not yet confirmed."""
     return table.log is not None and table.aside(WRITES).applied > table.aside(BUFFERED).applied
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
-    """Stores the announcement of a write and syncs it to disk, before the current-state table is written."""
+    """Announces a write in a commit of the history, and syncs the commit to disk before the current-state table is written."""
     if table.log is not None and not is_due(table):
         began = time.time()
         table.aside(WRITES).mark(table.aside(BUFFERED).applied + 1, user_metadata)
@@ -43,7 +40,7 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """Records that the history was compared with the current-state table."""
+    """Confirms that the history has been compared with the current-state table."""
     if is_due(table):
         table.aside(BUFFERED).mark(table.aside(WRITES).applied, user_metadata)
         table.open()
@@ -51,9 +48,9 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """Updates a history together with a write to its current-state table that is not part of the stream. `folder`: for files that Spark
-    reads. `position`: order key and commit time (µs) of the current-state table. `record`: what the commits store about the write. `fence`:
-    the run's.
+    """Updates a history together with a write of its current-state table that is not part of the stream. `folder`: for files that Spark
+    reads. `position`: order key and commit time (µs) of the current-state table. `record`: stored in the commits. `fence`: the fence of the
+    run.
     """
 
     session: LakeSession | None
@@ -68,7 +65,9 @@ class HistoryFix:
     fence: Fence = READ_ONLY
 
     def do(self, write: Callable[[], Written]) -> Written:
-        """Writes the current-state table, and updates the history from it. Raises TableError, or the exceptions of `write`."""
+        """Writes the current-state table by calling `write`, and updates the history from it. Raises TableError, or the exceptions of
+        `write`.
+        """
         if not self.target.history or not self.key:
             return write()
         owner = self.owner
@@ -76,7 +75,7 @@ class HistoryFix:
         table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
         announce(table, self.record)
         report = write()
-        if table.log is not None:  # A history that does not exist yet begins with the rows of the current-state table.
+        if table.log is not None:  # A history that is created later begins with the rows of the current-state table.
             self._hold(table)
         return report
 

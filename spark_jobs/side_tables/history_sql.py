@@ -1,6 +1,5 @@
-"""Generates SQL for merges into a history. Conditions of the MERGE and differences from a current-state table are for Spark and deltalake;
-the fold and schema changes are for Spark only. Pure functions.
-"""
+"""Generates SQL for merges into a history. Spark and deltalake use the MERGE condition and the comparison with a current-state table; only
+Spark uses the fold and schema changes. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ TURN, NEXT_KEY, NEXT_TIME = "_sluice_turn", "_sluice_next_key", "_sluice_next_ti
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
-    """Returns the condition under which a closing row of the source (`s`) closes a row of the table (`t`): it is the open row of its key,
-    and is older.
+    """Returns the condition under which a row of the source (`s`) closes a row of the history (`t`): the row is open, has the same key, and
+    is older.
 
-    `reads`: the source is a comparison with the table, so it also closes a row that was opened at the same position: a version that is
-    valid at no time.
+    `reads`: the source is a comparison with the current-state table. It then also closes a row that was opened at the same position; such a
+    version is valid at no time.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -37,7 +36,7 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
 
 
 def closing(prefix: str = "") -> dict[str, str]:
-    """Returns column → its value in a row that is being closed."""
+    """Returns column → its new value in a row that is closed."""
     return {
         f"{prefix}{VALID_TO}": f"s.{VALID_TO}",
         f"{prefix}{TO_KEY}": f"s.{TO_KEY}",
@@ -47,12 +46,13 @@ def closing(prefix: str = "") -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryDifference:
-    """The differences between a current-state table and the open versions of a history.
+    """Compares a current-state table with the open versions of a history.
 
     `names`: column of the current-state table → column of the history. `key`: columns of the current-state table. `order_key`, `time_us`:
-    the position of the current-state table. `deleted`: a condition that deleted rows of it meet, or empty. `at_position`: all differences
-    start at that position, as after another table got this name. `left`: columns of the history that the current-state table lacks,
-    because they were dropped or have another type; they get NULL.
+    the position of the current-state table. `deleted`: the condition of rows that are marked as deleted; empty if there are none.
+
+    `at_position`: all differences begin at this position, for example because another table got the name. `left`: columns of the history
+    that the current-state table lacks, because the source dropped them or changed their type; they get NULL.
     """
 
     names: Mapping[str, str]
@@ -64,18 +64,20 @@ class HistoryDifference:
     left: tuple[str, ...] = ()
 
     def query(self, current_state: str, history: str, quote: Quote, micros: str) -> str:
-        """Returns the source of a MERGE: open versions that differ from the current-state table are closed, and rows that have no open
-        version are opened at the position of their last change. `current_state`, `history`: relations. `micros`: the function that makes a
-        timestamp from microseconds.
+        """Returns the source of a MERGE. It closes open versions that differ from the current-state table, and opens versions for rows that
+        have none, at the position of their last change. `current_state`, `history`: relations. `micros`: the SQL function that converts
+        microseconds to a timestamp.
         """
         names, time = self.names, f"{micros}({self.time_us})"
         indices = {name.lower(): at for at, name in enumerate(names)}
         met = " AND ".join(f"m_{indices[name.lower()]} = c_{indices[name.lower()]}" for name in self.key)
         others = [at for name, at in indices.items() if name not in {each.lower() for each in self.key}]
-        # deltalake's parser reads `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR c)`.
+        # Each term has parentheses, because deltalake parses `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR
+        # c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # Rows that disappeared, or changed without a newer order key, changed at this position at the latest.
+        # A row that disappeared, or that differs without a newer order key, gets the position of the current-state
+        # table: its change is not later than that.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
@@ -98,7 +100,7 @@ class HistoryDifference:
         return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
 
     def _selected(self, side: str, values: Mapping[str, str], quote: Quote) -> str:
-        """Returns all columns of the history; closing and opening rows have the same."""
+        """Returns the SELECT list of all columns of the history. It is the same for closing and for opening rows."""
         values = {IS_CURRENT: "true", **values}
         own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
         own += [f"NULL AS {quote(name)}" for name in self.left]
@@ -106,8 +108,9 @@ class HistoryDifference:
 
 
 def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Sequence[str]) -> str:
-    """Returns a SELECT for Spark that folds row images to the rows that a merge closes and opens, as `versions.as_source` does in Arrow.
-    `images`: a relation with the images that the history lacks. `names`, `key`, `left`: as in `HistoryDifference`, for the source.
+    """Returns a SELECT for Spark that folds row images to the rows that a merge closes and opens, as `versions.folded` and `as_source` do
+    in Arrow. `images`: a relation with the images that the history lacks. `names`, `key`, `left`: as in `HistoryDifference`, with the
+    source instead of the current-state table.
     """
     quote = sql_text.identifier
     of_key = ", ".join(quote(name) for name in key)
@@ -131,7 +134,7 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
 
 def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], order_key: int, time_us: int) -> str:
     """Returns a SELECT for Spark that closes each open version of a history and opens it again with new values. `columns`: the history's
-    columns except Sluice's own. `fills`: column → expression of its new value.
+    columns that store columns of the source. `fills`: column → expression of its new value.
     """
     at, values = sql_text.timestamp_us(time_us), {name: sql_text.identifier(name) for name in columns}
     closes = {VALID_TO: at, TO_KEY: f"{order_key}L", CLOSES: "true"}
@@ -142,7 +145,7 @@ def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], ord
 
 def _all(values: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """Returns the SELECT list of a row that is merged into a history. `values`: column → expression. `ours`: the same for Sluice's own
-    columns; those that are missing in it are NULL.
+    columns; columns that it lacks are NULL.
     """
     own = [f"{value} AS {sql_text.identifier(name)}" for name, value in values.items()]
     return ", ".join([*own, *(f"{ours.get(name, 'NULL')} AS {name}" for name in OURS)])

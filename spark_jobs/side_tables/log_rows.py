@@ -1,6 +1,5 @@
-"""Converts staged images to rows of a change log: one row per change, with the row before and after it. Pure functions; `change_log` writes
-them.
-"""
+"""Converts staged row images to rows of a change log: one row per change, with the row before and after the change. Pure functions;
+`change_log` writes the rows."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
-    """Returns the schema of a log whose images have these fields."""
+    """Returns the schema of a change log whose row images have these fields."""
     images: list[pa.Field[Any]] = [pa.field(name, pa.struct(fields)) for name in ("before", "after")]
     every: list[pa.Field[Any]] = [*HEAD, *images, *TAIL]
     return pa.schema(every)
@@ -40,9 +39,9 @@ def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
 
 @dataclasses.dataclass
 class LogRows:
-    """Converts images in stream order to rows. `names`: column of the source → field of the log's images.
+    """Converts row images in stream order to rows of a change log. `names`: column of the source → field of the log's images.
 
-    `after`: order key up to which the log has the images. `origin`: the origin of images without a row event, otherwise empty.
+    `after`: the order key up to which the log already has the images. `origin`: what caused images that have no row event; otherwise empty.
     """
 
     names: Mapping[str, str]
@@ -55,8 +54,8 @@ class LogRows:
         return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the images. A before image immediately precedes its after image; it may be the last image of the previous
-        batch.
+        """Yields the rows of the images. A before image immediately precedes its after image, but may be at the end of
+        the previous batch.
         """
         waits: pa.Table | None = None
         last_key, last_row = -1, 0
@@ -78,8 +77,8 @@ class LogRows:
                 yield self._batch(images, changes[fresh], numbers[fresh])
 
     def read(self, batch: pa.RecordBatch, operation: str, order_key: int, commit_time_us: int) -> pa.RecordBatch:
-        """Returns rows that a snapshot read and that are not changes. Each has only an `after` image and no row number. `order_key`: the
-        rows include all changes up to it.
+        """Returns rows that a snapshot read; they are not changes. Each has an `after` image and no row number. `order_key`: the rows
+        include all changes up to it.
         """
         rows = pa.Table.from_batches([batch])
         count = rows.num_rows
@@ -100,8 +99,8 @@ class LogRows:
         operations = np.asarray(images[OPERATION]).astype(np.int64)
         kinds = operations[changes]
         has_preimage = (changes > 0) & (operations[np.maximum(changes - 1, 0)] == UPDATE_BEFORE)
-        # An update without a before image changed no captured column. Changes by foreign keys have no before image
-        # either.
+        # Without a before image, an update changed no captured column, so the row before is equal. Changes by foreign
+        # keys have no before image at all.
         without = np.full(len(changes), -1) if self.origin else changes
         of_update = np.where(has_preimage, changes - 1, without)
         before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))
@@ -131,7 +130,7 @@ class LogRows:
         return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(indices < 0))
 
     def _present(self, images: pa.Table, indices: Numbers) -> Any:
-        """Returns the names of the columns in an image; NULL if it has all of them."""
+        """Returns the names of the columns that each image contains; NULL if it contains all columns."""
         groups = [name for name in images.column_names if name.startswith(PRESENT)]
         if not groups:
             return pa.nulls(len(indices), pa.list_(pa.string()))
@@ -148,7 +147,7 @@ class LogRows:
 
 
 def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us: int, detail: str) -> pa.Table:
-    """Returns a row about an event of the whole table."""
+    """Returns a row about an event of the whole table, such as a TRUNCATE."""
     values: dict[str, Any] = {
         "operation": pa.array([operation]),
         "order_key": pa.array([order_key]),
@@ -161,9 +160,7 @@ def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us:
 
 
 def numbered(keys: Numbers, last_key: int, last_row: int) -> Numbers:
-    """Returns the numbers of changes within their transactions, from 1 on. `last_key`, `last_row`: order key and number of the change
-    before.
-    """
+    """Numbers the changes within each transaction, from 1 on. `last_key`, `last_row`: order key and number of the previous change."""
     begins = np.r_[True, keys[1:] != keys[:-1]]
     first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
     numbers = np.arange(len(keys)) - first + 1

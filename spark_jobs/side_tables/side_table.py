@@ -1,8 +1,8 @@
 """Opens the Delta table of a change log or a history with deltalake, checks its owner, and commits to it under its own app id.
 
-The table's Delta name is that app ID, so that two source tables, or two ledgers, never write the same table. Commits without changes of
-the stream (rows of a snapshot, columns that copy others) have an app ID of their own, `<app ID>#<word>`. A commit is tried only at the
-next version. If another writer was faster, the table is read again, because the other commit may contain the same changes."""
+The app id is also the Delta name of the table, so that two source tables, or two ledgers, never write the same table. Commits without
+changes of the stream, such as rows of a snapshot, have a separate app id, `<app id>#<word>`. Each commit is attempted only at the next
+version. If another program committed that version, the table is read again, because the other commit may contain the same changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
-# deltalake raises these errors for a table with features that it does not know.
+# deltalake's errors for a table with Delta features that it does not support.
 FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
 
 
@@ -46,15 +46,16 @@ def side_app_id_of(destination: str, ledger_id: str, kind: str, name: str) -> st
 
 
 def is_side_table(name: str, kind: str) -> bool:
-    """Returns whether a table with that Delta name is a change log or history that a ledger created."""
+    """Returns whether a table with this Delta name is a change log or history (`kind`) that Sluice created."""
     parts = name.split("/", 4)
     return len(parts) == 5 and (parts[0], parts[3]) == ("sluice", kind)
 
 
 @dataclasses.dataclass
 class SideTable:
-    """A change log or history. `name`: "database.table" of the source. `log`: deltalake's table; None if it does not exist yet. `app_id`:
-    the owner's; commits use `txn_id` if it is set. `fence`: that of the run that writes; without one the table is read-only.
+    """A change log or history. `name`: "database.table" of the source. `log`: the table, opened with deltalake; None if it does not exist.
+    `app_id`: identifies the owner. `txn_id`: the app id of commits, if it differs from `app_id`. `fence`: the fence of the run that writes;
+    without one, the table is read-only.
     """
 
     name: str
@@ -66,11 +67,11 @@ class SideTable:
     fence: Fence = READ_ONLY
 
     def aside(self, word: str) -> SideTable:
-        """Returns the same table for commits of another kind, whose order keys are counted separately."""
+        """Returns the same table with the app id for another kind of commits, whose order keys are stored separately."""
         return dataclasses.replace(self, txn_id=f"{self.app_id}#{word}")
 
     def open(self) -> SideTable:
-        """Reads the table's newest state. Raises TableError if it has another owner or cannot be read."""
+        """Reads the table's newest version. Raises TableError if the table has another owner or cannot be read."""
         try:
             self.log = deltalake.DeltaTable(self.path, storage_options=dict(self.storage_options) or None)
         except TableNotFoundError:
@@ -89,7 +90,7 @@ class SideTable:
 
     @property
     def applied(self) -> int:
-        """The order key of the last change in the table; -1 if there is none."""
+        """The order key of the last applied change; -1 if there is none."""
         found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
         return -1 if found is None else int(found)
 
@@ -99,18 +100,20 @@ class SideTable:
 
     @property
     def record(self) -> TableRecord:
-        """Returns the state that a run records for the table."""
+        """Returns id and version of the table, which a run records."""
         return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
 
     @property
     def columns(self) -> dict[str, str]:
-        """Returns column → name of its type in Spark."""
+        """Returns column → Spark's name of its type."""
         return {} if self.log is None else types_of(self.log.schema().fields)
 
     def make(self, schema: pa.Schema, properties: Mapping[str, str], comment: str) -> None:
-        """Creates the table without rows; does nothing if another run created it meanwhile. `comment`: a description for users."""
+        """Creates the table without rows, unless another run created it meanwhile. `comment`: a description for users."""
         self.fence.check(self.name)
-        with contextlib.suppress(DeltaError):  # The table exists now; `open` checks whether it is ours.
+        # If the table already exists, `open` checks its owner. Any other failure leaves no table, which is checked
+        # below.
+        with contextlib.suppress(DeltaError):
             deltalake.DeltaTable.create(
                 self.path,
                 schema,
@@ -138,13 +141,13 @@ class SideTable:
             self.open()
 
     def keep(self, properties: Mapping[str, str]) -> None:
-        """Sets properties of the table, in a commit without a transaction."""
+        """Sets table properties, in a commit without a transaction."""
         self.fence.check(self.name)
         self.log.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
         self.open()
 
     def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
-        """Returns the properties for a commit that brings the table up to an order key."""
+        """Returns the properties of a commit with the transaction of this order key."""
         return CommitProperties(
             custom_metadata={"userMetadata": user_metadata},
             max_commit_retries=0,
@@ -152,8 +155,8 @@ class SideTable:
         )
 
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
-        """Commits by calling `write`, and again if other writers were faster. If the table already has the order key, returns False without
-        calling `write`.
+        """Calls `write` to commit, and repeats this if another program committed first. If the table already has the order key, returns
+        False without calling `write`.
         """
         for tried in range(1, TRIES_MAX + 1):
             if self.applied >= order_key:
@@ -177,15 +180,15 @@ class SideTable:
         return True
 
     def require_own(self, before: int, order_key: int) -> None:
-        """Raises TableError if the log has commits above the version `before` without the transaction of this order key."""
+        """Raises TableError if there are commits after the version `before`, but the transaction of this order key is missing."""
         if self.version > before and self.applied < order_key:
             raise TableError(self.name, lost_commit(self.path, before), own=False)
 
     def mark(self, order_key: int, user_metadata: str) -> None:
-        """Makes a commit without rows that records the order key up to which the table has all changes.
+        """Makes a commit without rows that stores the order key up to which the table has all changes.
 
         The commit sets the table's description to its present value. Setting a property instead would add the feature `variantType` to a
-        table with timestamps without a time zone, and Delta before 4.0 could not read it any more.
+        table that has timestamps without a time zone, and Delta before 4.0 could no longer read it.
         """
         self.commit(
             order_key,
@@ -197,8 +200,8 @@ class SideTable:
         )
 
     def too_new(self, error: object) -> TableError | None:
-        """Returns an error if deltalake reports that the table has a Delta feature that it does not know; another attempt does not help
-        then.
+        """Returns an error if deltalake reported a Delta feature that it does not support, so that another attempt would not help;
+        otherwise None.
         """
         found = FEATURES.search(str(error))
         if found is None:
@@ -209,8 +212,8 @@ class SideTable:
         )
 
     def keep_on_disk(self, since_seconds: float) -> None:
-        """Syncs to disk everything that was committed since a time of the file system's clock, also by an earlier attempt, because an ack
-        follows. Raises TableError.
+        """Syncs to disk everything that was committed since a time of the file system's clock, including commits of earlier attempts,
+        because the batch is acked next. Raises TableError.
         """
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)
@@ -227,5 +230,5 @@ class SideTable:
 
 
 def types_of(fields: Any) -> dict[str, str]:
-    """Returns name of each of deltalake's fields → name of its type in Spark."""
+    """Returns name → Spark's type name, for fields of deltalake."""
     return {field.name: sql_text.spark_type(field.type) for field in fields}

@@ -1,10 +1,10 @@
-"""Folds a history: turns staged images into versions of rows that open, and keys whose open version is closed. Pure functions; `history`
-applies the result.
+"""Folds row images for a history: returns the versions that they open, and the keys whose open version they close. Pure functions;
+`history` applies the result.
 
-An image that leaves a row (`insert`, `update_postimage`) opens a version at its transaction's position; one that leaves none opens
-nothing. The next image of the same key closes the version. The first image of a key closes the version that the table has open for it. So
-a delete closes a version, a changed key closes the old key's and opens the new key's, and a key that is deleted and inserted again has a
-gap. Of the images of a key in one transaction only the last counts, because nobody could see the others."""
+An image after which the row exists (`insert`, `update_postimage`) opens a version at the position of its transaction. The next image of the
+same key closes this version. The first image of a key closes the version that is open in the table. So a delete closes a version; a changed
+key closes the old key's version and opens one for the new key; a key that is deleted and inserted again has a gap. Of a key's images in one
+transaction only the last counts, because no other transaction could see the earlier ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PERIOD_TYPES = {
     TO_KEY: pa.int64(),
     OPERATION_NAME: pa.string(),
 }
-PERIOD = (  # Sluice's columns, which follow those of the source.
+PERIOD = (  # Sluice's columns. They follow the source's columns.
     LakeColumn(name=VALID_FROM, type="timestamp"),
     LakeColumn(name=VALID_TO, type="timestamp"),
     LakeColumn(name=IS_CURRENT, type="boolean"),
@@ -39,13 +39,13 @@ PERIOD = (  # Sluice's columns, which follow those of the source.
     LakeColumn(name=TO_KEY, type="bigint"),
     LakeColumn(name=OPERATION_NAME, type="string"),
 )
-CLOSES = "_sluice_closes"  # Whether a row of the source closes the open version or is a new version.
+CLOSES = "_sluice_closes"  # True: the row closes an open version. False: the row is a new version.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versions:
-    """The result of the fold. `opened`: the source's columns, then those of `PERIOD`. `closed`: the key, and VALID_TO and TO_KEY for the
-    version that is open under it.
+    """The result of the fold. `opened`: new versions, with the source's columns and then those of `PERIOD`. `closed`: keys, with VALID_TO
+    and TO_KEY for the version that is open under each key.
     """
 
     opened: pa.Table
@@ -53,8 +53,8 @@ class Versions:
 
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
-    """Folds images. `images`: those that the table lacks, in stream order; each has all `columns`. They include the before image of a
-    changed key.
+    """Folds images. `images`: the images that the table lacks, in stream order, with all `columns` and with the before images of changed
+    keys.
     """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))
@@ -85,8 +85,8 @@ def _last_of_transactions(codes: Any, order_keys: Any) -> Any:
 
 
 def as_source(versions: Versions, names: dict[str, str], schema: pa.Schema) -> pa.Table:
-    """Returns both kinds of rows as one table with the columns of `schema` (the history's) and CLOSES. `names`: column of the source →
-    column of the history.
+    """Returns closing and opening rows as one table, with the columns of `schema` (the history's) and CLOSES. `names`: column of the source
+    → column of the history.
     """
     opened = _in_columns(versions.opened, names, schema)
     closed = _in_columns(versions.closed, names, schema)

@@ -1,8 +1,8 @@
-"""Brings a table's change log and history up to a batch, after its current-state table has it. It also handles tables without a
-current-state table. `run_batch` calls it.
+"""Writes a batch's changes of a table to its change log and history, after its current-state table has been merged. Also handles tables
+without a current-state table. Called by `run_batch`.
 
-Each table has its own app ID and so knows which part of the batch it has. If a run dies between the commits of the current-state table
-and of the other two, the batch is merged again, the current-state table is skipped, and the others are completed."""
+Each table stores under its own app id which changes it has. If a run ends between the commits of the current-state table and those of the
+change log and history, the batch is merged again: the current-state table is skipped, and the others are completed."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from sluice.spark_jobs.tables.commit_record import commit_record
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
-FOLDER = "history"  # The folder in a batch for files that Spark merges into histories.
-# deltalake raises these errors for an object store that does not answer.
+FOLDER = "history"  # The folder in a batch's directory for files that Spark merges into histories.
+# deltalake's errors if an object store does not answer.
 STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """A table's part of a batch, for its change log and history. `renamed`: the new names of renamed tables in the batch, with their order
-    keys.
+    """The part of a batch that belongs to one table, for its change log and history. `renamed`: the new names of tables that are renamed in
+    the batch, with the order keys of the renames.
     """
 
     batch: StagedBatch
@@ -46,12 +46,12 @@ class Share:
     renamed: frozenset[tuple[str, int]] = frozenset()
 
     def is_named_at(self, name: str, order_key: int) -> bool:
-        """Returns whether another table gets this name at this order key, as when tables swap names."""
+        """Returns whether another table gets this name at this order key, for example because two tables swap names."""
         return (name, order_key) in self.renamed
 
     def table(self, path: str, kind: str) -> SideTable:
-        """Opens the change log or history. Raises TableError if it has another owner or, without a current-state table, if it is not
-        as the last run left it.
+        """Opens the change log or history. Raises TableError if it has another owner. For a table without a current-state table, also
+        raises it if the change log or history was changed since the last run.
         """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
@@ -64,18 +64,18 @@ class Share:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is a current-state table that was merged up to here. It is also true immediately after the table was removed from
-        conf/.
+        """Whether a current-state table exists and has been merged. Remains true for one more batch after the current-state table was
+        removed from conf/.
         """
         return self.target.current_state or self.context.records.get(self.staged.name) is not None
 
     def record(self, segment: Segment) -> str:
-        """Returns the record of a segment's commit."""
+        """Returns the metadata that the commit of a segment stores."""
         return commit_record(self.batch, self.staged, segment, self.context.run)
 
 
 def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
-    """Returns (name, order key) for each table that gets its name in the batch."""
+    """Returns (new name, order key) for each table that is renamed in the batch."""
     return frozenset(
         (table.name, segment.order_key)
         for table in batch.tables
@@ -85,8 +85,8 @@ def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
 
 
 def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> None:
-    """Raises StagedBatchError if a batch lacks the before images that a change log needs. The batch is then staged again, before anything
-    is merged from it.
+    """Raises StagedBatchError, before anything is merged, if the batch lacks before images that a change log needs. The batch must then be
+    staged again.
     """
     for table in batch.tables:
         if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
@@ -97,8 +97,8 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
 
 
 def write_side_tables(session: LakeSession | None, share: Share) -> None:
-    """Brings the change log and the history up to the batch, if conf/ wants them. Raises TableError, StagedBatchError, or any exception of
-    Spark.
+    """Writes the batch to the change log and the history, as far as conf/ configures them. Raises TableError, StagedBatchError, or any
+    exception of Spark.
     """
     name, target = share.staged.name, share.target
     if not share.staged.segments:
@@ -122,8 +122,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
 
 
 def is_large(share: Share) -> bool:
-    """Returns whether the history, its changes, or the rows of the current-state table that it lacks are so many that Spark must read them.
-    Reads only the Delta logs.
+    """Returns whether Spark must write the history, because the history, its changes, or the rows of the current-state table that it lacks
+    are too many. Reads only the Delta logs.
     """
     staged, target = share.staged, share.target
     if not target.history or not staged.segments:
@@ -131,7 +131,7 @@ def is_large(share: Share) -> bool:
     try:
         table = share.table(target.history, history.KIND)
         lacked = _lacked_rows(table, share) if share.has_rows else 0
-    except TableError:  # The write raises it again and reports it for this table.
+    except TableError:  # The write raises the error again, and reports it for this table.
         return False
     return history.is_large(table, staged.rows + lacked, staged.bytes)
 
@@ -149,7 +149,7 @@ def _current_state(share: Share) -> DeltaTable:
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
-    """Calls `write_side_tables` for a table without a current-state table, and returns a report. Raises the same errors."""
+    """Calls `write_side_tables` for a table without a current-state table, and returns its report. Raises the same errors."""
     began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
     before = share.table(path, kind).version
     write_side_tables(session, share)
@@ -203,8 +203,8 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
 
 
 def _begin(given: history.History, current_state: DeltaTable, share: Share) -> None:
-    """Fills a history that lacks rows which the current-state table had before the batch: a new history, or one that was off for a
-    while.
+    """Adds rows that the current-state table had before the batch to a history that lacks them: a new history, or one that was disabled for
+    some time.
     """
     table, segments = given.table, share.staged.segments
     first, before = _before(current_state, segments)
@@ -224,21 +224,22 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         and (keys := _keys(segments))
         and all(name.lower() in current_state.snapshot.columns for name in keys[-1])
     ):
-        # The current key cannot identify earlier rows. The history gets the rows as they are after the batch and lacks
-        # the versions within it.
+        # The present key cannot identify the rows from before the batch. So the history gets the rows as they are after
+        # the batch, without the versions in between.
         given.take(current_state, current_state.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
 
 
 def _tell_gap(table: SideTable, share: Share) -> None:
-    """Appends a gap row to a log that lacks changes which the current-state table had before the batch: the changes between this row and
-    the one before are unknown.
+    """Appends a gap row to a change log that lacks changes which the current-state table had before the batch. It means that the changes
+    since the previous row are unknown.
     """
-    if table.version <= 0:  # The log is new.
+    if table.version <= 0:  # A new change log has no previous row.
         return
     current_state, segments = _current_state(share), share.staged.segments
     first, before = _before(current_state, segments)
-    seen = max(table.applied, table.aside(change_log.READ).applied)  # A publication appends a row of its own.
+    # A publication appends its own row, so no gap precedes it.
+    seen = max(table.applied, table.aside(change_log.READ).applied)
     if before.exists and (seen < 0 or seen < before.applied_order_key):
         details = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
         begins = segments[0]
@@ -249,7 +250,7 @@ def _tell_gap(table: SideTable, share: Share) -> None:
 
 
 def _before(current_state: DeltaTable, segments: tuple[Segment, ...]) -> tuple[int, DeltaSnapshot]:
-    """Returns the first order key of the batch, and the current-state table as it was before the batch."""
+    """Returns the batch's first order key, and the current-state table as it was before the batch."""
     first = _first_order_key(segments)
     current_state.refresh()
     return first, current_state.before(first)
@@ -260,7 +261,7 @@ def _began_us(share: Share) -> int:
 
 
 def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key with the names that its columns had before the batch; empty if the current-state table lacks one of them."""
+    """Returns the key columns by the names that they had before the batch; empty if the current-state table lacked one of them."""
     renames = {
         each.new_name.lower(): each.column
         for segment in segments
@@ -274,12 +275,12 @@ def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[s
 
 
 def _there(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
-    """Returns the key if the current-state table had its columns; otherwise none."""
+    """Returns the key if the current-state table had all of its columns; otherwise an empty tuple."""
     return key if all(name.lower() in before.columns for name in key) else ()
 
 
 def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
-    """Closes the open versions under the table's former name, unless another table gets that name at the same position."""
+    """Closes the open versions in the history of the table's former name, unless another table gets this name at the same position."""
     origin = share.context.target_of(segment.renamed_from)
     if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):
         return
@@ -294,17 +295,17 @@ def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment
 
 
 def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
-    """Returns the keys of the segments that have a key."""
+    """Returns the keys of all segments that have a key."""
     return [each.key for each in segments if isinstance(each, ChangesSegment | SchemaSegment) and each.key]
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table got its name in the batch. Its rows are then taken over at that position."""
+    """Returns whether the table was renamed in the batch. It then takes over rows at the position of the rename."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 
 def _ends(segment: Segment) -> tuple[int, int]:
-    """Returns order key and commit time of the last change."""
+    """Returns order key and commit time (µs) of the last change."""
     at = segment.last_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us
     return last_order_key(segment), at
 
@@ -315,7 +316,7 @@ def _first_order_key(segments: tuple[Segment, ...]) -> int:
 
 
 def _keep(table: SideTable, share: Share, kind: str) -> None:
-    """Syncs the table to disk, then records its state. `table`: may be the history under the former name."""
+    """Syncs the table to disk, then stores its record. `table`: may be the history of the former name."""
     if table.log is not None:
         table.keep_on_disk(staged_at(share.batch))
         share.context.records.keep_side_table(table.name, kind, table.record)

@@ -1,1 +1,2 @@
-"""Merges small tables without Spark's MERGE: chooses the way of merging, merges one table, and runs the Spark job that merges many."""
+"""Merges small tables without Spark's MERGE: merges one table with deltalake (`merge`), and runs the Spark job that merges many tables
+(`job`)."""

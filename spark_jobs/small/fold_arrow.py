@@ -1,8 +1,8 @@
-"""Implements the folds of `fold` and `fold_partial` on Arrow tables, for merges without Spark. `small.merge` calls it. Pure, except that it
-reads files.
+"""Implements the folds of `fold` and `fold_partial` on Arrow tables, for merges without Spark. Called by `small.merge`. Pure, except that
+it reads files.
 
-The rules are described in those modules. The result has all columns in every row: what an image lacks is taken from the rows of the lake
-(`Lake`) that the images may match, read at the version into which they are then merged."""
+The other modules describe the rules. In the result, every row has all columns. Values that an image lacks come from the lake's rows that it
+may match (`Lake`), read at the version into which the result is merged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REMOVING = (fold.UPDATE_BEFORE, fold.DELETE)
 
 
 class UnknownRowError(Exception):
-    """An image lacks columns, and the lake lacks its row. `order_key`: the image's."""
+    """Raised if an image lacks columns and the lake lacks its row. `order_key`: the order key of the image."""
 
     def __init__(self, order_key: int) -> None:
         super().__init__(order_key)
@@ -44,15 +44,14 @@ class UnknownRowError(Exception):
 
 
 class DuplicateKeysError(Exception):
-    """The lake has two rows with one key, so the values that an image lacks are ambiguous."""
+    """Raised if the lake has two rows with one key, so that the values which an image lacks are ambiguous."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lake:
-    """The rows of the lake's table that may have a key of the segment. `rows`: the segment's columns with the segment's names, and the
-    order key.
+    """The lake's rows that may have a key of the segment. `rows`: the segment's columns by the segment's names, and the order key.
 
-    `deleted`: mask of the rows that are marked as deleted.
+    `deleted`: a mask of the rows that are marked as deleted.
     """
 
     rows: pa.Table
@@ -60,13 +59,13 @@ class Lake:
 
 
 def staged_images(segment: ChangesSegment, storage_options: Mapping[str, str]) -> pa.Table:
-    """Returns all images of the segment's file in stream order. `storage_options`: those of the object store, if the file is in one."""
+    """Returns all images of the segment's file in stream order. `storage_options`: for a file in an object store."""
     file = opened(segment.stored, storage_options) if segment.stored else segment.file
     return pq.read_table(file, columns=list(staged_types(segment)), memory_map=False)
 
 
 def fresh_images(images: pa.Table, applied_order_key: int) -> pa.Table:
-    """Returns the images that the table has not committed yet."""
+    """Returns the images that are not committed to the table yet."""
     return images.filter(pc.greater(images[ORDER_KEY], pa.scalar(applied_order_key, pa.int64())))
 
 
@@ -78,7 +77,7 @@ def last_images(images: pa.Table, segment: ChangesSegment) -> pa.Table:
 
 
 def removes(images: pa.Table) -> Mask:
-    """Returns a mask of the images that leave no row."""
+    """Returns a mask of the images after which the row does not exist."""
     return np.isin(_numbers(images[OPERATION]), REMOVING)
 
 
@@ -91,20 +90,20 @@ def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
 def whole_images(
     images: pa.Table, segment: ChangesSegment, applied_order_key: int, lake: Lake, *, soft: bool
 ) -> pa.Table:
-    """Returns the last image of each key, completed with the columns that it lacks. Images that change nothing are left out.
+    """Returns the last image of each key, completed with the columns that it lacks. Leaves out images that change nothing.
 
-    `images`: all images of the segment, including those that the table has. Raises UnknownRowError, DuplicateKeysError.
+    `images`: all images of the segment, including those that the table already has. Raises UnknownRowError and DuplicateKeysError.
     """
     return _Partial(images, segment, applied_order_key).resolved(lake, soft=soft)
 
 
 class _Partial:
-    """Images that may lack columns, sorted by row and then in stream order."""
+    """Completes images that may lack columns. The images are sorted by row, then in stream order."""
 
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        if not segment.moves:  # The images that the table has are not needed then.
+        if not segment.moves:  # Only key changes require the images that the table already has.
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
         order = np.argsort(lives, kind="stable")
@@ -141,33 +140,35 @@ class _Partial:
         return pa.table(columns).filter(pa.array(useful))
 
     def _lives(self, images: pa.Table) -> Numbers:
-        """Returns, per image, a number that identifies its row."""
+        """Returns, for each image, a number that identifies its row."""
         keys = [images[name] for name in self.segment.key]
         if not self.segment.moves:
             return key_codes(keys)
         return key_codes([*self._origins(images), _filled(images[BIRTH], 0)])
 
     def _origins(self, images: pa.Table) -> list[Any]:
-        """Returns, per image, the key that its row had before the segment, or with which the row began."""
+        """Returns, for each image, the key that its row had before the segment. For a row that began in the segment,
+        returns its first key.
+        """
         plain: Any = pc.is_null(images[BIRTH])
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """Returns, for each last image of a key, the index of the last image of the same row, up to itself, that the mask selects; -1 if
-        there is none.
+        """For each last image of a key, searches the images of the same row up to that image. Returns the index of the last one that the
+        mask selects; -1 if there is none.
         """
         indices = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(indices >= self.starts, indices, -1)[self.last]
 
     def _known(self, index: int, name: str) -> tuple[Mask, Any]:
-        """Returns whether images of the row contain the column, and the last value in them."""
+        """Returns whether any image of the row contains the column, and the last value among these images."""
         bits = _numbers(self.images[f"{PRESENT}{index // GROUP_COLUMNS}"]) >> (index % GROUP_COLUMNS)
         indices = self._before(self.fresh & ((bits & 1) == 1))
         return indices >= 0, _take(self.images[name], indices)
 
     def _stored_keys(self) -> tuple[list[Any], Mask]:
-        """Returns, for each last image of a key, the key under which the lake has its row, and a mask of the images whose row the lake
-        cannot have.
+        """Returns, for each last image of a key, the key under which the lake has its row. Also returns a mask of the images whose row
+        cannot be in the lake.
         """
         if not self.segment.moves:
             return [self.images[name].take(_as_indices(self.last)) for name in self.segment.key], np.zeros(
@@ -197,7 +198,7 @@ class _Partial:
 
 
 class _Found:
-    """The lake's row for each wanted key."""
+    """The lake's row for each of several keys. Raises DuplicateKeysError."""
 
     def __init__(self, lake: Lake, keys: Sequence[Any], segment: ChangesSegment, *, alive: bool) -> None:
         count = len(keys[0])
@@ -225,8 +226,8 @@ class _Found:
         return self.mask, _take(self._lake.rows[name], self._indices)
 
     def older_than(self, order_keys: Numbers) -> Mask:
-        """Returns a mask of the rows that are older than the images, which is the guard by position. A row without an order key is older
-        than every image.
+        """Returns a mask of the rows that are older than the images. Only these may be changed. A row without an order key is older than
+        every image.
         """
         theirs = _take(self._lake.rows[ORDER_KEY], self._indices)
         return np.asarray(_filled(theirs, -1)) < order_keys
@@ -256,14 +257,14 @@ def is_last(codes: Numbers) -> Mask:
 
 
 def _picked(choices: Sequence[tuple[Mask, Any]]) -> Any:
-    """Returns, per row, the first value whose mask is set; NULL if none is set."""
+    """Returns, for each row, the first value whose mask is set; NULL if none is set."""
     (mask, values), *others = choices
     rest = _picked(others) if others else pa.nulls(len(mask), values.type)
     return pc.if_else(pa.array(mask), values, pc.cast(rest, values.type))
 
 
 def _take(column: Any, indices: Numbers) -> Any:
-    """Returns the values at the indices; an index of -1 gives NULL."""
+    """Returns the values at the indices; index -1 returns NULL."""
     present: Any = pa.array(indices, mask=indices < 0)
     return pa.chunked_array(_chunks(column), column.type).take(present)
 

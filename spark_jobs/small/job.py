@@ -1,8 +1,8 @@
-"""Merges many small tables with `deltalake` in the tasks of one Spark job. `run_batch` calls it before Spark merges the other tables.
+"""Merges many small tables with `deltalake` in the tasks of one Spark job. Called by `run_batch` before Spark merges the other tables.
 
-The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If the executors lack these, or the Spark
-Connect server is older than 4.1, threads of the run merge the tables in the same way. If a task declines a table, or the job fails, the
-result has no report for the table, and Spark merges it."""
+The job sends Sluice's code to the executors, which need only Python, pyarrow and deltalake. If executors lack these, or the Spark Connect
+server is older than 4.1, threads of the run merge the tables in the same way. If a task declines a table, or the job fails, the table's
+result has no report, and Spark merges the table."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-TABLES_A_TASK = 12  # Starting a task costs as much as one merge. So many tables take about a second.
+TABLES_A_TASK = (
+    12  # Starting a task takes as long as one merge. A task with this number of tables takes about a second.
+)
 ANSWER = "number long, answer string"
 SILENT = "its Spark task returned no result"
-PACKAGES = ("deltalake", "pyarrow")  # Tasks must use the versions that were tested.
-NO_TABLE = -1  # Replaces the job's number in an answer about the executor itself.
-THREADS_MAX = 4  # Threads of the run. Each may hold a table of `ways.ROWS_MAX` rows in memory.
+PACKAGES = ("deltalake", "pyarrow")  # Tasks must use the versions of the run, with which Sluice was tested.
+NO_TABLE = -1  # The job number of an answer that is about the executor itself.
+THREADS_MAX = 4  # Each thread may have a table of `ways.ROWS_MAX` rows in memory.
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # Tasks must run the same minor version of Python.
-UNFIT = "unfit"  # The key in an answer for the reason why the executors cannot merge any table.
+UNFIT = "unfit"  # A key in answers: the reason why the executors cannot merge any table.
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallResult:
-    """The result of one table: a report and its record, an error, or the reason why Spark must merge it."""
+    """The result of one table: a report with its record, an error, or the reason why Spark must merge the table (`declined`)."""
 
     report: TableReport | None = None
     record: TableRecord | None = None
@@ -51,7 +53,7 @@ class SmallResult:
 def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
     """Merges small tables. Returns one result per job, by "database.table". Raises SparkUnavailableError if Spark stops answering.
 
-    Tasks cannot ask the fence, so it is checked here, and the tasks' commits are conditional (`small.merge`).
+    Tasks cannot query the fence. It is checked here, and the tasks' commits are conditional (`small.merge`).
     """
     try:
         ready = _allow_new_tables(session, jobs)
@@ -75,7 +77,7 @@ def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[s
 
 
 def why_not_on_executors(settings: SparkSettings) -> str:
-    """Returns why the executors cannot merge small tables, what merges them instead, and what to do; empty if they can. Raises
+    """Returns why the executors cannot merge small tables, what merges them instead, and what to do; empty if they can merge them. Raises
     SparkUnavailableError.
     """
     with open_sessions(settings, 1) as (session,):
@@ -92,7 +94,7 @@ def why_not_on_executors(settings: SparkSettings) -> str:
 
 
 def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
-    """Allows tasks to create new tables, unless Spark has default properties for new tables that Sluice does not know."""
+    """Allows tasks to create new tables, unless Spark has default properties for new tables that only Spark would set."""
     if all(job.known for job in jobs) or session.defaults_of_tables():
         return jobs
     return [dataclasses.replace(job, makes_tables=True) for job in jobs]
@@ -124,7 +126,9 @@ def _failed(error: BaseException) -> str:
 
 
 def _in_the_run(fence: Fence, jobs: Mapping[int, SmallJob]) -> dict[int, dict[str, Any]]:
-    """Merges tables in threads of this process and returns the answers by job number. Shards of one table are merged in sequence."""
+    """Merges tables in threads of this process, and returns the answers by job number. Shards of one table are merged
+    one after the other.
+    """
     of_path: dict[str, list[int]] = {}
     for number, job in jobs.items():
         of_path.setdefault(job.target.path, []).append(number)
@@ -145,8 +149,8 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
 
 
 def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
-    """Divides the jobs into tasks and returns each task's job numbers; at least one task. The largest jobs come first; shards of one table
-    follow each other.
+    """Divides the jobs among tasks, and returns the job numbers of each task; at least one task. The order of the jobs is retained. All
+    shards of one table go to one task.
     """
     shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
     of_path: dict[str, list[int]] = {}
@@ -158,9 +162,10 @@ def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
 
 
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function with all Sluice packages that it uses, because executors may not have them.
+    """Returns the function so that cloudpickle sends it with all Sluice packages that it uses, because executors may not have them.
 
-    Other modules are sent by name. deltalake's exceptions name a module that does not exist; the code uses the module that exists.
+    Other packages are sent by name. Exceptions of deltalake must not be sent: the module name in them does not exist, so the code uses
+    `deltalake.exceptions` instead.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
@@ -175,10 +180,10 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
 def _task(
     shares: Sequence[Sequence[tuple[int, SmallJob]]], packages: Mapping[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Returns the function that a task runs. `shares`: the jobs of each task. `packages`: the run's versions."""
+    """Returns the function that a task runs. `shares`: the jobs of each task. `packages`: package → the run's version."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa  # noqa: PLC0415  of the executor
+        import pyarrow as pa  # noqa: PLC0415  the executor's pyarrow
 
         others = _other_versions(packages)
         for batch in batches:
@@ -191,7 +196,7 @@ def _task(
 
 
 def _other_versions(wanted: Mapping[str, str]) -> str:
-    """Returns which package of the executor has another version than the run's; empty if none has."""
+    """Returns which package has another version on the executor than in the run; empty if all are equal."""
     for name, version in wanted.items():
         there = importlib.metadata.version(name)
         if there != version:
@@ -200,10 +205,10 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
 
 
 def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict[str, Any]:
-    """Merges one table and returns its result as JSON, because the classes that were sent to executors are not those of the run.
+    """Merges one table and returns its result as JSON: classes that were sent to executors are not the same classes as in the run.
 
-    `others`: which package has another version than in the run; then nothing is merged. `fence`: checked before the merge; None in a
-    task, because only the run's process can check its locks.
+    `others`: the package that has another version than in the run; if it is not empty, nothing is merged. `fence`: checked before the
+    merge. It is None in a task, because only the run's process can check its locks.
     """
     if others:
         return {UNFIT: others}
@@ -214,7 +219,7 @@ def _answer(job: SmallJob, others: str = "", fence: Fence | None = None) -> dict
     except TableError as error:
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
-    except Exception as error:  # The error may be of any kind. Spark may succeed, or report the error itself.
+    except Exception as error:  # Whatever the error is, Spark may succeed, or report it.
         why = f"deltalake could not merge it: {type(error).__name__}: {first_line(error)}"
         return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):

@@ -1,7 +1,8 @@
-"""Merges one table's part of a batch with `deltalake`, in a task of a Spark job. `small.job` sends it there.
+"""Merges one table's part of a batch with `deltalake`, in a task of a Spark job that `small.job` starts.
 
-It uses the same checks, transactions, guards and filters as `merge`, on the same segments. Each commit is tried once: another writer that
-was faster may have committed the same changes, so everything is checked again. What `deltalake` does not support is left to Spark."""
+It uses the same checks, transactions, guards and filters as `merging.merge`, on the same segments. Each commit is attempted once. If
+another program committed first, everything is checked again, because that commit may contain the same changes. Tables with features that
+`deltalake` does not support are left to Spark."""
 
 from __future__ import annotations
 
@@ -59,10 +60,10 @@ STAGED, LAKE = "s", "t"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallJob:
-    """A table's part of a batch. `batch`: without its tables. `known`: the state that the last run left. `staged_at`: in seconds of the
-    file system's clock.
+    """The part of a batch that belongs to one table. `batch`: without its tables. `known`: the record that the last run stored.
+    `staged_at`: in seconds of the file system's clock.
 
-    `makes_tables`: whether the task may create a missing table. `run`: the run's ID, which is stored in the commits.
+    `makes_tables`: whether the task may create the table if it is missing. `run`: the id of the run, which is stored in the commits.
     """
 
     batch: StagedBatch
@@ -76,19 +77,21 @@ class SmallJob:
 
 
 class FolderTakenError(Exception):
-    """The table's folder is not empty, and is not a Delta table."""
+    """Raised if the folder of the table contains files, but is not a Delta table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declined:
-    """Spark must merge the table. The segments before the first one that `deltalake` does not support may already be merged."""
+    """The result for a table that Spark must merge. Segments before the first one that `deltalake` does not support may
+    already be merged.
+    """
 
     reason: str
 
 
 def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
-    """Applies the part of the batch that the table lacks, or raises Declined. Raises TableError like `merge.merge_table`, or any exception
-    of deltalake.
+    """Applies the segments that the table lacks. Returns Declined if Spark must do this. Raises TableError like `merging.merge_table`, or
+    any exception of deltalake.
     """
     for _ in range(TRIES_MAX):
         with contextlib.suppress(exceptions.CommitFailedError):
@@ -160,7 +163,7 @@ class _SmallMerge:
         )
 
     def _alters(self, segments: tuple[Segment, ...]) -> bool:
-        """Returns whether an existing table needs other columns or properties. Returns True if they are impossible, so that Spark's merge
+        """Returns whether an existing table needs other columns or properties. Also returns True if they are impossible: Spark's merge then
         reports the error.
         """
         given = [segment for segment in segments if not isinstance(segment, TruncateSegment)]
@@ -186,18 +189,18 @@ class _SmallMerge:
         return schema_statements(self.table, self.target, self._wanted(segment), segment.key, owner)
 
     def _make(self, segment: ChangesSegment | SchemaSegment) -> None:
-        """Creates the table. Raises PlaceTakenError, TableError."""
-        self._statements(segment)  # This raises TableError for columns that no table can have.
+        """Creates the table. Raises FolderTakenError and TableError."""
+        self._statements(segment)  # Raises TableError for columns that no table can have.
         if (
             not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_cannot_ask)
             and not self.table.refresh().exists
         ):
             raise FolderTakenError
         self.table.refresh()
-        refuse_other_owner(self.table, self.writer, None)  # Another run may have created it at the same moment.
+        refuse_other_owner(self.table, self.writer, None)  # Another run may have created the table at the same moment.
 
     def _reach(self, segment: ChangesSegment) -> Reach:
-        """Returns the files that a merge of the segment may read; none for an append."""
+        """Returns the files that a merge of the segment may read; none if the segment is only appended."""
         if not segment.key:
             return Reach()
         low, high = self._bounds(segment)
@@ -208,14 +211,14 @@ class _SmallMerge:
         return self.table.snapshot.properties.get(MAPPING_PROPERTY, "none")
 
     def _bounds(self, segment: ChangesSegment) -> tuple[Any, Any]:
-        """Returns the bounds of the first key column; (None, None) if statistics use other names than the columns."""
+        """Returns minimum and maximum of the first key column; (None, None) if file statistics use other names than the columns."""
         if self._mapping != "none":
             return None, None
         low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
         return low, high
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
-        """Commits the changes of a segment. A schema segment needs no commit, because tables whose columns change are not merged here."""
+        """Commits the changes of a segment. A schema segment needs no commit, because Spark merges tables whose columns change."""
         if not self.table.snapshot.exists and not isinstance(segment, TruncateSegment):
             self._make(segment)
         if not isinstance(segment, ChangesSegment):
@@ -238,7 +241,7 @@ class _SmallMerge:
             raise TableError(self.table.name, f"{merge_clauses.UNKNOWN_ROW}{error.order_key}") from error
 
     def _lake(self, segment: ChangesSegment) -> fold_arrow.Lake:
-        """Returns the rows that images of the segment may match, with the segment's column names."""
+        """Returns the lake's rows that images of the segment may match, by the segment's column names."""
         there = self.table.snapshot.columns
         names = [column.name for column in segment.columns] + [ORDER_KEY]
         marks = [DELETED] if DELETED in there else []
@@ -262,13 +265,13 @@ class _SmallMerge:
         return self._merge_rows(rows, images[OPERATION], segment)
 
     def _all_new(self, images: pa.Table, segment: ChangesSegment) -> bool:
-        """Returns whether statistics prove that no file has a key of the segment. It is true if there are no files."""
+        """Returns whether file statistics prove that no file has a key of the segment. Returns True if the table has no files."""
         whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
         known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files
         return known and bool(images.num_rows) and self._reach(segment).files == 0
 
     def _rows(self, images: pa.Table, segment: ChangesSegment, operations: Mapping[int, str]) -> pa.Table:
-        """Returns the images as rows with the table's columns and types. Columns that the source dropped are NULL; other columns that the
+        """Returns the images as rows with the table's columns and types. Columns that the source dropped are NULL. Other columns that the
         segment lacks are left out.
         """
         values: dict[str, Any] = {column.name.lower(): images[column.name] for column in segment.columns}
@@ -285,8 +288,8 @@ class _SmallMerge:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
-        """Merges with the clauses of `merge_clauses.whole`. The source's columns get generated names, so that no name except the table's is
-        parsed.
+        """Merges rows with the clauses of `merge_clauses.whole`. The source's columns get generated names, so that deltalake parses only
+        the table's names.
         """
         values = {_quoted(name): f"{STAGED}.c{index}" for index, name in enumerate(rows.column_names)}
         source = rows.rename_columns([f"c{index}" for index in range(rows.num_columns)])
@@ -314,7 +317,7 @@ class _SmallMerge:
         return self._committed(merge.execute) or self._append(rows.slice(0, 0), segment.last_order_key)
 
     def _bounds_text(self, segment: ChangesSegment) -> str:
-        """Returns the bounds of the first key column as a condition, if they are integers. Files are skipped by it without being read."""
+        """Returns a condition with the bounds of the first key column, if it is an integer. deltalake skips files by this condition."""
         low, high = self._bounds(segment)
         types = {column.name: column.type for column in segment.columns}
         if types[segment.key[0]] not in INTEGERS or low is None or high is None:
@@ -323,8 +326,8 @@ class _SmallMerge:
         return f"{name} >= {int(low)} AND {name} <= {int(high)}"
 
     def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
-        """Appends the rows, and commits even without rows: if the log had no transaction for changes without effect, a later merge of some
-        of them would not recognize them as old.
+        """Appends the rows in a commit, even if there are none. Without the transaction of changes that have no effect, a later merge would
+        treat some of them as new.
         """
         missing = [field for field in self._schema() if field.name not in rows.column_names]
         for field in missing:
@@ -351,8 +354,8 @@ class _SmallMerge:
         )
 
     def _committed(self, write: Any) -> CommitCounts | None:
-        """Returns the counts of the write's commit; None if there was nothing to change. A task cannot check the fence; see
-        `spark_jobs.fence`.
+        """Calls `write` and returns the counts of its commit; None if there was nothing to change. A task cannot check the fence (see
+        `spark_jobs.fence`).
         """
         before = self.table.snapshot.version
         write()
@@ -360,8 +363,8 @@ class _SmallMerge:
         if after == before:
             return None
         try:
-            # Spark's log store, for local files and in S3, checks for a commit and then overwrites one that was made in
-            # between.
+            # Spark's log store, for local files and in S3, checks whether the next commit exists and then writes it, so
+            # it may overwrite a commit that was made in between.
             counts = self.table.own_commit(before, self.user_metadata, self.app_id)
         except TableError as error:
             raise exceptions.CommitFailedError(error.reason) from error
@@ -369,7 +372,7 @@ class _SmallMerge:
         return counts
 
     def _checkpoint(self, before: int, after: int) -> None:
-        """Makes a checkpoint as often as Spark would. Then removes, like Spark, what the log no longer needs."""
+        """Makes a checkpoint as often as Spark would, and then removes log files that are no longer needed, like Spark."""
         interval = int(self.table.snapshot.properties.get(CHECKPOINT_PROPERTY, CHECKPOINT_COMMITS))
         if before // interval < after // interval:
             before_checkpoint(self.table.path)
@@ -379,14 +382,14 @@ class _SmallMerge:
 
 
 def _cannot_ask() -> None:
-    """Does nothing: a task has no fence, and an empty table without a transaction changes nothing."""
+    """Does nothing. A task has no fence, and creating an empty table without a transaction changes no data."""
 
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _columns_of(segments: tuple[Segment, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns (name, type) of each column of the source table, for a new Delta table. Returns nothing if all segments are TRUNCATE."""
+    """Returns (name, type) of each column of the source table, for a new Delta table; empty if all segments are TRUNCATE."""
     given = (segment.columns for segment in segments if not isinstance(segment, TruncateSegment))
     return tuple((column.name, column.type) for column in next(given, ()))
 

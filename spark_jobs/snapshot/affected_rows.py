@@ -1,8 +1,7 @@
-"""Finds the rows and buffered images of a snapshot that foreign keys may have changed. `apply_cascades` replays the changes on them.
+"""Finds the rows and buffered images of a snapshot that foreign keys may have changed. `apply_cascades` replays changes on them.
 
-Files are searched one row group at a time in Arrow. Only rows that reference a deleted or changed value, and images of their keys, become
-Python values, up to ROWS_MAX; a row and each of its images that is loaded count.
-"""
+Files are searched with Arrow, one row group at a time. Only rows that reference a deleted or changed value, and images of their keys,
+become Python values. Each loaded row or image counts towards ROWS_MAX."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ from sluice.spark_jobs.merging.fold import INSERT, UPDATE_AFTER
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-ROWS_MAX = 200_000  # How many rows and images one publication loads.
+ROWS_MAX = 200_000  # The maximum number of rows and images that one publication loads.
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
 
 class AffectedRows:
-    """The rows that events may change. `wanted`: for each foreign key (its columns) the coarse values that were deleted or changed. `key`:
-    the table's. Column names are in lower case.
+    """The rows that events may change. `wanted`: columns of each foreign key → coarse values that were deleted or changed. `key`: the
+    table's key. Column names are in lower case.
     """
 
     def __init__(self, given: Publication, events: Sequence[Event]) -> None:
@@ -49,9 +48,10 @@ class AffectedRows:
         self._count = 0
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
-        """Returns rows that were read, and images. For a table with a key, the last image of a key replaces its row; for a table without a
-        key, they are all images after the reading. The sequence numbers of images are multiples of `step`. `order_keys`: those of the
-        events.
+        """Returns the affected rows that were read, and the affected images. With a key, the last image of a key replaces its row. Without
+        a key, all images after the rows were read are returned.
+
+        The sequence numbers of images are multiples of `step`. `order_keys`: of the events.
         """
         given, keyed = self._given, bool(self.key)
         read = [record for record, _ in self._records(given.chunks, self._points)]
@@ -60,7 +60,8 @@ class AffectedRows:
             images = [(values, ours) for values, ours in images if ours[ORDER_KEY] > given.rows_key]
         else:
             keys = {self._key_of(values) for values in read} | {self._key_of(values) for values, _ in images}
-            self._count -= len(images)  # `_last` loads them again, with the other images of their keys.
+            # `_last` loads and counts these images again, with the other images of their keys.
+            self._count -= len(images)
             images = self._last(keys)
             known = {self._key_of(values) for values, _ in images}
             read = [values for values in read if self._key_of(values) not in known]
@@ -77,7 +78,7 @@ class AffectedRows:
         return tuple(values[name] for name in self.key)
 
     def _points(self, rows: pa.Table) -> Mask:
-        """Returns which rows may refer to a wanted value."""
+        """Returns a mask of the rows that may reference a wanted value."""
         found = np.zeros(rows.num_rows, bool)
         for columns, values in self.wanted.items():
             each = [
@@ -94,7 +95,9 @@ class AffectedRows:
     def _records(
         self, files: StoredFiles, may_matter: Callable[[pa.Table], Mask], keys: set[Values] | None = None
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yields rows that refer to a wanted value or have one of the keys, as (the table's columns, Sluice's columns)."""
+        """Yields the rows that reference a wanted value; with `keys`, the rows that have one of the keys instead. Each is a pair (the
+        table's columns, Sluice's columns).
+        """
         searched = [self._spelled[name] for name in (self.key if keys is not None else self._foreign())]
         for name in files.names():
             with pq.ParquetFile(files.opened(name)) as file:
@@ -134,7 +137,7 @@ class AffectedRows:
         return list(last.values())
 
     def _positions(self, order_keys: set[int], step: int) -> _SequenceNumbers:
-        """Returns the sequence numbers of all images in the transactions of the events."""
+        """Returns the sequence numbers of all images in the transactions with these order keys."""
         wanted = pa.array(sorted(order_keys), pa.int64())
         found = [
             pq.read_table(
@@ -149,14 +152,14 @@ class AffectedRows:
 
 
 class _SequenceNumbers:
-    """The sequence numbers of images within their transactions: 1, 2, … times `step`, in the order of their row numbers."""
+    """Numbers the images within each transaction: 1, 2, … times `step`, in the order of their row numbers."""
 
     def __init__(self, keys: Numbers, rows: Numbers, step: int) -> None:
         order = np.lexsort((rows, keys))
         self._keys, self._rows, self._step = keys[order], rows[order], step
 
     def of(self, ours: dict[str, Any]) -> ChangeOrder:
-        """Returns the order of an image. Its sequence number is exact if the image's transaction contains an event."""
+        """Returns the position of an image in the stream. The sequence number is exact if the image's transaction contains an event."""
         key, row = ours[ORDER_KEY], ours[ROW]
         begin, end = np.searchsorted(self._keys, [key, key + 1])
         at = int(np.searchsorted(self._rows[begin:end], row))
@@ -165,7 +168,9 @@ class _SequenceNumbers:
 
 
 def _may_be(column: Any, values: set[Any]) -> Mask:
-    """Returns which values may equal one of these coarse values. `coarse` decides where Arrow cannot."""
+    """Returns a mask of the values that may equal one of these coarse values. Where Arrow cannot compare them, the mask is True, and
+    `coarse` decides later.
+    """
     found = _is_in(_bare(column), values)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return found | _true(pc.match_substring_regex(column, "[^ -~]"))
@@ -176,7 +181,7 @@ def _may_be(column: Any, values: set[Any]) -> Mask:
 
 
 def _bare(column: Any) -> Any:
-    """Computes `coarse` for values of printable ASCII characters."""
+    """Computes `coarse` with Arrow. The result is exact only for printable ASCII characters."""
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return pc.utf8_lower(pc.utf8_rtrim(column, characters=" ")) if is_text else column
 

@@ -1,14 +1,14 @@
-"""Applies the changes of foreign keys to the rows of a snapshot. `publish` calls it before it makes the table.
+"""Applies the changes that foreign keys made to the rows of a snapshot. Called by `publish` before it creates the table.
 
-The changes of referenced values (`buffered_cascades`) are replayed over the rows that were read and the buffered images, in the order of
-the stream (`cascades.play`). The result is one more file of buffered images, so the rest of the publication knows nothing of foreign keys.
+The changes of referenced values (`buffered_cascades`) are replayed on the rows that were read and on the buffered images, in stream order
+(`cascades.play`). The result is one more file of buffered images. The rest of the publication therefore need not know foreign keys.
 
-A chunk is read at an unknown moment, but the rule does not need it. The state of a row with buffered images is known exactly after its last
-image, and later changes are replayed on that state. A row without images was changed by foreign keys only since the reading began. A change
-that the row as read does not contain is replayed. A change that it contains has no effect, because the row does not have the old value any
-more. There is one exception: a later ON UPDATE CASCADE gave the old value to the row again. Then the order is unknown, and the rows are
-read again (`given_again`). The rows of a table without a key were read at a known position, so there is no such exception.
-"""
+The moment at which a chunk was read is unknown, but need not be known. After the last buffered image of a row, its state is exactly known,
+and later changes are replayed on this state. A row without images was changed only by foreign keys after the reading began. A change that
+such a row does not contain yet is replayed. A change that it already contains has no effect, because the row no longer has the old value.
+
+The exception is a later ON UPDATE CASCADE that gave the row the old value again. The order of the changes is then unknown, and the rows are
+read again (`given_again`). Rows of a table without a key were read at a known position, so the exception cannot occur."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ from sluice.spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-ROW_BASE = 1 << 40  # Derived images come after all images of their transaction that they follow.
+# The first row number of derived images. It is higher than that of every image of the stream, so derived images follow
+# them in a transaction.
+ROW_BASE = 1 << 40
 OURS_TYPES = {
     OPERATION: pa.int8(),
     ORDER_KEY: pa.int64(),
@@ -48,10 +50,10 @@ OURS_TYPES = {
 
 
 def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
-    """Adds the images of the foreign keys' changes up to the order key `label` to the buffered images, and removes those of an earlier
-    attempt.
+    """Adds the images of changes that foreign keys made, up to the order key `label`, to the buffered images. Removes the file of an
+    earlier attempt.
 
-    Raises CascadesUnseenError if the rows must be read again, OSError, StoreError.
+    Raises CascadesUnseenError if the rows must be read again, and OSError and StoreError.
     """
     _forget_derived(given.changes)
     name = given.owner.table
@@ -66,8 +68,8 @@ def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
 
 
 def given_again(events: Sequence[Event]) -> str:
-    """Returns why a row that was read may have an old value although it contains the change, or an empty text. Each event has one foreign
-    key.
+    """Returns why a row that was read may have an old value although it already contains the change; empty if this is impossible. Each
+    event has exactly one foreign key.
     """
     every = {cascade.columns for event in events for cascade in event.cascades}
     gone: dict[tuple[tuple[str, ...], tuple[str, ...]], set[Values]] = defaultdict(set)
@@ -91,7 +93,7 @@ def given_again(events: Sequence[Event]) -> str:
 
 
 def _values(columns: Sequence[str], referenced: Sequence[str], row: Mapping[str, Any], chosen: Sequence[str]) -> Values:
-    """Returns the coarse values of some columns of a child that follow from the values of its parent."""
+    """Returns the coarse values that `chosen` columns of a child get from the values of its parent."""
     by_column = dict(zip(columns, referenced, strict=True))
     return coarse_values(tuple(row[by_column[name]] for name in chosen))
 
@@ -107,7 +109,7 @@ def _refuse(given: Publication, events: Sequence[Event]) -> None:
 
 
 def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) -> list[Derived]:
-    """Returns the images that the events cause: the last one per row for a table with a key, otherwise all."""
+    """Returns the images that the events cause. With a key, only the last image of each row; without a key, all images."""
     step = len(events) + 2
     known, images = rows.found({event.at.order_key for _, event in events}, step)
     changes: list[Image | Event] = [*images, *_placed(events, step)]
@@ -127,7 +129,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
 
 
 def _placed(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
-    """Yields the events with sequence numbers between those of the images. Events of one parent row keep the same number."""
+    """Yields the events with sequence numbers between those of the images. Events of the same parent row get the same number."""
     first: dict[ChangeOrder, int] = {}
     for number, (images, event) in enumerate(events):
         index = images * step + 1 + first.setdefault(event.at, number)
@@ -135,7 +137,9 @@ def _placed(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
 
 
 def _images(given: Publication, derived: Sequence[Derived]) -> pa.Table:
-    """Returns the images as a table with the columns of the other buffered images, if there are any."""
+    """Returns the derived images as a table with the same columns as the other buffered images. If there are none, uses the columns of the
+    chunks.
+    """
     model = given.changes if given.changes.names() else given.chunks
     schema = model.schema(model.names()[0])
     theirs = [field for field in schema if not field.name.startswith(OURS)]

@@ -1,14 +1,16 @@
-"""Stores the changes of foreign keys for a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads them.
+"""Stores the changes that foreign keys make in a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads
+them.
 
-The current rows of such a table are not known, so the run keeps the changes of referenced values that reach the table: the value that was
-deleted or changed, and the number of the table's own images that precede the change in its transaction. This number does not depend on the
-batch, unlike the number of a row in its batch.
+The present rows of such a table are unknown. So the run stores changes of referenced values that reach the table: the value that was
+deleted or changed, and how many images of the table precede the change in its transaction. This number is the same however the stream is
+split into batches.
 
-A batch writes three things in this order: these changes, the table's buffered images, and a mark that both are complete. Then the manifest
-of derived changes is written, and only then other tables are merged. After a crash before the manifest, the repeated batch is derived again
-from the unchanged lake, also if it has other limits. The files of the attempt before stay: its images may be buffered already, and a
-publication in between takes the table up to them. So only changes of transactions that no file has are written. After the manifest a
-publication always has the whole batch."""
+A batch writes in this order: these changes, the buffered images of the table, and a mark that both are complete. Then it writes the
+manifest of derived changes, and only then merges other tables. After a crash before the manifest, the changes of the repeated batch are
+derived again from the unchanged lake, even if the batch has another range.
+
+The files of the earlier attempt remain, because its images may already be buffered and a publication may include them. Only changes of
+transactions that are in no file are therefore written again. Once the manifest exists, a publication always includes the whole batch."""
 
 from __future__ import annotations
 
@@ -36,9 +38,10 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
 from sluice.spark_jobs.staged_batch import ORDER_KEY
 
-# The most changes per snapshot, over all its foreign keys: a publication replays them in its run's memory.
+# The maximum number of changes per snapshot, over all foreign keys. A publication replays them in the memory of its
+# run.
 CHANGES_MAX = 100_000
-# The format of the files, which another version of Sluice may have written differently.
+# The format of the files. Files of another format, which another version of Sluice wrote, are refused.
 FORMAT_KEY, FORMAT = b"sluice.format", b"1"
 COUNT_DIGITS = 9
 COMPLETE = "complete"
@@ -56,19 +59,19 @@ SCHEMA = pa.schema(TYPES)
 
 
 class TooManyChangesError(Exception):
-    """There are more changes than a publication can replay."""
+    """Raised if there are more changes than a publication can replay."""
 
 
 def complete_up_to(cascades: StoredFiles) -> int:
-    """Returns the end of the last batch whose changes are all buffered; -1 if there is none. Raises StoreError."""
+    """Returns the last order key of the last batch whose changes are all buffered; -1 if there is no such batch. Raises StoreError."""
     names = [name for name in cascades.names() if COMPLETE in name]
     return int(names[-1].split(".")[0]) if names else -1
 
 
 def buffer_changes(table: StagedTable, changes: Sequence[Passed], buffered: BufferedChanges, end: int) -> None:
-    """Writes the changes of a batch that ends at the order key `end`. They are on disk when this returns.
+    """Writes the changes of a batch that ends at the order key `end`, and syncs them to disk.
 
-    Raises TooManyChangesError before anything is written, TableError if the disk or the store fails.
+    Raises TooManyChangesError before anything is written, and TableError if the disk or the store fails.
     """
     with _as_table_error(table.name, buffered.cascades):
         new = [each for each in changes if each.at.order_key > buffered.after]
@@ -93,10 +96,10 @@ def mark_complete(table: str, buffered: BufferedChanges, end: int) -> None:
 
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
-    """Returns the changes with order keys in (`after`, `up_to`] in stream order, each with the number of the table's images that precede it
-    in its transaction. Raises TableError for files of another format, StoreError, OSError.
+    """Returns the changes with order keys in (`after`, `up_to`], in stream order. Each comes with the number of the table's images that
+    precede it in its transaction. Raises TableError for files of another format, StoreError and OSError.
 
-    Several attempts at a batch may have written the same transaction, each as a whole: those of one file count.
+    Several attempts of a batch may have written the same transaction, each one completely. It is read from only one of the files.
     """
     found: list[tuple[int, Event]] = []
     seen: set[int] = set()
@@ -112,7 +115,7 @@ def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -
 
 
 def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Returns the content of one file. Raises TableError if another version of Sluice wrote it in another format."""
+    """Reads one file. Raises TableError if another version of Sluice wrote it in another format."""
     table = pq.read_table(cascades.opened(name), columns=columns)
     found = (table.schema.metadata or {}).get(FORMAT_KEY, b"none")
     if found != FORMAT:
@@ -126,7 +129,7 @@ def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | Non
 
 
 def _unmarked_transactions(child: str, cascades: StoredFiles) -> set[int]:
-    """Returns the order keys of transactions that an attempt wrote without a mark. Raises as `buffered_events` does."""
+    """Returns the order keys of transactions that an attempt wrote without reaching the mark. Raises the errors of `buffered_events`."""
     marked = complete_up_to(cascades)
     names = [name for name in cascades.names() if COMPLETE not in name and int(name.split(".")[0]) > marked]
     read = [_read(child, cascades, name, ["order_key"])["order_key"] for name in names]
@@ -174,7 +177,7 @@ def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
 
 
 def write_rows(rows: pa.Table, files: StoredFiles, name: str) -> None:
-    """Writes one file of a snapshot. After a crash the file is complete and on disk, or absent. Raises OSError, StoreError."""
+    """Writes one file of a snapshot. After a crash, the file is complete and on disk, or does not exist. Raises OSError and StoreError."""
     with tempfile.TemporaryDirectory(prefix="sluice-cascades-") as scratch:
         folder = Path(scratch) if files.url else files.folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +199,7 @@ def _count(files: StoredFiles) -> int:
 
 @contextlib.contextmanager
 def _as_table_error(table: str, files: StoredFiles) -> Iterator[None]:
-    """Raises an error of the disk or the store as an error of the table, so that the batch is repeated."""
+    """Converts errors of the disk or the store to a TableError, so that the batch is repeated."""
     try:
         yield
     except (OSError, StoreError) as error:
@@ -204,7 +207,7 @@ def _as_table_error(table: str, files: StoredFiles) -> Iterator[None]:
         raise TableError(table, why, own=False) from error
 
 
-# ── values of referenced columns as JSON, which has no type for most of them ──
+# ── referenced values as JSON, which has no type for most of them ──
 
 _KINDS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "decimal": (Decimal, str, Decimal),

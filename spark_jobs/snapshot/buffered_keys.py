@@ -1,4 +1,5 @@
-"""Keeps the keys of buffered changes, and the last image of each. Used by `whole_files`; works on Arrow tables, without Spark.
+"""Finds the last buffered image of each key, and the rows whose keys have buffered changes. Used by `whole_files`; works on Arrow tables,
+without Spark.
 
 The rule is that of `publish_sql`: the last buffered change of a key determines its row."""
 
@@ -20,8 +21,8 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, RO
 
 
 class BufferedKeys:
-    """The keys of a table that have buffered changes. `live`: one row per key whose last change is not a delete, with that change's values
-    and the columns of a chunk's file.
+    """The keys of a table that have buffered changes. `live`: for each key whose last change is not a delete, one row with the values of
+    this change and the columns of a chunk's file.
     """
 
     def __init__(self, changes: StoredFiles, key: Sequence[str], chunk: pa.Schema) -> None:
@@ -39,8 +40,8 @@ class BufferedKeys:
         self.live = named.select(chunk.names).cast(chunk)
 
     def among(self, rows: pa.Table) -> Mask:
-        """Returns a mask of the rows whose key has buffered changes. `rows`: has at least the key's columns."""
-        if len(self._key) == 1:  # This takes at most a third of the time, because it does not sort per row group.
+        """Returns a mask of the rows whose key has buffered changes. `rows`: has at least the key columns."""
+        if len(self._key) == 1:  # Three times as fast as the code below, which sorts for each row group.
             (name,) = self._key
             return np.asarray(pc.is_in(rows[name], self._keys[name].combine_chunks()))
         count = self._keys.num_rows
@@ -53,14 +54,14 @@ class BufferedKeys:
         return found
 
     def may_be_in(self, group: pq.RowGroupMetaData, index: int) -> bool:
-        """Returns whether a row group may have one of the keys, by the bounds of the key's first column. `index`: that column's index in
-        the file.
+        """Returns whether a row group may contain one of the keys, by the bounds of the first key column. `index`: the index of this column
+        in the file.
         """
         bounds = group.column(index).statistics
         if bounds is None or not bounds.has_min_max:
             return bool(group.num_rows)
         first: Any = self._keys[self._key[0]]
-        # A bound is ignored if it is not a value of the type, or if Python has no date for it: MySQL has a year 0.
+        # A bound that cannot be converted is ignored, for example a date in MySQL's year 0, which Python does not have.
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             low, high = (pa.scalar(value, first.type) for value in (bounds.min, bounds.max))
             return bool(pc.any(pc.and_(pc.greater_equal(first, low), pc.less_equal(first, high))).as_py())

@@ -1,8 +1,8 @@
-"""Buffers the changes of a table whose snapshot is running: links its staged files into the folder that the publication will read, and does
-not merge them.
+"""Buffers the changes of a table with a running snapshot: links its staged files into a folder that the publication reads, instead of
+merging them.
 
-`run_batch` calls it instead of the merge. Buffered files never overlap: a batch that was rolled back may be handed out again with another
-end, and its changes that are buffered already are left out. So each image is buffered once, which a table without a key needs."""
+Called by `run_batch`. Buffered files never overlap. A batch that was rolled back may be handed out again with another end; changes that are
+already buffered are then left out. So each image is buffered once, which matters for tables without a key."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from sluice.spark_jobs.staged_batch import ORDER_KEY, last_order_key
 from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
-KEY_DIGITS = 19  # The number of decimal digits of an int64.
+KEY_DIGITS = 19  # The number of decimal digits of the largest int64.
 DERIVED_SUFFIX = ".derived.parquet"  # The suffix of the file to which a publication writes the changes of foreign keys.
-# How often a snapshot restarts because rows changed their key during it and their images lack columns.
+# The maximum number of restarts of a snapshot because rows changed their keys and the images lack columns.
 RESTARTS_MAX = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BufferedChanges:
     """The buffered changes of a table. The name of each file is the order key of its last change. Changes up to the order key `after` are
-    not buffered, because a statement changed the table there.
+    not buffered, because a statement changed the whole table at this position.
 
-    `restarts`: how often its rows were read again because images lack columns. `cascades`: the files of `buffered_cascades`.
+    `restarts`: how often the rows were read again because images lack columns. `cascades`: the files of `buffered_cascades`.
     """
 
     files: StoredFiles
@@ -50,24 +50,24 @@ class SnapshotBuffers(Protocol):
     """The running snapshots of a destination, by "database.table". Only the holder of the run lock changes them."""
 
     def get(self, name: str) -> BufferedChanges | None:
-        """Returns the buffer of a table; None if no snapshot of the table is running."""
+        """Returns the buffer of a table; None if the table has no running snapshot."""
 
     def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
-        """Restarts the snapshot because the whole table was changed at this order key: earlier changes and rows are dropped, and all rows
-        are read again. `images`: the cause are images that lack columns; such restarts are limited.
+        """Restarts the snapshot, because the whole table was changed at this order key: drops earlier changes and rows, and reads all rows
+        again. `images`: the cause is images that lack columns; the number of such restarts is limited.
         """
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
-        """Restarts the snapshot because foreign keys changed rows up to this order key and the changes cannot be derived. Fails it if that
-        happened too often. The rows are read only after the tables `through` are published.
+        """Restarts the snapshot, because foreign keys changed rows up to this order key and these changes cannot be derived. If this
+        happens too often, the snapshot fails. The rows are read only after the tables `through` have been published.
         """
 
     def fail(self, name: str, why: str) -> None:
-        """Stops the snapshot, which cannot continue by itself."""
+        """Marks the snapshot as failed. It does not continue by itself."""
 
 
 class NoSnapshotBuffers:
-    """Implements `SnapshotBuffers` for a destination without snapshots."""
+    """Implements `SnapshotBuffers` for a destination without running snapshots."""
 
     def get(self, name: str) -> BufferedChanges | None:  # noqa: ARG002
         return None
@@ -88,7 +88,7 @@ NO_SNAPSHOT_BUFFERS = NoSnapshotBuffers()
 def buffer_table(
     staged: StagedTable, target: TableTarget, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> TableReport:
-    """Buffers those changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
+    """Buffers the changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
     started, rows = time.monotonic(), 0
     for segment in staged.segments:
         if last_order_key(segment) <= buffered.after:
@@ -111,8 +111,8 @@ def buffered_up_to(files: StoredFiles) -> int:
 def _read_again(
     name: str, segment: ChangesSegment, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> BufferedChanges:
-    """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, the key under which it was read is
-    unknown. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
+    """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, it is unknown under which key the row
+    was read. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
     """
     if segment.key and buffered.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"
@@ -140,7 +140,7 @@ def _hold(name: str, segment: ChangesSegment, buffered: BufferedChanges) -> int:
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Buffers the segment like `_keep`, in an object store, because the publication may run on another host."""
+    """Buffers the segment in an object store, like `_keep` on a disk, because the publication may run on another host."""
     if segment.first_order_key > after:
         files.put(segment.file, _name(segment))
         return segment.rows
@@ -152,16 +152,18 @@ def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
 
 
 def _name(segment: ChangesSegment) -> str:
-    """Returns the name of the buffered file, which is the order key of its last change."""
+    """Returns the name of the buffered file: the order key of its last change."""
     return f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
 
 
 def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
-    """Links or copies the segment's changes after the order key `after` into the buffer. Returns how many rows they have."""
+    """Links or copies the segment's changes after the order key `after` into the buffer. Returns the number of their rows."""
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)
-    temporary = folder / f".{path.stem}.tmp"  # Spark ignores this name if a crash leaves the file behind.
+    temporary = (
+        folder / f".{path.stem}.tmp"
+    )  # If a crash leaves this file behind, Spark ignores it because of its name.
     temporary.unlink(missing_ok=True)
     if segment.first_order_key > after:
         link(segment.file, temporary)

@@ -1,6 +1,5 @@
-"""Defines the input and result of a snapshot's publication, and checks that rows and buffered changes have the same columns. `publish` uses
-it.
-"""
+"""Defines the input and the result of a snapshot's publication, and checks that rows and buffered changes have the same columns. Used by
+`publish`."""
 
 from __future__ import annotations
 
@@ -19,26 +18,26 @@ from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.commit_record import PublicationRecord
 from sluice.spark_jobs.targets.report import TableTarget
 
-OURS = "_sluice_"  # The prefix of columns that are not the table's.
+OURS = "_sluice_"  # The prefix of Sluice's own columns.
 
 
 class ColumnsDifferError(Exception):
-    """Buffered changes have other columns than the rows that were read, so the rows must be read again."""
+    """Raised if buffered changes have other columns than the rows that were read, so that the rows must be read again."""
 
 
 class CascadesUnseenError(ColumnsDifferError):
-    """Foreign keys changed rows during the snapshot, and the changes cannot be derived, so the rows must be read again."""
+    """Raised if foreign keys changed rows during the snapshot and these changes cannot be derived, so that the rows must be read again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
-    """A snapshot to publish. `columns`: those of the rows, as staged. `chunks`, `changes`: the rows that were read and the buffered
-    changes. `rows`: the number of rows in all chunks.
+    """A snapshot to publish.
 
-    `cascades`: the changes of foreign keys, as `buffered_cascades` keeps them.
-    `order_key`: the order key up to which everything is merged, or at which a table without a key was read. `since`: the order key up to
-    which every row is sure to have all changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of
-    the commit.
+    - `columns`: the columns of the rows, as staged. `chunks`: the files of the rows that were read; `rows`: the number of these rows.
+    - `changes`: the buffered changes. `cascades`: the changes of foreign keys, in the files of `buffered_cascades`.
+    - `order_key`: the order key up to which everything is merged; for a table without a key, the one at which it was read.
+    - `since`: the order key up to which every row certainly has all changes. `read_at_us`: the commit time of the rows.
+    - `run`, `epoch`, `start`, `end`: for the commit's metadata.
     """
 
     snapshot_id: str
@@ -60,8 +59,8 @@ class Publication:
 
     @property
     def rows_key(self) -> int:
-        """The order key that rows get that were read: `since`, after which all changes are buffered. For a table without a key it is the
-        position at which it was read (`order_key`).
+        """The order key of the rows that were read. With a key it is `since`, because all later changes are buffered. Without a key it is
+        `order_key`, the position at which the table was read.
         """
         return self.since if self.key else self.order_key
 
@@ -70,11 +69,11 @@ class Publication:
         return self.target.deletes == "soft" and bool(self.key)
 
     def label(self) -> int:
-        """Returns the order key up to which the table will have its changes."""
+        """Returns the order key up to which the published table has its changes."""
         return max(self.order_key, buffered_up_to(self.changes), complete_up_to(self.cascades))
 
     def record(self, label: int) -> str:
-        """Returns the commit's record."""
+        """Returns the metadata of the commit."""
         return PublicationRecord(
             destination=self.owner.destination,
             ledger=self.owner.ledger_id,
@@ -94,7 +93,7 @@ class PublishedSnapshot:
     """The result of a publication. `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in the
     report of a merge.
 
-    `way`, `reason`: whether Spark wrote the rows or the files that were read became the table's, and why.
+    `way`: whether Spark wrote the rows, or the files that were read became the table's files; `reason`: why.
     """
 
     rows: int
@@ -110,8 +109,8 @@ class PublishedSnapshot:
 
 
 def check_columns(given: Publication) -> None:
-    """Raises ColumnsDifferError if a buffered file has other columns or types than the rows. Usually the statement that changes them
-    restarts the snapshot.
+    """Raises ColumnsDifferError if a buffered file has other columns or types than the rows. The DDL statement that changes columns usually
+    restarts the snapshot before.
     """
     chunk = next(iter(given.chunks.names()), None)
     if chunk is None:
@@ -125,7 +124,7 @@ def check_columns(given: Publication) -> None:
 
 
 def is_partial(given: Publication) -> bool:
-    """Returns whether some buffered images lack columns."""
+    """Returns whether any buffered image may lack columns."""
     return any(f"{PRESENT}0" in given.changes.schema(name).names for name in given.changes.names())
 
 

@@ -1,8 +1,7 @@
 """Publishes a snapshot: one Delta commit creates the table from the rows that were read and the buffered changes. Called by a run.
 
-The caller holds the run lock and has checked that the stream has passed the position at which the last row was read. A second publication
-makes the same table or a newer one, so a run that was killed between the commit and its record is simply repeated.
-"""
+The caller holds the run lock, and has checked that the stream has passed the position at which the last row was read. A repeated
+publication creates the same table or a newer one, so it can follow a run that was killed between the commit and its record."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ from sluice.spark_jobs.targets import layout
 
 AGAIN = "the stream is being read again and has not reached the position that the table has; Sluice tries again"
 RESUME = "sluice snapshot resume"
-SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the snapshot from which the table was created.
+SNAPSHOT_PROPERTY = "sluice.snapshot"  # A table property: the id of the snapshot from which the table was created.
 
 
 def publish_snapshot(
@@ -62,9 +61,9 @@ def publish_snapshot(
     records: TableRecords = NO_RECORDS,
     table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> PublishedSnapshot:
-    """Publishes in a Spark session of its own, under the table lock. `fence`: that of the run that holds the run lock.
+    """Publishes a snapshot in a separate Spark session, under the table lock. `fence`: the fence of the run, which holds the run lock.
 
-    Raises SparkUnavailableError, TableError, ColumnsDifferError, one sentence each.
+    Raises SparkUnavailableError, TableError and ColumnsDifferError, each with one sentence.
     """
     with open_sessions(spark, 1, fence) as sessions:
         try:
@@ -86,7 +85,7 @@ def publish_snapshot(
 
 
 def _failed_in(error: Exception) -> str:
-    """Returns what could not be done, or the type of an error that did not come from Spark."""
+    """Returns what failed: Spark's publication, or the type of an error that does not come from Spark."""
     by_spark = type(error).__module__.startswith(("pyspark", "py4j"))
     return (
         "Spark could not publish its rows" if by_spark else f"its rows could not be published ({type(error).__name__})"
@@ -99,7 +98,9 @@ def publish(
     storage_options: Mapping[str, str],
     records: TableRecords = NO_RECORDS,
 ) -> PublishedSnapshot:
-    """Publishes in the given session. Raises TableError if the table has another owner, ColumnsDifferError, or any exception of Spark."""
+    """Publishes a snapshot in this Spark session. Raises TableError if the table has another owner, ColumnsDifferError, or any exception of
+    Spark.
+    """
     started = time.monotonic()
     check_columns(given)
     if (rows := given.chunks.rows()) != given.rows:
@@ -119,7 +120,9 @@ def publish(
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
     history = _history(session, given, storage_options)
-    if history is not None:  # If this snapshot is canceled after the commit, the next batch compares the two.
+    # If this snapshot is canceled after the commit, the next batch compares history and table because of this
+    # announcement.
+    if history is not None:
         announce(history, given.record(label))
     why = whole_files.why_not(given, before, session.defaults_of_tables())
     there = before
@@ -131,7 +134,7 @@ def publish(
     after = table.refresh()
     table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
     try:
-        # A run that was killed after its commit did not sync it; this run may have found the table complete.
+        # An earlier run may have made the commit and been killed before it synced it.
         sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"a commit to {given.target.path} could not be synced to disk: {error}; Sluice tries again"
@@ -156,7 +159,7 @@ def publish(
 
 
 def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapshot, label: int) -> None:
-    """Makes Spark read all rows again and write them as the new table, or in place of the rows of the table or the shard."""
+    """Lets Spark read all rows and write them as the new table, or in place of the rows of the table or the shard."""
     session.expect(given.rows + given.changes.rows())
     partial = _show(session, given)
     session.commit_as(_txn_id(given, before, label), label, given.record(label))
@@ -167,8 +170,9 @@ def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapsh
 
 
 def _txn_id(given: Publication, before: DeltaSnapshot, label: int) -> str:
-    """Returns the app id of the commit's transaction, which is the table's. If the table already has `label`, Delta would drop that
-    transaction, so the id is then this snapshot's. In both cases Delta drops a repeated commit of the same publication.
+    """Returns the app id of the commit's transaction. Usually it is the table's app id. If the table already has `label` under that id,
+    Delta would drop the commit, so the id then contains this snapshot's id. In both cases Delta drops a repeated commit of the same
+    publication.
     """
     app_id = app_id_of(given.owner)
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
@@ -186,7 +190,7 @@ def _properties(given: Publication, before: DeltaSnapshot) -> dict[str, str]:
 
 def _show(session: LakeSession, given: Publication) -> bool:
     """Creates views of the rows that were read and of the buffered changes. Returns whether images lack columns. Raises ColumnsDifferError
-    if a missing value is in neither.
+    if a missing value is in neither view.
     """
     chunks, changes = session.uploaded.placed(given.chunks), session.uploaded.placed(given.changes)
     session.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
@@ -201,8 +205,8 @@ def _show(session: LakeSession, given: Publication) -> bool:
 def _publish_alone(
     session: LakeSession, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> PublishedSnapshot:
-    """Publishes a table without a current-state table: appends the rows to its change log, and compares them with the open versions of its
-    history.
+    """Publishes a table without a current-state table: appends the rows to its change log, and makes the open versions of its history equal
+    to them.
     """
     started, owner, position, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()
@@ -217,8 +221,8 @@ def _publish_alone(
             history = History(
                 table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark"
             )
-            # A row that differs from its open version gets `label` as the start of its new version, because the
-            # difference is found there.
+            # A row that differs from its open version gets `label` as the start of the new version, because the
+            # difference was found at this position.
             rows = dataclasses.replace(_rows(given, partial=_show(session, given)), label=label)
             selection = publish_sql.selection(rows)
             history.take_read(
@@ -255,8 +259,8 @@ def _publish_alone(
 def _tell_log(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
-    """Appends a row to the change log which says that the table was read again: the log lacks the changes of the time in which the table
-    was stopped. Does nothing if the log does not exist yet; it then begins later.
+    """Appends a row to the change log that says that the table was read again, because the log lacks the changes of the time in which the
+    table was stopped. Does nothing if the log does not exist yet.
     """
     if not given.target.change_log:
         return
@@ -273,7 +277,7 @@ def _tell_log(
 
 
 def _history(session: LakeSession, given: Publication, storage_options: Mapping[str, str]) -> SideTable | None:
-    """Returns the table's history, which may not exist yet; None if the table has none."""
+    """Opens the table's history, which may not exist yet. Returns None if conf/ configures none, or if the table has no key."""
     if not given.target.history or not given.key:
         return None
     owner = given.owner
@@ -287,8 +291,8 @@ def _history(session: LakeSession, given: Publication, storage_options: Mapping[
 def _tell_history(  # noqa: PLR0917  one caller
     session: LakeSession, given: Publication, table: DeltaTable, label: int, side: SideTable, records: TableRecords
 ) -> None:
-    """Updates the history: rows that were read open versions at the snapshot's position, and open versions of rows that the table no longer
-    has are closed there.
+    """Updates the history at the snapshot's position: opens versions for rows that differ from the history, and closes versions of rows
+    that the table no longer has.
     """
     began, position, record = time.time(), (label, given.read_at_us), given.record(label)
     history = History(table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark")
@@ -324,9 +328,9 @@ def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows
 
 
 def _check_completed(session: LakeSession, given: Publication) -> None:
-    """Raises ColumnsDifferError if a row was inserted during the reading and its images lack columns.
+    """Raises ColumnsDifferError if a row was inserted while the rows were read, and its images lack columns.
 
-    A publication takes missing values from the row that was read. For an inserted row no such row exists, so all rows must be read again.
+    A publication takes missing values from the row that was read. For an inserted row there may be none, so all rows must be read again.
     """
     query = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(query).collect()[0][0])
@@ -335,7 +339,7 @@ def _check_completed(session: LakeSession, given: Publication) -> None:
 
 
 def _scratch(given: Publication) -> Path:
-    """Makes the folder for files of a history that Spark reads, and returns it."""
+    """Creates the folder for files of a history that Spark reads, and returns it."""
     folder = given.chunks.folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Replaces the rows of a shard in the shared Delta table by the rows of its snapshot. `publish` calls it."""
+"""Replaces the rows of one shard in the shared Delta table by the rows of its snapshot. Called by `publish`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sluice.spark_jobs.targets import shards
 
 
 def give_columns(session: LakeSession, given: Publication, table: DeltaTable) -> DeltaSnapshot:
-    """Creates the table or adds the columns of the shard, without changing rows. Returns the table's new state."""
+    """Creates the table, or adds the shard's columns to it, without changing rows. Returns the table's new state."""
     wanted = wanted_columns(given.columns, soft_deletes=given.soft_deletes)
     for statement in schema_statements(table, given.target, wanted, given.key, given.owner.to_text()):
         session.commit(given.owner.table, statement)
     after = table.refresh()
-    # Another run may have created it at the same moment.
+    # Another run may have created the table at the same moment.
     refuse_others(given.owner, table.found(None, given.owner.to_text()))
     return after
 
 
 def statement(given: Publication, there: DeltaSnapshot, rows: publish_sql.Rows) -> str:
-    """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks are NULL. `there`: the table with
+    """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks get NULL. `there`: the table, with
     the columns of the shard.
     """
     has = {column.name.lower() for column in wanted_columns(given.columns, soft_deletes=rows.soft_deletes)}

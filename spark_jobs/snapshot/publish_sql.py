@@ -1,11 +1,11 @@
-"""Generates the statement that creates a table from the rows that were read and the buffered changes. `publish` executes it.
+"""Generates the SQL statement that creates a table from the rows that were read and the buffered changes. `publish` executes it.
 
-If a key has buffered changes, the last one determines its row; every other key keeps the row that was read. A table without a key is a
-log of its changes: the rows that were read, as inserts, and the images buffered after the position at which they were read.
+The last buffered change of a key determines its row; for every other key, the row that was read is used. A table without a key becomes a
+change log: the rows that were read, as inserts, and all images after the position at which they were read.
 
-If images lack columns, each column gets the last value that an image of the same row has, otherwise the value that was read. The value
-that was read is correct: a row that existed before the first buffered image and still exists was read, and no image means no change of
-the column in between."""
+If images lack columns, each column gets the last value among the images of the same row, otherwise the value that was read. That value is
+correct: a row that existed before the first buffered image and still exists was read, and without an image the column did not change in
+between."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sluice.spark_jobs.staged_batch import (
     STAGED_TYPES,
 )
 
-READ = "snapshot"  # The operation of a row that was read, besides insert, update and delete.
+READ = "snapshot"  # The operation of a row that was read. Other rows have insert, update or delete.
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_held"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 
@@ -36,8 +36,8 @@ class Rows:
     """The input from which a table is created. `label`: the order key of rows that were read. `read_at_us`: their commit time in µs since
     1970.
 
-    `buffered_after`: for a table without a key, the order key up to which the rows that were read have its changes. `changes`: whether
-    there are buffered changes. `partial`: whether some of them lack columns.
+    `buffered_after`: for a table without a key, the order key up to which the rows that were read contain its changes. `changes`: whether
+    there are buffered changes. `partial`: whether any of them lack columns.
     """
 
     columns: tuple[LakeColumn, ...]
@@ -51,20 +51,20 @@ class Rows:
 
 
 def chunk_types(columns: tuple[LakeColumn, ...]) -> dict[str, str]:
-    """Returns the columns of a chunk's file with their types."""
+    """Returns column → type, for the files of chunks."""
     return {column.name: column.type for column in columns}
 
 
 def change_types(columns: tuple[LakeColumn, ...], *, partial: bool = False) -> dict[str, str]:
-    """Returns the columns of a buffered file with their types. `partial`: includes the presence bits. In a file without presence bits, each
-    image has all columns.
+    """Returns column → type, for buffered files. `partial`: adds the presence bits. In a file without presence bits, every image has all
+    columns.
     """
     groups = range(-(-len(columns) // GROUP_COLUMNS)) if partial else ()
     return {**STAGED_TYPES, **chunk_types(columns), **{f"{PRESENT}{group}": "bigint" for group in groups}}
 
 
 def selection(rows: Rows) -> str:
-    """Returns the SELECT of all rows of the table, with Sluice's columns last. If images lack columns, deleted rows are dropped even with
+    """Returns the SELECT of all rows of the table, with Sluice's columns last. If images lack columns, deleted rows are left out even with
     soft deletes.
     """
     if not rows.key:
@@ -89,14 +89,14 @@ def _appended(rows: Rows) -> str:
 
 
 def _last_images(rows: Rows) -> str:
-    """Returns the SELECT of the last image of each key. Row numbers order images within a batch, order keys across batches."""
+    """Returns the SELECT of the last image of each key. Order keys order images across batches, row numbers within a batch."""
     names = (OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in rows.columns))
     rank = f"row_number() OVER (PARTITION BY {sql_text.identifiers(rows.key)} ORDER BY {ORDER_KEY} DESC, {ROW} DESC) AS {RANK}"
     return f"SELECT {sql_text.identifiers(names)} FROM (SELECT *, {rank} FROM {CHANGES_VIEW}) WHERE {RANK} = 1"
 
 
 def incomplete(rows: Rows) -> str:
-    """Returns the query that counts the remaining rows in which a column has no value from any image or row."""
+    """Returns the query that counts existing rows with a column that has a value neither in an image nor in the row that was read."""
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     known = " AND ".join(f"{HAS}{index}" for index in range(len(rows.columns)))
     return (
@@ -106,7 +106,7 @@ def incomplete(rows: Rows) -> str:
 
 
 def _completed(rows: Rows) -> str:
-    """Returns the SELECT of `_last_images`, in which the row that was read completes what an image lacks."""
+    """Returns the SELECT of the last image of each key, completed from the row that was read with the columns that images lack."""
     names = [sql_text.identifier(column.name) for column in rows.columns]
     values = [f"if(l.{HAS}{index}, l.{name}, c.{name}) AS {name}" for index, name in enumerate(names)]
     ours = ", ".join(f"l.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME))
@@ -117,12 +117,13 @@ def _completed(rows: Rows) -> str:
 
 
 def _states(rows: Rows) -> str:
-    """Returns the SELECT of one row per key: the last image, and for each column its newest value since the row began and whether an image
-    has it.
+    """Returns the SELECT of one row per key: the last image. For each column it has the newest value since the row began, and whether any
+    image has the column.
 
     `SINCE`: the number of the image with which the row began or ended; 0 if the row existed before all images.
     """
-    keys = {name.lower() for name in rows.key}  # conf/ may use another case than the table.
+    # Case is ignored, because conf/ may write the key otherwise than the table.
+    keys = {name.lower() for name in rows.key}
     key = sql_text.identifiers(tuple(column.name for column in rows.columns if column.name.lower() in keys))
     number = f"row_number() OVER (PARTITION BY {key} ORDER BY {ORDER_KEY}, {ROW}) AS {NUMBER}"
     begins = (

@@ -1,4 +1,4 @@
-"""Buffers a batch's changes to tables with a running snapshot, including the changes of foreign keys. `run_batch` calls it."""
+"""Buffers a batch's changes of tables with a running snapshot, including the changes that foreign keys make. Called by `run_batch`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NOT_BUFFERED = "its changes could not be buffered"
 
 
 class Buffering:
-    """The tables of a batch with a running snapshot. `live`: those that foreign keys may change in this batch. `reports`, `errors`: each
-    table's result.
+    """The tables of a batch that have a running snapshot. `live`: the tables among them that foreign keys may change in this batch.
+    `reports`, `errors`: the result of each table.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Buffering:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the tables."""
+        """The names of the batch's tables with a running snapshot."""
         return frozenset(table.name for table in self._tables)
 
     def complete(self) -> dict[str, int]:
-        """Returns the order key up to which all changes of each `live` table are buffered. Raises TableError."""
+        """Returns, for each `live` table, the order key up to which all its changes are buffered. Raises TableError."""
         return {name: self._complete(name) for name in self.live}
 
     def _complete(self, name: str) -> int:
@@ -78,11 +78,11 @@ class Buffering:
                 self._try(table, ())
 
     def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, UnderivableChanges]) -> None:
-        """Buffers the changes of the `live` tables, which are on disk when this returns. Raises TableError if one of them is not, because a
-        repeated run must find all changes of foreign keys again.
+        """Buffers the changes of the `live` tables, and syncs them to disk. Raises TableError if this fails for one of them, because a
+        repeated run must then derive the changes of foreign keys again.
 
-        Tables whose rows must be read again are recorded first: a run that repeats the batch finds no changes for them once a table above
-        them is complete.
+        Tables whose rows must be read again are recorded first. Once a table above them is complete, a repeated batch would derive no
+        changes for them.
         """
         tables = [table for table in self._tables if table.name in self.live]
         for name in lost:
@@ -95,7 +95,7 @@ class Buffering:
             raise TableError(failed[0], NOT_BUFFERED, own=False) from self.errors[failed[0]]
 
     def refuse_live(self, why: str, errors: Mapping[str, TableError] = NO_ERRORS) -> None:
-        """Records, for each `live` table without a result, why nothing was written: its own error, or else `why`."""
+        """Records why nothing was written, for each `live` table without a result: the table's own error, otherwise `why`."""
         for name in self.live - self.reports.keys() - self.errors.keys():
             self.errors[name] = errors.get(name) or TableError(name, why, own=False)
 
@@ -107,7 +107,7 @@ class Buffering:
 
     @contextlib.contextmanager
     def _as_error(self, name: str) -> Iterator[None]:
-        """Records an exception of any kind as an error of the table; the other tables continue."""
+        """Records any exception as the error of the table, so that the other tables continue."""
         try:
             yield
         except Exception as error:

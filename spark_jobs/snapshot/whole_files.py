@@ -1,9 +1,11 @@
-"""Creates a table in one commit from the files into which its rows were read. Nothing is read or written a second time.
+"""Creates a Delta table in one commit from the files into which a snapshot read its rows, without reading or writing the rows again.
 
-`publish` calls it for tables that do not exist in the lake yet; Spark writes the tables that it does not support. A chunk's file is
-linked into the table. A file that has rows whose keys have buffered changes is rewritten without these rows, and the last images get a
-file of their own. All files are put into a folder next to the table's, which is then renamed to it: readers see no table or the whole
-table, and VACUUM finds no file that no commit names. A killed run leaves that folder; the next publication of the table removes it."""
+Called by `publish` for tables that do not exist in the lake yet; `why_not` lists the tables that Spark must write instead. A chunk's file
+is linked into the table. If rows in it have keys with buffered changes, the file is rewritten without these rows. The last images of these
+keys get a separate file.
+
+All files are written to a folder next to the table's path, which is then renamed to this path. Readers therefore see no table or the whole
+table, and no file exists that is in no commit. If a run is killed, the folder remains, and the next publication of the table removes it."""
 
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ from sluice.spark_jobs.tables.file_statistics import statistics
 from sluice.spark_jobs.tables.new_table import Contents, make_table
 from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
-# Delta's name for the operation in which Spark creates a table with rows.
+# Delta's name of the operation by which Spark creates a table with rows.
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
-BUFFERED_ROWS_MAX = 1_000_000  # The number of images that this process folds without Spark.
+BUFFERED_ROWS_MAX = 1_000_000  # The maximum number of buffered images that this process folds without Spark.
 BUFFERED_BYTES_MAX = 256 << 20
 ROW_GROUP_ROWS = 1 << 16
 MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
@@ -90,7 +92,7 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
 
 
 def _has_marks(given: Publication, name: str) -> bool:
-    """Returns whether the file has Sluice's columns with the values of this publication."""
+    """Returns whether the file has Sluice's columns, and whether all their values are those of this publication."""
     footer = pq.read_metadata(given.chunks.folder / name)
     indices = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
     if not set(MARKS) <= indices.keys():
@@ -99,7 +101,7 @@ def _has_marks(given: Publication, name: str) -> bool:
         said: list[Any] = [group.column(indices[mark]).statistics for mark in MARKS]
         if not group.num_rows:
             continue
-        # pyarrow fails if it is asked for a missing bound.
+        # pyarrow raises an error if a bound is read that does not exist.
         if not all(each and each.has_min_max for each in said):
             return False
         key, time_us, word = said
@@ -111,11 +113,11 @@ def _has_marks(given: Publication, name: str) -> bool:
 
 
 def make_of_files(given: Publication, label: int, properties: Mapping[str, str], fence: Fence) -> bool:
-    """Creates the table. Returns False if its path is in use, so that Spark must create it. Raises OSError."""
+    """Creates the table from the files. Returns False if its path is in use, so that Spark must create the table. Raises OSError."""
     folder = local_folder(given.target.path)
     if folder is None:
         return False
-    # A killed run left it.
+    # Removes folders of runs that were killed before.
     for left in folder.parent.glob(f"{glob.escape(_aside(folder, ''))}*"):
         shutil.rmtree(left, ignore_errors=True)
     wanted = wanted_columns(given.columns, soft_deletes=False)
@@ -159,14 +161,14 @@ def _contents(filling: _Filling, wanted: Sequence[LakeColumn], indexed: int, lab
 
 @dataclasses.dataclass
 class _Filling:
-    """Puts the files of a table into `folder`."""
+    """Writes or links the files of a table into `folder`."""
 
     given: Publication
     folder: Path
     count: int = 0
 
     def files(self) -> Iterator[Path]:
-        """Yields the files one after the other, each complete and synced to disk. Yields none if there are no rows."""
+        """Yields the files one after the other, each one complete and synced to disk. Yields nothing if there are no rows."""
         chunks, buffered = self.given.chunks, None
         if self.given.changes.names():
             schema = chunks.schema(chunks.names()[0])
@@ -190,7 +192,7 @@ class _Filling:
         yield file
 
     def _gone(self, read: pq.ParquetFile, buffered: BufferedKeys) -> dict[int, Any]:
-        """Returns row group → mask of its rows whose keys have buffered changes, only for row groups that have such rows."""
+        """Returns row group → mask of its rows whose keys have buffered changes. Row groups without such rows are omitted."""
         key, footer = list(self.given.key), read.metadata
         index = read.schema_arrow.get_field_index(key[0])
         found = dict[int, Any]()
@@ -202,7 +204,7 @@ class _Filling:
         return found
 
     def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> Iterator[Path]:
-        """Yields the file, rewritten without these rows; yields nothing if no row is left."""
+        """Yields a file with the chunk's rows except those in `gone`. Yields nothing if no row remains."""
         if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
             return
 
@@ -228,6 +230,6 @@ class _Filling:
         return file
 
     def _named(self) -> Path:
-        """Returns the path of the next file, named as Spark names its files."""
+        """Returns the path of the next file. Its name has the form that Spark uses."""
         number, self.count = self.count, self.count + 1
         return self.folder / f"part-{number:05d}-{uuid.uuid4()}-c000.zstd.parquet"

@@ -1,7 +1,7 @@
-"""Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. `merge` calls it.
+"""Executes the plan of `alterations` on a Delta table in one Spark session, in steps that a repeated merge can continue. Called by `merge`.
 
-Delta alters a table in commits that carry no transaction. A plan that could not be made again from a half-altered table is therefore
-stored first in a property of the table, under the name of its statement and with the last completed stage. The next try finds it there:
+Delta alters a table in commits without a transaction. If the plan could not be derived again from a half-altered table, it is first stored
+in a table property, with the name of its statement and the last completed stage. The next attempt reads it:
 
     BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped"""
 
@@ -23,8 +23,8 @@ BEGUN, MOVED, COPIED = "begun", "moved", "copied"
 
 
 def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan | None:
-    """Returns the plan of a statement that only converts columns, which one commit can execute (`retyped_table`). None if it needs steps,
-    or if an earlier attempt has begun them.
+    """Returns the plan of a DDL statement that only converts columns, so that one commit can execute it (`retyped_table`). None if the plan
+    needs several steps, or if an earlier attempt has begun these steps.
     """
     if not segment.alterations or _kept_plan(table, f"{app_id}@{segment.order_key}") is not None:
         return None
@@ -33,8 +33,8 @@ def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> Alt
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
-    """Drops, moves, renames and widens columns. Returns the plan. The caller adds and copies columns, and its last commit carries the
-    statement's transaction.
+    """Drops, moves, renames and widens columns. Returns the plan. The caller then adds columns and copies values; its last commit contains
+    the transaction of the statement.
     """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
@@ -47,16 +47,16 @@ def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaS
 
 
 def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment, plan: AlterationPlan) -> None:
-    """Drops the columns whose values were copied."""
+    """Drops the columns whose values have been copied."""
     _keep_plan(session, table, COPIED, f"{app_id}@{segment.order_key}", plan)
     _run(session, table, alterations.closing_statements(table.path, plan, table.snapshot.columns))
 
 
 def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
-    """Applies a statement of one shard to the shared table: widens columns, and records the columns that the shard no longer has.
+    """Applies a DDL statement of one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
-    Returns column → SQL expression for the column's value in the shard's existing rows. The caller applies it in the commit that ends the
-    statement. Each step checks whether it is done already. Raises TableError for a statement that would change other shards.
+    Returns column → SQL expression of the column's value in the shard's existing rows. The caller applies it in the commit that ends the
+    statement. Steps that are already done are skipped. Raises TableError for a statement that would change other shards.
     """
     shards.refuse_alterations(table.name, segment)
     properties = table.snapshot.properties
@@ -74,7 +74,7 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
-    """Returns the columns that the source dropped and the Delta table still has, and which the segment lacks."""
+    """Returns the columns that the source dropped, the Delta table still has, and the segment lacks."""
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     if table.shard is not None:
         left = shards.left_columns(table.shard, table.snapshot.properties, segment)
@@ -97,7 +97,7 @@ def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | Non
 
 
 def _keep_plan(session: LakeSession, table: DeltaTable, stage: str, name: str, plan: AlterationPlan) -> None:
-    """Stores the stage of a plan, with the other table properties that the plan needs."""
+    """Stores the plan and its stage in a table property, and sets other table properties that the plan needs."""
     snapshot = table.snapshot
     properties = alterations.table_properties(plan, snapshot.properties, snapshot.features)
     if plan.is_kept_in_table:

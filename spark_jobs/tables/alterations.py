@@ -1,11 +1,11 @@
-"""Plans how a Delta table follows a statement that altered its source table, and generates the SQL statements that execute the plan. Pure
+"""Plans how a Delta table follows a DDL statement that altered its source table, and generates the SQL statements of the plan. Pure
 functions.
 
-`alteration_steps` runs them. A plan is made once, from the table before the first step. Steps first remove names (`drops`, `moves`) and
-then give names. Two columns that swap their names, or a column that takes the name of a dropped one, therefore need no special case.
+`alteration_steps` executes them. The plan is made once, from the table before the first step. Its steps first free names (`drops`, `moves`)
+and then assign names. Two columns that swap names, or a column that gets the name of a dropped one, therefore need no special case.
 
-Columns that are kept after the source dropped them are listed in a property of the table. A row that is written afterwards has NULL in
-them, however the stream is split into batches; a row that is not written keeps its last value."""
+Columns that the table retains after the source dropped them are listed in a table property. A row that is written later gets NULL in them,
+however the stream is split into batches. A row that is not written retains its last value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.spark_jobs.targets.casting import converted, widens
 KEPT_PROPERTY = "sluice.droppedColumns"
 PLAN_PROPERTY = "sluice.altering"
 MAPPING = {"delta.columnMapping.mode": "name"}
-WIDEN = "widen"  # A plan: the column is widened in place if Delta supports it.
+WIDEN = "widen"  # A plan for a column: Delta widens its type in place, if it supports this.
 LOCAL_TIMES = {"delta.feature.timestampNtz": "supported"}
 WIDENING = {"delta.enableTypeWidening": "true"}
 
@@ -30,11 +30,13 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlterationPlan:
-    """The steps of an alteration in the order of the fields. Names are those that the table has when the step is executed.
+    """The steps of an alteration, in the order of the fields. Column names are those at the time of the step.
 
-    `kept`: dropped columns that the table has afterwards. `moves` and `renames`: (name, new name). `widened`: (name, type). `copies`:
-    (column, SQL expression over existing columns). `leftovers`: columns that are dropped once they are copied. `retyped`: (column, SQL
-    expression over the columns before the first step), if the plan does nothing but convert columns; the steps are then not needed.
+    - `kept`: dropped columns that the table still has afterwards.
+    - `moves`, `renames`: (name, new name). `widened`: (name, type).
+    - `copies`: (column, SQL expression over existing columns). `leftovers`: columns that are dropped after they were copied.
+    - `retyped`: (column, SQL expression over the columns before the first step), if the plan only converts columns. One commit can then
+      replace all steps.
     """
 
     kept: tuple[str, ...]
@@ -48,16 +50,16 @@ class AlterationPlan:
 
     @property
     def is_kept_in_table(self) -> bool:
-        """Whether the remaining steps cannot be derived from a table in which some of them were executed."""
+        """Whether the remaining steps cannot be derived from a partly altered table, so that the plan must be stored."""
         return bool(self.drops or self.moves or self.copies)
 
     def to_json(self) -> dict[str, Any]:
         record = dataclasses.asdict(self)
-        return {name: value for name, value in record.items() if name != "retyped"}  # Steps do not need it.
+        return {name: value for name, value in record.items() if name != "retyped"}  # The steps do not use `retyped`.
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> AlterationPlan:
-        """Parses the plan in a record of `to_json`."""
+        """Parses a record of `to_json`."""
         return cls(**{name: tuple(_tuples(each) for each in values) for name, values in record.items()})
 
 
@@ -67,18 +69,18 @@ def _tuples(value: Any) -> Any:
 
 @dataclasses.dataclass
 class _Origin:
-    """The existing column from which a column of the altered table is made. `plan`: how, if the type changes."""
+    """The existing column that becomes a column of the altered table. `plan`: how its type changes; empty if it does not."""
 
     name: str
     plan: str = ""
 
 
 class _Names:
-    """Tracks the names of the table's columns that the source has through the alterations of one statement. Names are in lower case, except
+    """Tracks the names of the source's columns in the table through the alterations of one DDL statement. Names are in lower case, except
     in the plan.
 
-    The alterations are ordered by kind. Drops and renames use the names before the statement, so all renames happen at once; changes of
-    type use the names after it.
+    Alterations are applied by kind. Drops and renames use the names before the statement, so all renames happen at once. Changes of types
+    use the names after it.
     """
 
     def __init__(self, columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...]) -> None:
@@ -114,9 +116,10 @@ class _Names:
 
 
 def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segment: SchemaSegment) -> AlterationPlan:
-    """Returns the plan for a table with `columns` (lower-case name → (name, Spark type)). `kept`: those that the source dropped before.
+    """Returns the plan for a table with `columns` (lower-case name → (name, Spark type)). `kept`: the columns among them that the source
+    dropped earlier.
 
-    Alterations of a column that the table does not have are left out: they were applied already, or the table was created again.
+    Alterations of columns that the table does not have are left out: they were already applied, or the table was created again.
     """
     names = _Names(columns, kept)
     names.take(segment.alterations)
@@ -124,7 +127,7 @@ def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segme
 
 
 class _Steps:
-    """Turns the origins of the columns into steps."""
+    """Derives the steps of a plan from the origins of the columns."""
 
     def __init__(self, names: _Names, segment: SchemaSegment) -> None:
         self.names, self.order_key = names, segment.order_key
@@ -163,13 +166,13 @@ class _Steps:
         return self.names.columns[name][0]
 
     def _away(self, name: str) -> str:
-        """Moves an existing column to a name that no other column has."""
+        """Moves an existing column to a temporary name that no other column has."""
         temporary = f"_sluice_{self.order_key}_{len(self.moves)}"
         self.moves.append((self._actual(name), temporary))
         return temporary
 
     def _keep(self, name: str) -> None:
-        """Keeps a dropped column, under another name if the source uses its name again."""
+        """Retains a dropped column, under another name if the source uses its name again."""
         self.kept[name] = self._actual(name)
         if name in self.wanted:
             self._set_aside(name)
@@ -186,12 +189,12 @@ class _Steps:
             return
         if name != origin.name or name in self.names.spelling:
             self.renames.append((self._away(origin.name), self.names.spelling[name]))
-        if wanted is not None and changes:  # It is widened in place, under the new name.
+        if wanted is not None and changes:  # The column is widened in place, under its new name.
             self.widened.append((wanted.name, wanted.type))
 
     def _replace(self, wanted: LakeColumn, origin: _Origin) -> None:
-        """Adds a column of the new type with the converted values of the old one. With plan `new_column`, the new column is empty, and the
-        old one is kept under another name.
+        """Replaces a column by one of the new type with the converted values. With plan `new_column`, the new column is empty, and the
+        table retains the old column under another name.
         """
         if origin.plan == "new_column":
             self._set_aside(origin.name)
@@ -215,15 +218,13 @@ class _Steps:
 
 
 def removing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the first half of the plan: statements that drop or move columns. Steps that were executed already are left out."""
+    """Returns the statements that drop or move columns: the first half of the plan. Steps that are already done are left out."""
     moves = [_rename(path, old, new) for old, new in plan.moves if old.lower() in there and new.lower() not in there]
     return [*(_drop(path, name) for name in plan.drops if name.lower() in there), *moves]
 
 
 def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the second half of the plan: statements that rename and widen columns. Adding columns and copying values are not among
-    them.
-    """
+    """Returns the statements that rename and widen columns: the second half of the plan, without adding columns and copying values."""
     renames = [_rename(path, old, new) for old, new in plan.renames if old.lower() in there]
     table = sql_text.delta_path(path)
     alters = [
@@ -235,7 +236,7 @@ def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple
 
 
 def closing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the statements that drop columns after they were copied."""
+    """Returns the statements that drop columns whose values have been copied."""
     return [_drop(path, name) for name in plan.leftovers if name.lower() in there]
 
 
@@ -254,7 +255,7 @@ def table_properties(plan: AlterationPlan, properties: Mapping[str, str], featur
 
 
 def kept_columns(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the columns that the source dropped and the table keeps."""
+    """Returns the columns that the source dropped and the table retains."""
     return tuple(json.loads(properties.get(KEPT_PROPERTY, "[]")))
 
 
