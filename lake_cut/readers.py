@@ -21,8 +21,8 @@ def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None)
 def duckdb_views(connection: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Creates views `database.table` in a DuckDB connection that has loaded the delta extension. Returns their names.
 
-    `storage_options`: deltalake's options for a lake in an object store. DuckDB does not use them: the connection needs its own secret for
-    the object store.
+    `storage_options`: deltalake's options for a lake in an object store. DuckDB does not use them: the connection needs DuckDB's extension
+    and secret for the object store.
 
     DuckDB ignores case in names. Tables whose names differ only in case get the views `table__1`, `table__2`, …. Raises CutError for tables
     that cannot be read, after it has created the views of all other tables.

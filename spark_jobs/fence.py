@@ -1,11 +1,11 @@
 """Checks, immediately before each commit to a Delta table, that the run may still write. All code that commits to the lake uses it.
 
-A host may pause at any line for longer than its lease lasts, while another host takes over and merges later batches. A late commit of the
-first host would restore rows that have been deleted since. The fence queries the stores of the locks and the ledger. A Spark session that
-was opened without a fence refuses to commit.
+A host may pause at any line until its lease and its locks expire, while another host takes over and merges later batches. A late commit of
+the first host would restore rows that have been deleted since. The fence queries the stores of the locks and the ledger. A Spark session
+that was opened without a fence refuses to commit.
 
-Tasks on executors cannot query these stores. The run checks immediately before it sends the tasks. Their commits fail if the table's
-version or transaction has changed since they read it."""
+Tasks on executors cannot query these stores. The run checks immediately before it sends the tasks. Their commits succeed only if the table
+is still at the version that the task read."""
 
 from __future__ import annotations
 

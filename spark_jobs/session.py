@@ -65,7 +65,8 @@ SESSION_SETTINGS: Mapping[str, str] = {
 # comment would publish a variable of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
 SESSIONS_MIN, SESSIONS_MAX = 2, 16  # The maximum protects Spark's driver, which plans and commits each MERGE.
-SLOTS_A_SESSION = 2  # Two sessions can share the slots, because each MERGE has phases that run only one task.
+# Task slots per session. A MERGE can use more, but in its phases with only one task, other sessions use the slots.
+SLOTS_A_SESSION = 2
 SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # in the plan of a range
 NO_OPTIONS: Mapping[str, str] = {}
 # With this isolation, each session gets its own Python workers, whose daemon outlives the session. Sluice's sessions

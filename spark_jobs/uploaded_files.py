@@ -1,8 +1,8 @@
-"""Makes local files of a run readable for Spark: in place if both see the same disk, otherwise by an upload to the object store of the
+"""Makes local files of a run readable for Spark: directly, if Spark sees the same disk; otherwise by an upload to the object store of the
 staged batches.
 
-Each Spark session uploads the files it needs. Uploads are removed when the run closes its sessions; what a killed run left is removed by
-a later run."""
+Each run uploads the files that its Spark sessions need, and removes them when it closes the sessions. A later run removes the uploads of a
+killed run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from sluice.spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 
-EMPTY = "_uploaded"  # An object store has no empty folders. Spark ignores files whose names begin with "_".
-LEFT_SECONDS = 24 * 3600.0  # Older uploads belong to runs that have ended.
+# An empty file that represents an empty folder, because an object store has no folders. Spark ignores file names that
+# begin with "_".
+EMPTY = "_uploaded"
+LEFT_SECONDS = 24 * 3600.0  # The age above which uploads belong to runs that have certainly ended.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UploadSettings:
-    """Where files are uploaded. `url`: a prefix in an object store; empty if files are not uploaded. `storage_options`: deltalake's, with
-    the values of environment variables.
+    """Where to upload files. `url`: a prefix in an object store; empty if files are not uploaded. `storage_options`: deltalake's options,
+    with secrets resolved.
     """
 
     url: str = ""
@@ -37,7 +39,7 @@ class UploadSettings:
 
 
 class UploadedFiles:
-    """The uploaded files of one run. The names of the folders begin with the time of the upload."""
+    """The uploaded files of one run. The name of its folder begins with the time at which this object was created."""
 
     def __init__(self, settings: UploadSettings) -> None:
         self._settings = settings
@@ -46,8 +48,8 @@ class UploadedFiles:
         self._begun = False
 
     def location(self, path: Path) -> str:
-        """Returns the URL where Spark reads a file or the files of a folder, and uploads them if necessary. Raises SparkJobError if the
-        object store refuses them.
+        """Returns the URL at which Spark reads a file, or the files of a folder. Uploads them if necessary. Raises SparkJobError if this
+        fails.
         """
         if not self._settings.url:
             return path.resolve().as_uri()
@@ -61,8 +63,8 @@ class UploadedFiles:
             raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; Sluice tries again") from None
 
     def placed(self, files: StoredFiles) -> str:
-        """Returns the URL where Spark reads the rows of a table's snapshot, or its buffered changes. They may be in an object store
-        already.
+        """Returns the URL at which Spark reads the rows of a snapshot or its buffered changes. Uploads them if they are not in an object
+        store yet.
         """
         if not files.url:
             files.folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ class UploadedFiles:
 
 @contextlib.contextmanager
 def uploaded_files(settings: UploadSettings) -> Iterator[UploadedFiles]:
-    """Yields the uploads of a run, and removes them when its Spark sessions are closed."""
+    """Yields an object that uploads files for a run, and removes the uploads when the context is closed."""
     uploaded = UploadedFiles(settings)
     try:
         yield uploaded

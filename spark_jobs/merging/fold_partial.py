@@ -4,8 +4,9 @@ The last image of a key determines whether its row exists. Each column gets the 
 no image has a value, the lake has it: under the same key, or, if the row's key changed, under the key that the row had when the lake was
 last written.
 
-For an image whose row began under another key, staging stores that key (`_sluice_origin_*`) and the image with which the row began
-(`_sluice_birth`). Chains of key changes, swapped keys and reused keys therefore need no special case."""
+For each image whose row did not have the image's key before the segment, staging stores the key with which the row began
+(`_sluice_origin_*`). It also stores the number of the row's first image, or 0 if the lake has the row (`_sluice_birth`). Chains of key
+changes, swapped keys and reused keys therefore need no special case."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, 
 
 
 def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
-    """Divides the jobs among tasks, and returns the job numbers of each task; at least one task. The order of the jobs is retained. All
-    shards of one table go to one task.
+    """Divides the jobs among tasks, and returns the job numbers of each task; at least one task. The largest jobs come first in `jobs`, and
+    remain first in their tasks. All shards of one table go to one task.
     """
     shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
     of_path: dict[str, list[int]] = {}
@@ -164,8 +164,8 @@ def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the function so that cloudpickle sends it with all Sluice packages that it uses, because executors may not have them.
 
-    Other packages are sent by name. Exceptions of deltalake must not be sent: the module name in them does not exist, so the code uses
-    `deltalake.exceptions` instead.
+    Other packages are sent by name. deltalake's exceptions cannot be sent in this way, because the module that they name does not exist.
+    The code therefore refers to the module `deltalake.exceptions`.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 

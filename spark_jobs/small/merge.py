@@ -163,8 +163,8 @@ class _SmallMerge:
         )
 
     def _alters(self, segments: tuple[Segment, ...]) -> bool:
-        """Returns whether an existing table needs other columns or properties. Also returns True if they are impossible: Spark's merge then
-        reports the error.
+        """Returns whether Spark must merge the table because its columns or properties change. Also returns True if the new ones are
+        impossible, so that Spark's merge reports the error.
         """
         given = [segment for segment in segments if not isinstance(segment, TruncateSegment)]
         if not self.table.snapshot.exists:

@@ -41,7 +41,7 @@ class BufferedKeys:
 
     def among(self, rows: pa.Table) -> Mask:
         """Returns a mask of the rows whose key has buffered changes. `rows`: has at least the key columns."""
-        if len(self._key) == 1:  # Three times as fast as the code below, which sorts for each row group.
+        if len(self._key) == 1:  # At least three times as fast as the code below, which sorts for each row group.
             (name,) = self._key
             return np.asarray(pc.is_in(rows[name], self._keys[name].combine_chunks()))
         count = self._keys.num_rows

@@ -1,8 +1,8 @@
-"""Writes and reads the record in each Delta commit of a table: which batch or snapshot the commit belongs to, and from which position to
-which. Reads the table's history from these records.
+"""Writes and reads the metadata that Sluice stores in each Delta commit (`userMetadata`): the batch or snapshot of the commit, and its
+start and end position. Derives the history of a table from it.
 
-The record is in the commit itself (`userMetadata`), so it does not depend on Dagster's storage or any other file. `merge` and `publish`
-write it; `sluice history` and `sluice why` read it."""
+The metadata is part of the commit, so it does not depend on Dagster's storage or any other file. `merge` and `publish` write it; `sluice
+history` and `sluice why` read it."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from sluice.batch_manifest.values import ChangesSegment, Segment, StagedTable
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import Owner, our_record
 
-# The metrics of Delta and deltalake for rows inserted, updated and deleted, by operation (MERGE; WRITE and INSERT;
-# UPDATE; DELETE).
+# The names in metrics of Delta and deltalake for inserted, updated and deleted rows. They differ by operation (MERGE;
+# WRITE and INSERT; UPDATE; DELETE).
 METRICS = {
     "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
     "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
 }
-SNAPSHOT_KIND = "snapshot"  # The kind of a snapshot's publication. Batches have other kinds.
-MAINTENANCE_KIND = "maintenance"  # Such a commit rewrites files or removes unneeded ones, and changes no row.
-ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # Commits of these kinds are not joined with others.
+SNAPSHOT_KIND = "snapshot"  # The kind of a commit that publishes a snapshot.
+MAINTENANCE_KIND = "maintenance"  # The kind of a commit that rewrites or removes files and changes no row.
+ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # A commit of one of these kinds is not joined with other commits.
 
 
 def maintenance_record(owner: Owner, run: str) -> str:
-    """Returns the record of a commit that rewrites or removes files and changes no row."""
+    """Returns the metadata of a commit that rewrites or removes files and changes no row."""
     known = {"sluice": 1, "kind": MAINTENANCE_KIND, "destination": owner.destination, "ledger": owner.ledger_id}
     return json.dumps({**known, "table": owner.table, "run": run}, sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommittedInterval:
-    """One commit of a table, or all commits of one batch or backfill. Versions: the table's before the first and after the last commit.
-    Times: microseconds since 1970 UTC. A commit that Sluice did not make has no `table` and no positions.
+    """One commit of a table, or all commits of one batch or backfill. `version_before`, `version`: the table's version before the first
+    commit and after the last one. Times are microseconds since 1970 UTC. A commit that Sluice did not make has no `table` and no positions.
 
     - `start`, `end`: positions of the batch, as in the manifest.
-    - `inserts`, `updates`, `deletes`: changes in the source; `rows_…`: what Delta changed after the changes of each key were folded.
-    - `operation`: Delta's name of the operation; `committed_at_us`: Delta's time of the commit.
-    - `run`: the Dagster run's ID. `snapshot`: the ID of a published snapshot.
-    - `backfill`: the ID of a backfill or a repair, see `kind`; `from_us`, `to_us`: the requested interval, or when the rows were read.
+    - `inserts`, `updates`, `deletes`: changes in the source. `rows_…`: rows that Delta changed, after the changes of each key were folded.
+    - `operation`: Delta's name of the operation. `committed_at_us`: Delta's time of the commit.
+    - `run`: the id of the Dagster run. `snapshot`: the id of a published snapshot.
+    - `backfill`: the id of a backfill or repair (see `kind`). `from_us`, `to_us`: the requested interval, or when the rows were read.
     """
 
     version_before: int
@@ -76,17 +76,19 @@ class CommittedInterval:
 
     @property
     def ours(self) -> bool:
-        """Whether Sluice wrote the commit."""
+        """Whether Sluice made the commit."""
         return bool(self.table)
 
     @property
     def batch(self) -> tuple[str, int, int, str]:
-        """The identity that all commits of one delivery, backfill or repair share."""
+        """The values that all commits of one delivery, backfill or repair have in common."""
         return self.ledger, self.epoch, self.delivery, self.backfill
 
     @property
     def streamed(self) -> bool:
-        """Whether the commit applied changes of the stream for the first time. Only such commits answer queries for a stream position."""
+        """Whether the commit applied changes of the stream for the first time. Queries for a position of the stream consider only such
+        commits.
+        """
         return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class CommittedInterval:
 
 
 def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run: str = "") -> str:
-    """Returns the record of one segment's commit, as JSON text."""
+    """Returns the metadata of one segment's commit, as JSON text."""
     record: dict[str, Any] = {
         "sluice": 1,
         "destination": batch.destination,
@@ -114,7 +116,7 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
-    """The record of a snapshot's publication. `start`, `end`: positions as in the manifest: where the reading began, and up to where all
+    """The metadata of a snapshot's publication. `start`, `end`: positions as in the manifest, where reading began and up to which all
     changes are included. `label`: the order key of `end` in this table. `read_at_us`: when the rows were read, in µs since 1970 UTC.
     """
 
@@ -130,7 +132,7 @@ class PublicationRecord:
     read_at_us: int
 
     def to_text(self) -> str:
-        """Returns the record as JSON text."""
+        """Returns the metadata as JSON text."""
         record = dataclasses.asdict(self)
         label, read_at_us = record.pop("label"), record.pop("read_at_us")
         times = dict.fromkeys(("first_commit_time_us", "last_commit_time_us"), read_at_us)
@@ -156,7 +158,7 @@ def _backfill(batch: StagedBatch) -> dict[str, Any]:
 
 
 def _of(segment: Segment) -> dict[str, Any]:
-    """Returns the part of the stream that a segment covers, and the number of its changes."""
+    """Returns the kind of a segment, its range of order keys and times, and its numbers of changes."""
     if isinstance(segment, ChangesSegment):
         return {
             "kind": "changes",
@@ -178,7 +180,7 @@ def _of(segment: Segment) -> dict[str, Any]:
 
 
 def read_commit(commit: Mapping[str, Any]) -> CommittedInterval:
-    """Parses one entry of Delta's history (`DeltaTable.history`). For a commit without our record, it returns only what Delta reports."""
+    """Parses one entry of Delta's history (`DeltaTable.history`). If Sluice did not make the commit, returns only what Delta reports."""
     version = int(commit["version"])
     metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
     known: dict[str, Any] = {
@@ -194,12 +196,12 @@ def read_commit(commit: Mapping[str, Any]) -> CommittedInterval:
 
 
 def own_commit(commits: Iterable[Mapping[str, Any]], user_metadata: str) -> Mapping[str, Any] | None:
-    """Returns the commit with this metadata from Delta's history, or None."""
+    """Returns the commit in Delta's history that has this metadata, or None."""
     return next((each for each in commits if each.get("userMetadata") == user_metadata), None)
 
 
 def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
-    """Returns whether a commit belongs to the same ledger and source table as this metadata, and contains all changes up to the same order
+    """Returns whether a commit belongs to the same ledger and source table as this metadata, and has changes up to at least the same order
     key.
     """
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
@@ -212,7 +214,7 @@ def _up_to(record: Mapping[str, Any]) -> int:
 
 
 def lost_commit(path: str, before: int) -> str:
-    """Returns the message for a commit of this run, made after version `before`, that is missing in the log."""
+    """Returns the message for a commit that this run made after version `before` and that is missing in the log."""
     return (
         f"the log of the Delta table {path} does not have what this run committed after version {before}, but another writer's commit, "
         "which can happen if several Spark servers write one lake in S3. Use one Spark server (see `sluice check`), and restart it, "
@@ -221,20 +223,20 @@ def lost_commit(path: str, before: int) -> str:
 
 
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many rows a commit inserted, updated and deleted, under the names of `METRICS`, from Delta's metrics (numbers as
-    text).
+    """Returns how many rows a commit inserted, updated and deleted, by the names in `METRICS`. `metrics`: Delta's,
+    whose numbers are text.
     """
     return {name: first_count(metrics, keys) for name, keys in METRICS.items()}
 
 
 def first_count(metrics: Mapping[str, Any], keys: Iterable[str]) -> int:
-    """Returns the count under the first of the names that exists; 0 if none does."""
+    """Returns the count under the first of these names that exists; 0 if none exists."""
     return next((int(metrics[key]) for key in keys if key in metrics), 0)
 
 
 def batches(commits: Iterable[CommittedInterval]) -> list[CommittedInterval]:
-    """Joins the commits of each batch into one interval, in the order of the versions. Publications, maintenance, and commits that Sluice
-    did not make stay separate.
+    """Joins the commits of each batch into one interval, in the order of versions. Publications, maintenance, and commits by other programs
+    are not joined.
     """
     found: dict[Any, CommittedInterval] = {}
     for commit in sorted(commits, key=lambda each: each.version):

@@ -1,6 +1,6 @@
-"""Reads the state of a Delta table from its log, and generates the statements that create it and add columns to it. `merge` calls it.
+"""Reads the state of a Delta table from its log, and generates the statements that create the table and add columns. Called by `merge`.
 
-The log is read with deltalake, which takes milliseconds; through Spark every question would be a separate Spark job."""
+deltalake reads the log in milliseconds. With Spark, each question would be a separate Spark job."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ DELETED_COLUMN = LakeColumn(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
-# The metadata of a field in a table with column mapping: its name in files and statistics.
+# Metadata of a field in a table with column mapping: the column's name in files and statistics.
 PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"
 VECTORS_FEATURE = "deletionVectors"
-# A table that was created without such a column must enable this feature to get one.
+# A table that was created without a column of this type must enable the feature before it gets one.
 LOCAL_TIMES_FEATURE = "timestampNtz"
-# Delta refuses these in a column name unless columns are mapped by name.
+# Delta accepts these characters in column names only if columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
-STATISTICS_COLUMNS = 32  # Delta's default number of leading columns with minimum and maximum in the log.
-FILE_METRICS = {  # The metrics of Delta and deltalake for files added and removed, by operation.
+STATISTICS_COLUMNS = 32  # By default, Delta stores minimum and maximum for this number of leading columns.
+FILE_METRICS = {  # The names in metrics of Delta and deltalake for added and removed files. They differ by operation.
     "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
     "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
 }
 COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
-# A checkpoint is a Spark job of its own, which is too expensive for every tenth of many small commits.
+# Spark makes a checkpoint in a separate job. Delta's default of 10 commits would make this too expensive for small
+# commits.
 CHECKPOINT_COMMITS = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaSnapshot:
-    """One version of a table. `columns`: lower-case name → (name, Spark type), because Spark ignores the case of names.
+    """The state of a table at one version. `columns`: lower-case name → (name, Spark type), because Spark ignores the case of names.
 
-    `ruled`: columns with generated values or constraints. `physical`: lower-case name → the column's name in statistics, for tables with
-    column mapping.
+    `ruled`: columns with generated values or constraints. `physical`: lower-case name → name in statistics, for tables with column mapping.
     """
 
     version: int
@@ -85,9 +85,9 @@ NO_TABLE = DeltaSnapshot(version=-1, columns={}, properties={}, applied_order_ke
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommitCounts:
-    """What one commit did, by Delta's metrics in it. `rows_copied`: unchanged rows that were rewritten.
+    """The effects of commits, from Delta's metrics. `rows_copied`: unchanged rows that were rewritten.
 
-    `files_scanned`, `files_pruned`: files of the table that a merge read, and files that it skipped by key statistics.
+    `files_scanned`: files of the table that a merge read. `files_pruned`: files that it skipped by key statistics.
     """
 
     rows_inserted: int = 0
@@ -110,8 +110,8 @@ class CommitCounts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reach:
-    """The files of a table that a merge may read. `rows` includes rows that deletion vectors delete, and excludes files without a row
-    count.
+    """The files of a table that a merge may read. `rows`: includes rows that deletion vectors remove, but not the rows of files without a
+    row count.
     """
 
     files: int = 0
@@ -121,15 +121,17 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSize:
-    """The size of a table by its log. `rows`: without rows that deletion vectors delete; None if the log does not contain it."""
+    """The size of a table, from its log. `rows`: without rows that deletion vectors remove; None if the log does not
+    contain their number.
+    """
 
     rows: int | None
     bytes: int
 
 
 class DeltaTable:
-    """One table of the lake, read through its log. `app_id`: that of its transactions. `shard`: the shard concerned, if the table has
-    several.
+    """One table of the lake, read from its log. `app_id`: the app id of its transactions. `shard`: the shard to which a caller refers, if
+    the table has shards.
     """
 
     def __init__(
@@ -157,13 +159,14 @@ class DeltaTable:
         return self.snapshot
 
     def before(self, order_key: int) -> DeltaSnapshot:
-        """Returns the newest version without a transaction of this order key or a later one; `NO_TABLE` if there is none.
+        """Returns the newest version whose transaction is below this order key; `NO_TABLE` if there is no such version.
 
-        Order keys of transactions only grow, so few versions are read: backwards from the newest in growing steps, then by bisection.
+        The order keys of transactions only increase, so few versions need to be read: first backwards from the newest version in growing
+        steps, then by bisection.
         """
         if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
             return self.snapshot
-        # `low` does not have the transaction, `high` has it.
+        # The transaction of `low` is below the order key, that of `high` is not.
         found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1
         while high - low > 1:
             version = max(high - step, 0) if low < 0 else (low + high) // 2
@@ -175,7 +178,7 @@ class DeltaTable:
         return found
 
     def at(self, version: int) -> DeltaTable:
-        """Returns the table at a version. Raises TableError if that version cannot be read any more."""
+        """Returns the table at a version. Raises TableError if the version can no longer be read."""
         found = DeltaTable(self.name, self.path, self._app_id, self._storage_options, self.shard)
         found._log = self._log_at(version)
         found.snapshot = _snapshot(found._log, self._app_id)
@@ -195,8 +198,8 @@ class DeltaTable:
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:
-        """Returns the table's state in the form that `table_owner` checks. `record`: the state in which an earlier run left it. `owner`:
-        the expected owner, as text.
+        """Returns the table's state in the form that `table_owner` checks. `record`: the record that the last run stored. `owner`: the
+        expected owner, as text.
         """
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
         return FoundTable(
@@ -213,20 +216,20 @@ class DeltaTable:
         )
 
     def commits_after(self, version: int) -> list[dict[str, Any]]:
-        """Returns Delta's history of the versions above `version`, the newest first; empty if there are none."""
+        """Returns Delta's history of the versions after `version`, the newest first; empty if there are none."""
         count = self.snapshot.version - version
         return list(self._log.history(count)) if self.snapshot.exists and count > 0 else []
 
     @property
     def row_count(self) -> int:
-        """The number of rows by the files' statistics. It includes rows that deletion vectors delete."""
+        """The number of rows from the files' statistics. It includes rows that deletion vectors remove."""
         if not self.snapshot.exists:
             return 0
         return int(pc.sum(self._files()["num_records"]).as_py() or 0)
 
     @property
     def size(self) -> TableSize | None:
-        """Returns the size of the table; None if it does not exist."""
+        """Returns the size of the table; None if the table does not exist."""
         if not self.snapshot.exists:
             return None
         files = self._files()
@@ -237,11 +240,13 @@ class DeltaTable:
 
     @property
     def log(self) -> Any:
-        """deltalake's table at the version of the snapshot."""
+        """The table at the version of the snapshot, opened with deltalake."""
         return self._log
 
     def reach(self, column: str, low: Any, high: Any) -> Reach:
-        """Returns the files whose statistics allow a value of `column` in [low, high]; all files if there are no statistics."""
+        """Returns the files that may have a value of `column` in [low, high], according to their statistics. Without statistics, returns
+        all files.
+        """
         if not self.snapshot.exists:
             return Reach()
         files = self._met(self._files(), self._in_files(column), low, high)
@@ -249,13 +254,13 @@ class DeltaTable:
         return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
 
     def scanned(self, column: str, low: Any, high: Any) -> CommitCounts:
-        """Returns how many files a merge of keys within these bounds will read and skip. Call it before the merge."""
+        """Returns how many files a merge of keys within these bounds will read, and how many it will skip. Call this before the merge."""
         files = self._files()
         met: int = self._met(files, self._in_files(column), low, high).num_rows
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self) -> Any:
-        """Returns the files of the snapshot. They are read from the log once per version, because that takes about 50 µs per file. Raises
+        """Returns the files of the snapshot. Reads them from the log only once per version, because this takes about 50 µs per file. Raises
         TableError if the table does not exist.
         """
         if not self.snapshot.exists:
@@ -269,37 +274,39 @@ class DeltaTable:
         return files
 
     def _in_files(self, column: str) -> str:
-        """Returns the name of a column in statistics. It is the physical name, because renamed columns keep theirs."""
+        """Returns the name of a column in statistics. This is the physical name, which does not change when a column is renamed."""
         return self.snapshot.physical.get(column.lower(), column)
 
     @staticmethod
     def _met(files: Any, column: str, low: Any, high: Any) -> Any:
-        """Returns the files that may have a value in [low, high]. `column`: its name in statistics."""
+        """Returns the files that may have a value in [low, high]. `column`: the column's name in statistics."""
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
-            # A bound of another type than the statistics is ignored.
+            # If a bound cannot be converted to the type of the statistics, all files are returned.
             with contextlib.suppress(pa.ArrowException, TypeError, ValueError, ArithmeticError):
                 bounds = (_as_bound(value, files[lowest].type) for value in (low, high))
                 return files.filter(_may_meet(files[lowest], files[highest], *bounds))
         return files
 
     def last_commit(self) -> CommitCounts:
-        """Returns the counts of the newest commit, by Spark or deltalake. Call `refresh` first."""
+        """Returns the counts of the newest commit, which Spark or deltalake made. Call `refresh` first."""
         return _counts(self._log.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
-        """Finds the commit with this metadata above the version `before` in the log, and returns its counts. Call `refresh` first.
+        """Finds the commit with this metadata after the version `before`, and returns its counts. Call `refresh` first.
 
-        `app_id`, `version`: its transaction, if it has one. Returns empty counts if another attempt made the commit, or if a commit
-        without a transaction had nothing to change. Raises TableError if neither is in the log: another commit replaced this one. That
-        Spark dropped a transaction does not prove that another attempt made the commit, because Spark may know the transaction only from
-        its memory.
+        `app_id`, `version`: the commit's transaction, if it has one. Returns empty counts if another attempt made the commit, or if a
+        commit without a transaction had nothing to change.
+
+        Raises TableError if the log has neither the commit nor one of another attempt, because a commit by another program replaced it.
+        That Spark dropped the commit as a repeated one is no proof, because Spark may remember a transaction that the log does not contain.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):
             return _counts(mine)
         done = self._log.transaction_version(app_id) if app_id and self.snapshot.exists else None
-        # Delta's summary of a version (.crc) may name a transaction that the commit itself does not contain.
+        # A Spark checksum file (.crc) may list a transaction that the commit itself does not contain, so the commits
+        # are checked too.
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
             raise TableError(self.name, lost_commit(self.path, before), own=False)
@@ -330,8 +337,8 @@ def _snapshot(log: Any, app_id: str) -> DeltaSnapshot:
 
 
 def physical_names(log: Any) -> dict[str, str]:
-    """Returns lower-case name → name in files and statistics, for the top-level columns of a table with column mapping; empty without a
-    mapping.
+    """Returns lower-case name → name in files and statistics, for the top-level columns of a table with column mapping; empty without
+    column mapping.
     """
     named = {field.name.lower(): (field.metadata or {}).get(PHYSICAL_NAME) for field in log.schema().fields}
     return {name: str(physical) for name, physical in named.items() if physical}
@@ -343,8 +350,8 @@ def _has_rule(field: Any) -> bool:
 
 
 def _as_bound(value: Any, kind: Any) -> Any:
-    """Converts a value of a manifest so that it can be compared with statistics of this type; Arrow has no integer as large as BIGINT
-    UNSIGNED.
+    """Converts a value from a manifest for the comparison with statistics of this type. A BIGINT UNSIGNED, for example, becomes a decimal,
+    because it may exceed Arrow's integers.
     """
     if pa.types.is_decimal(kind) and isinstance(value, int | str):
         return pa.scalar(decimal.Decimal(value), kind)
@@ -352,22 +359,23 @@ def _as_bound(value: Any, kind: Any) -> Any:
 
 
 def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
-    """Returns a mask of the ranges [lowest, highest] that overlap [low, high]. An unknown range may overlap."""
+    """Returns a mask of the ranges [lowest, highest] that may overlap [low, high]. An unknown range may overlap."""
     apart = pc.or_kleene(pc.greater(lowest, high), pc.less(highest, low))
     return pc.invert(pc.fill_null(apart, False))
 
 
 def wanted_columns(source: Iterable[LakeColumn], *, soft_deletes: bool) -> tuple[LakeColumn, ...]:
-    """Returns the columns of the Delta table: the source's, then Sluice's, so that statistics cover the source's first."""
+    """Returns the columns of the Delta table: first those of the source, then Sluice's, so that the source's columns get statistics."""
     return (*source, *METADATA_COLUMNS, *((DELETED_COLUMN,) if soft_deletes else ()))
 
 
 def schema_statements(
     table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
-    """Returns the statements that give a table the wanted columns and its owner; none if it has them. Columns that the source dropped stay.
+    """Returns the statements that give a table its columns and its owner; none if it already has them. Columns that the source dropped
+    remain.
 
-    Raises TableError if a column has another type, or if the source has a column with the name of a Sluice column.
+    Raises TableError if a column has another type, or if a column of the source has the name of one of Sluice's columns.
     """
     _refuse_clashes(table.name, wanted)
     if table.shard != target.shard:
@@ -403,7 +411,7 @@ def _create(name: str, target: TableTarget, wanted: tuple[LakeColumn, ...], key:
 def new_properties(
     target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
 ) -> dict[str, str]:
-    """Returns the properties of a new table with the wanted columns."""
+    """Returns the properties of a new table with these columns."""
     return {
         **shards.new_properties(target.shard, owner),
         VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
@@ -415,8 +423,8 @@ def new_properties(
 
 
 def _statistics_columns(wanted: tuple[LakeColumn, ...], key: tuple[str, ...]) -> int:
-    """Returns how many columns get statistics: at least all up to the last key column, because no file can be skipped without statistics of
-    the key.
+    """Returns how many leading columns get statistics: at least all up to the last key column, because Delta can skip files only by
+    statistics of the key.
     """
     indices = [index for index, column in enumerate(wanted, start=1) if column.name in key]
     return max([STATISTICS_COLUMNS, *indices])
@@ -452,10 +460,10 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[LakeCol
 
 
 def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...]) -> list[str]:
-    """Returns the statements that change the clustering. They are executed after columns are added, because a table may be clustered by a
-    new column.
+    """Returns the statements that change the clustering. They must be executed after columns have been added, because new columns may be
+    among the clustering columns.
     """
-    layout.clause(table.name, target.layout, wanted)  # This raises TableError for a missing column.
+    layout.clause(table.name, target.layout, wanted)  # Raises TableError for a column that does not exist.
     change = layout.cluster_change(target.layout, table.snapshot.properties)
     if change is None:
         return []

@@ -1,11 +1,12 @@
-"""Keeps the file statistics of Delta tables exact where deltalake would round them. Every writer that uses deltalake calls it.
+"""Prevents wrong bounds in the file statistics of Delta tables: deltalake rounds bounds of long decimals. Used by all code that writes with
+deltalake.
 
-deltalake converts the bounds of a decimal to a float: it writes 9223372036854775807 for 18446744073709551615, and 4611686018427387904 for
-4611686018427387905 (a BIGINT UNSIGNED). A reader that trusts such a bound skips the file, and a merge inserts the key a second time. So
-columns with more digits than a float holds get no bounds, and readers read their files.
+deltalake converts the bounds of a decimal to a float. For a BIGINT UNSIGNED, it writes 9223372036854775807 for 18446744073709551615, and
+4611686018427387904 for 4611686018427387905. A reader that trusts such a bound skips the file, and a merge inserts the key a second time.
+Columns with more digits than a float has therefore get no bounds, and readers read their files.
 
-With Delta's column mapping the Parquet files have physical column names, and `writer_properties` uses these. Tables that were written
-earlier by logical names have rounded bounds in their logs: `rounded_files` finds the files, and `fix_bounds` has Spark rewrite them."""
+With Delta's column mapping, Parquet files have physical column names, so `writer_properties` uses these. Earlier versions used logical
+names, so such tables have rounded bounds in their logs. `rounded_files` finds the files, and `fix_bounds` lets Spark rewrite them."""
 
 from __future__ import annotations
 
@@ -32,23 +33,23 @@ from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME
 
 logger = logging.getLogger(__name__)
 
-DIGITS_MAX = 15  # The number of decimal digits that a float keeps.
+DIGITS_MAX = 15  # The number of decimal digits that a float represents exactly.
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # deltalake's default
-# A property of a table with column mapping: its files were checked, and later files have correct bounds.
+# A property of tables with column mapping: all files were checked, and files that are written later have correct
+# bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
-# The `created_by` of Parquet files by Spark and pyarrow; deltalake's is different.
+# Beginnings of `created_by` in Parquet files of Spark and pyarrow, which do not round bounds. deltalake's is different.
 EXACT_WRITERS = ("parquet-mr", "parquet-cpp")
 FOOTERS_AT_ONCE = 8
 CLUSTERING = "clustering"
-# The order key may come after the columns with statistics.
+# Without this setting, ZORDER BY the order key fails if that column has no statistics.
 REWRITE_SETTINGS = {"spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled": "false"}
 
 
 def writer_properties(schema: pa.Schema) -> Any:
-    """Returns `WriterProperties` that write no bounds of long decimals; None, the default, if every bound is exact.
+    """Returns `WriterProperties` that write no bounds for long decimals. Returns None, for the default, if all bounds are exact.
 
-    `schema`: deltalake's schema of the Delta table that is written to, because its fields contain the physical names; for a new table,
-    the schema of its rows.
+    `schema`: deltalake's schema of the Delta table, because its fields contain the physical names; for a new table, the schema of the rows.
     """
     doubtful = [field for field in schema if _is_long(field.type)]
     if not doubtful:
@@ -57,29 +58,29 @@ def writer_properties(schema: pa.Schema) -> Any:
     if not any(pa.types.is_nested(field.type) for field in doubtful):
         inexact = {_physical(field): nothing for field in doubtful}
         return WriterProperties(compression=COMPRESSION, column_properties=inexact)
-    # deltalake accepts no names of nested columns. So bounds are off by default, and the columns whose bounds are exact
-    # are named.
+    # deltalake does not accept names of nested columns. So bounds are disabled by default, and enabled for each column
+    # whose bounds are exact.
     exact = {_physical(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
 
 
 def without_mapping(schema: pa.Schema) -> pa.Schema:
-    """Returns the columns without the physical names of their own table, for use in another table."""
+    """Returns the schema without the physical column names, so that it can be used for another table."""
     return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Returns whether files of the table may have rounded bounds and were not checked yet. It reads no file and no list of files."""
+    """Returns whether the table may have files with rounded bounds that were not checked yet. Reads neither files nor the list of files."""
     properties = table.snapshot.properties
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
     return mapped and properties.get(EXACT_PROPERTY) != "true" and bool(_long_columns(_schema(table.log)))
 
 
 def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the files of a table whose bounds deltalake may have rounded, as paths in its log.
+    """Returns the files of a table whose bounds deltalake may have rounded, as paths in the log.
 
-    `name`: "database.table", for errors; `log`: deltalake's table. Only files with a bound that a float may not hold are opened, and only
-    their footers are read. Raises TableError if a file cannot be read.
+    `name`: "database.table", for errors. `log`: the table, opened with deltalake. Opens only files that have a bound with too many digits,
+    and reads only their footers. Raises TableError if a file cannot be read.
     """
     properties = log.metadata().configuration
     if properties.get(MAPPING_PROPERTY, "none") == "none" or properties.get(EXACT_PROPERTY) == "true":
@@ -107,11 +108,11 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
 def fix_bounds(
     session: LakeSession, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
 ) -> int:
-    """Makes Spark rewrite a table that has files with rounded bounds, and marks the table as checked. Returns how many such files there
-    were.
+    """Lets Spark rewrite a table that has files with rounded bounds, and marks the table as checked. Returns the number of files with
+    rounded bounds.
 
-    Each step is one Delta commit that changes no row, so readers see the table before or after it, and a run that was killed does the
-    rest at its next try. The caller is the table's only writer. Raises TableError, or Spark's exceptions.
+    Each step is one Delta commit that changes no row, so readers always see a complete table, and the next run continues after a killed
+    one. The caller is the table's only writer. Raises TableError, or Spark's exceptions.
     """
     if not may_be_rounded(table):
         return 0
@@ -134,8 +135,8 @@ def fix_bounds(
 
 
 def rewrite_statement(table: DeltaTable, key: str = "") -> str:
-    """Returns the OPTIMIZE that rewrites every file of a table. Rows are ordered by `key`, unless the table is clustered or cannot be
-    ordered by it.
+    """Returns the OPTIMIZE statement that rewrites all files of a table. Rows are ordered by `key`. A clustered table retains its own
+    order; if `key` is not a column or is a partition column, rows are ordered by order key.
     """
     optimize = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     if CLUSTERING in table.snapshot.features:
@@ -150,7 +151,7 @@ def _schema(log: Any) -> pa.Schema:
 
 
 def _physical(field: Any) -> str:
-    """Returns the column's name in Parquet files."""
+    """Returns the name of the column in Parquet files."""
     return str((field.metadata or {}).get(PHYSICAL_NAME.encode(), field.name.encode()).decode())
 
 
@@ -162,7 +163,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _long_columns(fields: Any, above: str = "") -> list[tuple[str, Any]]:
-    """Returns (physical path, type) of the long decimals that may have statistics. Those in lists and maps have none."""
+    """Returns (physical path, type) of the long decimals that may have statistics. Decimals in lists and maps have none."""
     return list(_longs(fields, above))
 
 
@@ -176,18 +177,18 @@ def _longs(fields: Any, above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_long(kind: Any) -> bool:
-    """Returns whether a type is or contains a decimal with more digits than a float has."""
+    """Returns whether a type is a decimal with more digits than a float has, or contains one."""
     if pa.types.is_nested(kind):
         return any(_is_long(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_decimal(kind)) and kind.precision > DIGITS_MAX
 
 
 def _is_of_deltalake(table_path: str, file: str, storage_options: Mapping[str, str]) -> bool:
-    """Returns whether deltalake wrote a data file. The file's footer says it; the log may no longer contain the writer."""
+    """Returns whether deltalake wrote a data file, according to the file's footer. The log may no longer contain the writer."""
     try:
         footer = _footer(table_path, urllib.parse.unquote(file), storage_options)
     except FileNotFoundError:
-        footer = _footer(table_path, file, storage_options)  # The name contains a percent sign.
+        footer = _footer(table_path, file, storage_options)  # The name itself contains a percent sign.
     return not str(footer.created_by or "").startswith(EXACT_WRITERS)
 
 

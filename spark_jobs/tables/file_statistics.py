@@ -1,10 +1,9 @@
-"""Computes the statistics of a data file for a Delta log from the footer of the Parquet file. No row is read.
+"""Computes the statistics of a data file, for a Delta log, from the footer of the Parquet file. Reads no rows. Called by
+`snapshot.whole_files`.
 
-`snapshot.whole_files` calls it. Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. What
-cannot be stated exactly is left out, so that readers read the file. One reader handles that wrongly: deltalake's `to_pyarrow_dataset`
-skips a file if a column has values but no bounds in it while other files have bounds. So every type for which deltalake writes bounds
-gets bounds.
-"""
+Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. A bound that cannot be given exactly is
+omitted, so that readers read the file. One reader does not handle this: deltalake's `to_pyarrow_dataset` skips a file that has values but
+no bounds for a column, if other files have bounds. So every type gets bounds for which deltalake writes bounds."""
 
 from __future__ import annotations
 
@@ -20,9 +19,10 @@ from sluice.batch_manifest.values import LakeColumn
 
 TEXT_CHARS_MAX = 32  # Delta truncates bounds of strings to this length.
 LAST_CHARACTER = "\U0010ffff"
-# An upper bound for all strings: no string begins with so many noncharacters.
+# A lower and an upper bound of all strings: no string begins with this number of the highest character, which is a
+# noncharacter.
 ANY_TEXT = '""', f'"{LAST_CHARACTER * TEXT_CHARS_MAX}"'
-MILLIS = 1000  # µs
+MILLIS = 1000  # microseconds per millisecond
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 EPOCH, LATEST = dt.datetime(1970, 1, 1), dt.datetime.max  # noqa: DTZ001,DTZ901  without a zone
 INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -30,7 +30,7 @@ FLOATS = {"float": "<f", "double": "<d"}
 
 
 def statistics(footer: pq.FileMetaData, columns: Sequence[LakeColumn], indexed: int) -> str:
-    """Returns JSON with the number of rows and, for the first `indexed` columns of the table, the number of NULLs and the minimum and
+    """Returns JSON with the number of rows. For the first `indexed` columns of the table, it also has the number of NULLs, minimum and
     maximum.
     """
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
@@ -64,7 +64,7 @@ def _object(values: dict[str, str]) -> str:
 
 def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | None]:
     """Returns minimum and maximum as JSON; None if a bound is unknown."""
-    if not all(each.has_min_max for each in found):  # The footer has no bounds for strings above 4 KiB.
+    if not all(each.has_min_max for each in found):  # The footer has no bounds of strings longer than 4 KiB.
         return ANY_TEXT if type_name == "string" else (None, None)
     if type_name == "string":
         return _least_text(min(each.min for each in found)), _greatest_text(max(each.max for each in found))
@@ -76,12 +76,12 @@ def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | Non
 
 
 def _number(type_name: str, raw: Any) -> Any:
-    """Returns the value that is compared; None for types without bounds."""
+    """Converts a bound from the footer to a number that can be compared; None if the type has no bounds."""
     if type_name.startswith("decimal("):
         return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
     if type_name in FLOATS:
         value = struct.unpack(FLOATS[type_name], raw)[0] if isinstance(raw, bytes) else float(raw)
-        return value if value - value == 0 else None  # JSON has neither infinities nor NaN.
+        return value if value - value == 0 else None  # JSON can represent neither infinities nor NaN.
     return int(raw) if type_name in INTEGERS | {"boolean", "date", "timestamp", "timestamp_ntz"} else None
 
 
@@ -104,13 +104,13 @@ def _decimal(unscaled: int, scale: int) -> str:
 def _day(days: int) -> str | None:
     try:
         return f'"{dt.date.fromordinal(EPOCH_DAY + days).isoformat()}"'
-    except (ValueError, OverflowError):  # MySQL has a year 0.
+    except (ValueError, OverflowError):  # Python has no date in MySQL's year 0.
         return None
 
 
 def _instant(micros: int, *, up: bool, zone: str) -> str | None:
-    """Returns an instant rounded to milliseconds, as Delta writes it. Instants in the last millisecond of the year 9999, which many tables
-    use for "forever", are not rounded up.
+    """Returns a timestamp rounded to milliseconds, as Delta stores it. Timestamps in the last millisecond of the year 9999, which many
+    tables use for "forever", are not rounded up.
     """
     try:
         at = EPOCH + dt.timedelta(microseconds=micros)
@@ -129,8 +129,8 @@ def _least_text(value: str) -> str:
 
 
 def _greatest_text(value: str) -> str | None:
-    """Returns an upper bound for strings. A truncated string gets the highest character appended, so that it is above everything with this
-    beginning.
+    """Returns an upper bound of strings that begin with the first TEXT_CHARS_MAX characters of `value`. The highest character is appended
+    to them, so that the bound is above all such strings.
     """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""Checks between runs, without Spark, whether tables are still as the last run left them. An unchanged table costs two stat calls.
+"""Checks between runs, without Spark, whether Delta tables are as the last run left them. For an unchanged table this takes two stat calls.
 
-A table that gets no changes could otherwise be restored, replaced or deleted unnoticed until its next change. Called by
-`orchestration.sensor.lake_watch`; the rules are those of a merge (`table_owner`). A running merge and a user's own OPTIMIZE or VACUUM do
-not count as changes."""
+Without this check, a table that gets no changes could be restored, replaced or deleted unnoticed until its next change. Called by
+`orchestration.sensor.lake_watch`, with the rules of a merge (`table_owner`). A running merge, and OPTIMIZE or VACUUM by a user, do not
+count as changes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from sluice.spark_jobs.durable_lake import LOG, local_table
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
-Stamp = tuple[int, int, int]  # The facts of a commit's file: inode, modification time in ns, bytes.
+Stamp = tuple[int, int, int]  # Inode, modification time in ns, and bytes of a commit's file.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """A table at the last look. `stamp`: that of its newest commit; None if that is not a local file."""
+    """The state of a table at the last check. `stamp`: of its newest commit; None if that is not a local file. `sentence`: the result of
+    the check.
+    """
 
     path: str
     record: TableRecord
@@ -32,14 +34,14 @@ class _Seen:
 
 
 class LakeLook:
-    """Looks at the tables of one destination, and remembers what it saw of each. Not thread-safe."""
+    """Checks the tables of one destination, and remembers the result for each table. Not thread-safe."""
 
     def __init__(self, storage_options: Mapping[str, str]) -> None:
         self._storage_options = dict(storage_options)
         self._seen: dict[str, _Seen] = {}
 
     def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
-        """Returns a sentence about what another writer did to the table since `record`, with what to do; an empty string if nothing.
+        """Returns a sentence about what another program did to the table since `record`, with what to do; empty if it did nothing relevant.
 
         Raises TableError if the table's log cannot be read.
         """
@@ -72,7 +74,7 @@ def _found(path: str, record: TableRecord, log: Any) -> FoundTable:
 
 
 def _unchanged(seen: _Seen) -> bool:
-    """Returns whether the newest commit is still the file that was seen, and no later commit exists."""
+    """Returns whether the file of the newest commit has not changed, and no later commit exists."""
     return (
         seen.stamp is not None
         and seen.stamp == _stamp(seen.path, seen.version)

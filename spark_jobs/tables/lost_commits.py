@@ -1,7 +1,7 @@
-"""Finds which commits of runs a Delta table no longer has, because another writer restored or overwrote it. Pure.
+"""Finds the commits of runs that a Delta table no longer has, because another program restored or overwrote it. Pure.
 
-`sluice lake accept` shows them. Delta's log tells them: a RESTORE names the version to which it returned, and each commit of a run has a
-record of its part of the stream (`commit_record`)."""
+`sluice lake accept` shows them. They are derived from Delta's log: a RESTORE contains the version that it restored, and each commit of a
+run has metadata about its part of the stream (`commit_record`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedIn
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LostCommits:
-    """The commits that were lost. `commits`: those of runs, oldest first. `by`: the newest commit of another writer that removed some; None
-    if nothing was removed.
+    """The commits of runs that were lost, oldest first. `by`: the newest commit of another program that removed any of them; None if
+    nothing was removed.
 
-    `all_doubtful`: that commit does not say what it kept, so any row that runs merged may be missing.
+    `all_doubtful`: the log does not show which rows that commit retained, so any row that runs merged may be missing.
     """
 
     commits: tuple[CommittedInterval, ...] = ()
@@ -27,10 +27,10 @@ class LostCommits:
 
 
 def lost_commits(owner: Owner, record: TableRecord, version: int, history: Iterable[Mapping[str, Any]]) -> LostCommits:
-    """Returns the commits that a run had left in the table and that its current version lacks.
+    """Returns the commits that runs made and that the table's current version lacks.
 
-    `record`: the table as the last run left it, which has everything. `version`: the current one. `history`: Delta's, in any order. The
-    walk begins at the current version, and continues at its target from each RESTORE.
+    `record`: the table as the last run left it, which has all commits. `version`: the current version. `history`: Delta's history, in any
+    order. The search goes backwards from the current version; at a RESTORE, it continues at the restored version.
     """
     commits = {int(each.get("version", 0)): each for each in history if not of_a_shard(each)}
     lost, by, at = list[CommittedInterval](), None, version
@@ -49,13 +49,13 @@ def lost_commits(owner: Owner, record: TableRecord, version: int, history: Itera
 
 
 def newest_merged(owner: Owner, history: Iterable[Mapping[str, Any]]) -> CommittedInterval | None:
-    """Returns the newest commit of the owner's runs in Delta's history; None if the log does not show one."""
+    """Returns the newest commit by runs of this owner; None if the history contains none."""
     found = _sorted(each for commit in history if (each := _merged(owner, commit)) is not None)
     return found[-1] if found else None
 
 
 def _merged(owner: Owner, commit: Mapping[str, Any] | None) -> CommittedInterval | None:
-    """Returns what a run of the owner committed; None for other writers, and for maintenance, which changes no row."""
+    """Parses a commit by a run of the owner; None for commits of other programs, and for maintenance, which changes no row."""
     if commit is None or not is_by(owner, commit):
         return None
     found = read_commit(commit)

@@ -1,8 +1,7 @@
-"""Counts the rows of a table that deletion vectors delete, from a few files of its log. Reads no data and lists no folder.
+"""Counts the rows of a table that deletion vectors remove, from a few files of its log. Reads no data files and lists no folder.
 
-deltalake counts the rows of a deletion vector only by reading all of it. The log has the counts: in Spark's checksum file of a version
-(`.crc`), in checkpoints, and in the commits after either. `delta_table` calls it after a merge.
-"""
+deltalake would have to read each deletion vector to count its rows. The log contains the counts: in Spark's checksum file of a version
+(`.crc`), in checkpoints, and in later commits. Called by `delta_table` after a merge."""
 
 from __future__ import annotations
 
@@ -16,13 +15,15 @@ import pyarrow.parquet as pq
 
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
 
-COMMITS_MAX = 60  # At most so many commits are read; a checkpoint comes sooner.
+COMMITS_MAX = 60  # The maximum number of commits to read. A checkpoint is made more often.
 VECTOR = b'"deletionVector"'
 COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"
 
 
 def marked_rows(path: str, version: int) -> int | None:
-    """Returns the number for a version of the table; None if its log is not on this machine or does not contain it."""
+    """Returns the number of removed rows at a version of the table; None if the log is not on this machine or does not
+    contain the number.
+    """
     table = local_table(path)
     return None if table is None else _marked(table / LOG, version)
 
@@ -36,14 +37,12 @@ def _marked(log: Path, version: int) -> int | None:
                 return base + later
             later += _change(log / f"{each:020d}.json")
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
-        return None  # The file was cleaned up meanwhile, or has an unknown format.
+        return None  # A file was deleted by the clean-up of the log, or has an unknown format.
     return None
 
 
 def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
-    """Returns the number for the whole table from the files of one version; None if they do not contain it, and 0 before the first
-    version.
-    """
+    """Returns the number for the whole table from the files of one version. None if they do not contain it; 0 before the first version."""
     if version < 0:
         return 0
     summary = log / f"{version:020d}{SUMMARY}"
@@ -61,7 +60,7 @@ def _last_checkpoint(log: Path) -> int:
 
 
 def _in_checkpoint(file: Path) -> int:
-    """Sums the column that counts deleted rows. A checkpoint without deletion vectors may lack this column."""
+    """Sums the counts of deletion vectors in a checkpoint. If the checkpoint has no such column, no row is removed."""
     with pq.ParquetFile(file) as read:
         leaves = (read.schema.column(number).path for number in range(len(read.schema)))
         if COUNT_IN_CHECKPOINT not in leaves:
@@ -71,7 +70,7 @@ def _in_checkpoint(file: Path) -> int:
 
 
 def _change(commit: Path) -> int:
-    """Returns by how much a commit increased the number of deleted rows."""
+    """Returns by how much a commit changed the number of removed rows."""
     content, found = commit.read_bytes(), 0
     for line in content.splitlines() if VECTOR in content else ():
         action = json.loads(line)

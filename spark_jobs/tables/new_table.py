@@ -1,9 +1,8 @@
-"""Creates a Delta table as Spark would, but writes the first commit directly. It works only on file systems of this machine.
+"""Creates a Delta table as Spark would, but writes the first commit directly. Works only on file systems of this machine.
 
-`small.merge` creates empty tables, `snapshot.whole_files` tables that already have their rows.
-
-Spark's CREATE TABLE takes most of a second, and deltalake's enables a feature that some readers do not know (`variantType`). A first
-commit consists of a protocol, a schema and properties; their format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md."""
+`small.merge` creates empty tables, and `snapshot.whole_files` creates tables with rows. Spark's CREATE TABLE takes almost a second, and
+deltalake's enables a feature that some readers do not support (`variantType`). A first commit consists of a protocol, a schema and
+properties. Format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md."""
 
 from __future__ import annotations
 
@@ -22,13 +21,15 @@ from sluice.spark_jobs.durable_lake import LOG, local_folder, sync
 from sluice.spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
-LEGACY_FEATURES = ["appendOnly", "invariants"]  # The features of writer version 2, by name.
+LEGACY_FEATURES = ["appendOnly", "invariants"]  # the features that writer version 2 includes, by name
 FIRST_COMMIT = f"{0:020d}.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What the first commit contains besides the table itself. `actions`: in Delta's form. `metrics`: as Spark counts them."""
+    """What the first commit contains in addition to protocol, schema and properties. `actions`: in Delta's form. `metrics`: as Spark counts
+    them.
+    """
 
     operation: str = "CREATE TABLE"
     actions: tuple[Mapping[str, Any], ...] = ()
@@ -53,16 +54,19 @@ def make_table(
     """Creates the whole table or nothing. Returns False if the path already exists or is not on this machine. Raises OSError, or the
     exceptions of `fill`.
 
-    `check`: checks the fence immediately before the table becomes visible; if it raises, nothing is left. `fill`: writes files into the
-    folder that becomes the table's, and syncs them. `aside`: the temporary name of that folder, which is next to the table's and begins
-    with a dot; an existing folder of that name is removed. An empty table is not synced to disk when this returns; `durable_lake` syncs
-    it with the rows that are written into it.
+    - `check`: checks the fence, immediately before the table becomes visible. If it raises an exception, nothing remains.
+    - `fill`: writes files into the folder that becomes the table's folder, and syncs them.
+    - `aside`: the temporary name of that folder, which is next to the table's folder. It must begin with a dot. An existing folder of this
+      name is removed.
+
+    An empty table is not synced to disk here: `durable_lake` syncs it together with the rows that are merged into it.
     """
     folder = local_folder(path)
     if folder is None:
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # A partial table at the final path would make Spark's CREATE TABLE fail.
+    # The table is written to another path first, because a partial table at its path would make Spark's CREATE TABLE
+    # fail.
     made = folder.with_name(aside or f".{folder.name}.{uuid.uuid4().hex}")
     shutil.rmtree(made, ignore_errors=True)
     try:
@@ -70,11 +74,11 @@ def make_table(
         contents = fill(made)
         commit = made / LOG / FIRST_COMMIT
         commit.write_text(_commit(columns, properties, contents), encoding="utf-8")
-        if contents.actions:  # Rows that nobody writes again need a complete commit.
+        if contents.actions:  # If the commit contains rows, no later commit syncs it, so it is synced here.
             for each in (commit, commit.parent, made):
                 sync(each)
         check()
-        made.rename(folder)  # This fails if a folder exists that is not empty.
+        made.rename(folder)  # Fails if the folder already exists and is not empty.
     except OSError:
         if folder.exists():
             return False
@@ -118,7 +122,7 @@ def _commit(columns: tuple[LakeColumn, ...], properties: Mapping[str, str], cont
 
 
 def _protocol(columns: tuple[LakeColumn, ...], properties: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the lowest protocol that the table needs, as Spark chooses it."""
+    """Returns the lowest protocol that the table needs, as Spark would."""
     vectors = [VECTORS_FEATURE] if properties.get(VECTORS_PROPERTY) == "true" else []
     times = [LOCAL_TIMES_FEATURE] if any(column.type == "timestamp_ntz" for column in columns) else []
     if not vectors and not times:

@@ -1,10 +1,9 @@
-"""Gives a renamed table the rows and columns of its former name's Delta table. `merge` calls it.
+"""Gives a renamed table the rows and columns of the Delta table under its former name (the origin). Called by `merge`.
 
-The path of a lake table depends on its name, so RENAME moves rows between paths; if two tables swap their names, in both directions. Each
-origin is read at the version immediately before the statement, whatever was committed to it since, in this run or in an earlier one that
-failed between the two. Delta's log shows which version that is. The table becomes a copy of its origin in one commit, which carries the
-statement's transaction, so it happens once or not at all.
-"""
+The path of a lake table depends on its name, so a RENAME moves rows between paths; if two tables swap names, in both directions. Each
+origin is read at its version immediately before the statement. Delta's log shows this version, even if this run or an earlier one has
+committed to the origin since. One commit replaces the table by a copy of the origin. It contains the statement's transaction, so it happens
+once or not at all."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-RENAMED_AT = "sluice.renamedAt"  # A property: the order key at which a table took over another table's rows.
-# The properties that Sluice or Delta manages. A table keeps all others.
+RENAMED_AT = "sluice.renamedAt"  # A table property: the order key at which the table took over another table's rows.
+# Prefixes of properties that Sluice or Delta manages. A table retains all other properties.
 NOT_CARRIED = (
     *("sluice.", "delta.columnMapping.", "delta.constraints.", "delta.feature.", "delta.inCommitTimestamp"),
     *("delta.rowTracking", "delta.enableRowTracking", "delta.coordinatedCommits"),
@@ -39,14 +38,14 @@ NOT_CARRIED = (
 
 
 def nowhere(_name: str) -> TableTarget | None:
-    """Returns None, for a merge that knows no other table."""
+    """Returns None, for a merge that has no targets of other tables."""
     return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """A table before its rename: its Delta table immediately before the statement, and its current number of rows, which the choice of a
-    plan needs.
+    """The Delta table under a former name. `snapshot`: its state immediately before the rename. `rows`: its current number of rows, by
+    which Spark's settings are selected.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """Finds the lake's tables under the former names of renamed tables. `writer`: that of the table being merged."""
+    """Finds the Delta tables under the former names of renamed tables. `writer`: the writer of the table that is merged."""
 
     batch: StagedBatch
     writer: LakeWriter
@@ -66,7 +65,9 @@ class Origins:
     records: TableRecords
 
     def find(self, name: str, segment: SchemaSegment) -> Origin:
-        """Returns the Delta table under the former name of the table `name`. Raises TableError if it is not as this ledger left it."""
+        """Returns the Delta table under the former name of the table `name`. Raises TableError if it has another owner, or was changed by
+        another program.
+        """
         origin = segment.renamed_from
         target = self.target_of(origin)
         if target is None:
@@ -98,10 +99,10 @@ class Origins:
 
 
 def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, origin: Origin, owner: Owner) -> str:
-    """Returns the statement that makes the table a copy of the origin; empty if the lake has no such table. Other properties of the table
-    stay.
+    """Returns the statement that replaces the table by a copy of the origin, or empties it if the origin does not exist. Properties that
+    Sluice does not manage are retained.
 
-    Raises TableError if the origin cannot get the columns that the table needs.
+    Raises TableError if the origin cannot provide the columns that the table needs.
     """
     there = origin.snapshot
     stays = table.snapshot if table.snapshot.exists else there
@@ -149,10 +150,10 @@ def _value(name: str, column: LakeColumn, origin: Origin) -> str:
 
 
 def carried_properties(snapshot: DeltaSnapshot) -> dict[str, str]:
-    """Returns the properties that a table keeps when it is created again."""
+    """Returns the properties that a table retains when it is created again."""
     return {name: value for name, value in snapshot.properties.items() if not name.startswith(NOT_CARRIED)}
 
 
 def is_mapped(snapshot: DeltaSnapshot) -> bool:
-    """Returns whether the table's columns are mapped by name; that cannot be undone."""
+    """Returns whether the table's columns are mapped by name, which cannot be reverted."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"

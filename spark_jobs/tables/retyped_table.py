@@ -1,7 +1,7 @@
-"""Converts columns of a Delta table to other types in one commit, which replaces the table by a copy of itself. `merge` calls it.
+"""Converts columns of a Delta table to other types in one commit, which replaces the table by a copy of itself. Called by `merge`.
 
-A conversion writes every row again in any case. Written into the same columns, it needs no column mapping, with which readers such as
-Polars cannot read a table. The commit carries the statement's transaction, so it happens once or not at all."""
+A conversion rewrites every row in any case. Writing to columns of the same names needs no column mapping, which readers such as Polars do
+not support. The commit contains the statement's transaction, so it happens once or not at all."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ from sluice.spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
-OWN = "sluice."  # Properties of Sluice, such as the owner.
-# Properties with which a table stays as it is: its CHECK constraints, and features that a new table would begin again.
+OWN = "sluice."  # The prefix of Sluice's properties, such as the owner.
+# Properties of tables that must not be created again: CHECK constraints would be lost, and the other features would
+# start from the beginning.
 CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", "delta.enableInCommitTimestamps")
 
 
 def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
-    """Returns whether one commit can execute the plan.
+    """Returns whether one commit can execute the plan. It cannot in these cases:
 
-    Columns that are mapped by name stay so, and steps cost the same. Constraints and generated columns would be lost. A column that has
-    another type than the statement expects needs the error of the steps. A new column may have a name that needs the mapping.
+    - Columns are mapped by name. They remain so, and steps take no longer.
+    - Constraints or generated columns would be lost.
+    - A column has another type than the statement expects. The steps report this error.
+    - A new column has a name that requires column mapping.
     """
     ruled = snapshot.ruled or any(name.startswith(CHECKS) for name in snapshot.properties)
     if not plan.retyped or is_mapped(snapshot) or ruled or needs_mapping(segment.columns):
@@ -46,10 +49,10 @@ def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: Altera
 def retype(
     table: DeltaTable, segment: SchemaSegment, target: TableTarget, plan: AlterationPlan, values: Mapping[str, str]
 ) -> str:
-    """Returns the statement that writes the table again. `values`: column → SQL expression, for converted and for new columns.
+    """Returns the statement that rewrites the table. `values`: column → SQL expression, for converted and new columns.
 
-    Existing columns stay in their order, with the columns that the source dropped before. Other new columns are NULL. Raises TableError
-    if conf/ has other partitions than the table.
+    Existing columns retain their order, including columns that the source dropped earlier. Other new columns are NULL. Raises TableError if
+    conf/ has other partitions than the table.
     """
     layout.refuse_other_partitions(table.name, target.path, target.layout, table.snapshot.partitions)
     there = table.snapshot.columns

@@ -1,1 +1,1 @@
-"""Defines what a merge writes and where: targets and reports of tables, layout, shards, and the way of a merge."""
+"""Defines what a merge writes and where: targets and reports of tables, layouts, shards, and the choice between Spark and small merges."""

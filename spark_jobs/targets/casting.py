@@ -1,7 +1,7 @@
-"""Decides which types Delta widens in place, and how values are converted from one type to another. Pure functions; used by `alterations`.
+"""Decides which types Delta can widen in place, and how values are converted from one type to another. Pure functions; used by
+`alterations`.
 
-Types are Spark SQL's names, as in the manifest and the Delta log. Delta's rules: delta.io, "Type widening".
-"""
+Types are Spark SQL's names, as in the manifest and the Delta log. Delta's rules: delta.io, "Type widening"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 INTEGERS = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
 FRACTIONS = {"float", "double"}
 MOMENTS = {"date", "timestamp", "timestamp_ntz"}
-# The digits before the point that a decimal needs so that Delta widens the integer type to it.
+# integer type → the digits before the decimal point that a decimal needs so that Delta can widen the integer type to it
 INTEGER_DIGITS_MIN = {
     "tinyint": 10,
     "smallint": 10,
@@ -20,7 +20,7 @@ INTEGER_DIGITS_MIN = {
 
 
 def widens(old: str, new: str) -> bool:
-    """Returns whether Delta's type widening supports `old` to `new`."""
+    """Returns whether Delta's type widening supports the change from `old` to `new`."""
     if old in INTEGERS and new in INTEGERS:
         return INTEGERS[old] < INTEGERS[new]
     if old in INTEGERS and (parts := _decimal(new)):
@@ -38,8 +38,8 @@ def widens(old: str, new: str) -> bool:
 
 
 def converted(expression: str, old: str, new: str) -> str:
-    """Returns the SQL expression that converts a value of type `old` to type `new`; NULL if that is impossible. Fractions are rounded half
-    away from zero, as in MySQL.
+    """Returns the SQL expression that converts a value from type `old` to type `new`. It is NULL for values that cannot be converted.
+    Fractions are rounded half away from zero, like in MySQL.
     """
     if new in INTEGERS and (old in FRACTIONS or _decimal(old)):
         expression = f"round({expression})"
@@ -59,6 +59,6 @@ def _is_number(type_name: str) -> bool:
 
 
 def _decimal(type_name: str) -> tuple[int, int] | None:
-    """Returns (precision, scale), or None if the type is not a decimal."""
+    """Returns (precision, scale) of a decimal; None for other types."""
     found = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", type_name)
     return (int(found[1]), int(found[2])) if found else None

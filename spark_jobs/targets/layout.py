@@ -1,5 +1,5 @@
-"""Defines the configured layout of a Delta table: partitions, clustering, change data feed. Returns clauses and properties as text. Pure
-functions.
+"""Defines the layout of a Delta table that conf/ configures: partitions, clustering, change data feed. Generates SQL clauses and
+properties. Pure functions.
 
 `delta_table` uses it for existing tables, `renamed_table` and `snapshot.publish` for tables that are created again."""
 
@@ -14,18 +14,18 @@ from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.errors import TableError
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
-CLUSTERING = "clustering"  # The name of Delta's feature.
+CLUSTERING = "clustering"  # Delta's name of the feature.
 CLUSTERED = (
     "conf/ has partition_by for it, and Delta cannot partition a clustered table: remove partition_by from conf/, or move "
     "the table's folder away and re-snapshot it with `sluice snapshot start`"
 )
-# The clustering that was set last. Delta itself stores it where clients do not read it.
+# A table property: the clustering columns that Sluice set last. Delta stores them where clients do not read them.
 CLUSTER_PROPERTY = "sluice.clusterBy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The configured layout of one table. `partition_by` or `cluster_by` is empty."""
+    """The layout that conf/ configures for one table. At most one of `partition_by` and `cluster_by` is set."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -45,11 +45,11 @@ def clause(
     stays: tuple[str, ...] = (),
     features: Collection[str] = (),
 ) -> str:
-    """Returns the part of CREATE TABLE after USING, with a space before it. `stays`, `features`: the partition columns and the Delta
-    features of the existing table.
+    """Returns the PARTITIONED BY or CLUSTER BY clause of CREATE TABLE, with a leading space, or an empty text. `stays`, `features`:
+    partition columns and Delta features of the existing table.
 
-    Without a setting in conf/, a table that is created again stays partitioned, if it still has those columns. Raises TableError if conf/
-    names a column that the table lacks, or if Delta does not support the layout.
+    Without a setting in conf/, a table that is created again keeps its partitions, if it still has these columns. Raises TableError if
+    conf/ names a column that the table lacks, or if Delta does not support the layout.
     """
     known = {column.name.lower() for column in wanted}
     for column in (*layout.partition_by, *layout.cluster_by):
@@ -73,15 +73,15 @@ def properties(layout: Layout) -> dict[str, str]:
 
 
 def changed_properties(layout: Layout, there: Mapping[str, str]) -> dict[str, str]:
-    """Returns the properties that a table with the properties `there` lacks. A change data feed is enabled and never disabled, because its
-    readers would see a gap.
+    """Returns the properties that must be added to a table with the properties `there`. A change data feed is enabled but never disabled,
+    because its readers would miss changes.
     """
     return {FEED_PROPERTY: "true"} if layout.change_feed and there.get(FEED_PROPERTY) != "true" else {}
 
 
 def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
-    """Returns the clause of ALTER TABLE that clusters a table as configured, and the property that records it; None if the table is already
-    clustered like this.
+    """Returns the clause of ALTER TABLE that changes the clustering to the configured one, and the property that records it; None if
+    nothing changes.
     """
     if json.dumps(layout.cluster_by) == there.get(CLUSTER_PROPERTY, "[]"):
         return None
@@ -90,7 +90,7 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
 
 
 def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
-    """Raises TableError if the table's partitions differ from conf/. Without a setting in conf/, any partitions are accepted."""
+    """Raises TableError if the table's partitions differ from conf/. If conf/ configures none, all partitions are accepted."""
     configured = [part.lower() for part in layout.partition_by]
     if (configured and configured != [part.lower() for part in there]) or (layout.cluster_by and there):
         is_by, ours = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"

@@ -1,4 +1,4 @@
-"""Defines the input of a merge per table, and the report of a table whose changes are buffered."""
+"""Defines the input of a merge for one table, and the report of a table whose changes are buffered."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from sluice.spark_jobs.targets.ways import SmallSetting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableTarget:
-    """The Delta table of a source table. `path`: an absolute path, or a URL that both Spark and deltalake understand.
+    """The Delta table of a source table. `path`: an absolute path, or a URL that both Spark and deltalake accept.
 
-    `merge`: the configured way of merging. `change_log`, `history`: paths of the table's change log and history, empty if it has none.
-    `current_state`: whether there is a current-state table at `path`, or only a change log or history. `shard`: which rows of the Delta
-    table are the source table's, if other source tables have rows in it too. `clash`: a sentence that states why no table may be created at
-    its paths; empty if one may.
+    - `merge`: whether Spark or small merges are configured.
+    - `change_log`, `history`: paths of the change log and the history; empty if conf/ configures none.
+    - `current_state`: whether there is a current-state table at `path`.
+    - `shard`: identifies the rows of the source table, if several source tables share the Delta table.
+    - `clash`: why no table may be created at the paths; empty if one may.
     """
 
     path: str
@@ -36,15 +37,15 @@ class TableTarget:
     clash: str = ""
 
     def refuse_clash(self, name: str, then: str = "sluice schema resume") -> None:
-        """Raises TableError before a table of "database.table" is created at the path of another table or inside it. `then`: the command
-        that continues once the path is changed.
+        """Raises TableError if a new table of "database.table" would be at the path of another table or inside it. `then`: the command that
+        continues after the path was changed.
         """
         if self.clash:
             raise TableError(name, f"{self.clash}; then `{then}`", for_good=True)
 
     @property
     def shared(self) -> bool:
-        """Whether other source tables have rows in it."""
+        """Whether several source tables share the Delta table."""
         return self.shard is not None
 
     @property
@@ -54,12 +55,12 @@ class TableTarget:
 
     @property
     def kept(self) -> str:
-        """The path of the table with the most data: current-state table, or else history, or else change log."""
+        """The path of the Delta table with the most data: the current-state table, otherwise the history, otherwise the change log."""
         return self.path if self.current_state else self.history or self.change_log
 
 
 def report_of_buffered(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
-    """Returns the report of a table whose changes are buffered. The lake gets nothing new: no commit, no version."""
+    """Returns the report of a table whose changes are buffered. No commit is made, so it contains no version."""
     changes = staged.changes
     whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
     times = [each.commit_time_us for each in whole]

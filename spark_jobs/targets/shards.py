@@ -1,9 +1,8 @@
-"""Handles shards: source tables that share a Delta table, in which a column distinguishes their rows. Pure functions; used by merges and
-publications.
+"""Handles shards: source tables that share one Delta table, in which a column contains the shard of each row. Pure functions; used by
+merges and publications.
 
-Statements that empty or replace a table are restricted to the rows of the shard. Each shard has an owner of its own, in a table property
-named after the shard. A table has either shards or one owner. For shards of several destinations, a property also contains where the
-table's lock is kept."""
+Statements that empty or replace a table are restricted to the rows of one shard. Each shard has its own owner, in a table property named
+after the shard. A table has either shards or one owner. If destinations share it, a property also contains the location of its lock."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
-LOCKS_PROPERTY = "sluice.shardLocks"  # Where writers of the table take its lock.
+LOCKS_PROPERTY = "sluice.shardLocks"  # A table property: where writers of the table take its lock.
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-# Each kind of alteration, and its plans that do not change other shards.
+# kind of alteration → its plans that do not change the columns of other shards
 FOLLOWED = {
     AlterationKind.ADD: ("apply",),
     AlterationKind.DROP: ("keep",),
@@ -37,7 +36,9 @@ FOLLOWED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A shard. `column`: contains the shard's `name` in its rows. `locks`: where writers of the table take its lock; empty for readers."""
+    """A shard of a Delta table. `column`: the column that contains the shard's `name` in each row. `locks`: where writers take the table's
+    lock; empty for readers.
+    """
 
     column: str
     name: str
@@ -45,7 +46,7 @@ class Shard:
 
     @property
     def condition(self) -> str:
-        """The SQL condition of the shard's rows."""
+        """The SQL condition that selects the rows of the shard."""
         return f"{sql_text.identifier(self.column)} = {sql_text.text(self.name)}"
 
     @property
@@ -54,7 +55,7 @@ class Shard:
 
     @property
     def dropped_property(self) -> str:
-        """The table property that lists the columns that were ever dropped in this shard."""
+        """The table property that lists all columns that were ever dropped in this shard."""
         return f"sluice.droppedColumns:{self.name}"
 
 
@@ -63,7 +64,7 @@ def owner_property(shard: Shard | None) -> str:
 
 
 def where(shard: Shard | None, *, after: str = "WHERE") -> str:
-    """Returns the condition with a keyword before it, for the end of a statement; empty if the table has no shards."""
+    """Returns the condition of the shard's rows with the keyword `after` before it; empty if the table has no shards."""
     return "" if shard is None else f" {after} {shard.condition}"
 
 
@@ -74,7 +75,7 @@ def owners(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
-    """Returns why the rows of a table are not separated as conf/ requires; empty if they are. `owner`: the writer's owner, as text."""
+    """Returns why the table's rows are not divided as conf/ requires; empty if they are. `owner`: the writer's owner, as text."""
     return next(_mismatches(shard, properties, path, owner), "")
 
 
@@ -107,12 +108,12 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
 
 
 def _same_runs(one: Owner, other: Owner) -> bool:
-    """Returns whether both owners have the same single writing run: runs of one destination share its run lock."""
+    """Returns whether the run lock already excludes simultaneous writes by both owners: they belong to the same destination and ledger."""
     return (one.destination, one.ledger_id) == (other.destination, other.ledger_id)
 
 
 def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
-    """Returns the properties that name the owner of a table or of a shard."""
+    """Returns the properties that store the owner of a table or of a shard."""
     if shard is None:
         return {OWNER_PROPERTY: owner}
     locks = {LOCKS_PROPERTY: shard.locks} if shard.locks else {}
@@ -120,7 +121,9 @@ def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
 
 
 def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
-    """Raises TableError if rows were staged without the name of their shard: they could not be distinguished from rows of other shards."""
+    """Raises TableError if changes were staged without the name of their shard, because their rows could not be distinguished from rows of
+    other shards.
+    """
     if shard is None:
         return
     for segment in staged.segments:
@@ -132,37 +135,35 @@ def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
             raise TableError(staged.name, why)
 
 
-# ── statements that alter a shard ──
+# ── DDL statements that alter a shard ──
 
 
 def dropped(shard: Shard, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the columns that were ever dropped in the shard, in lower case."""
+    """Returns all columns that were ever dropped in the shard, in lower case."""
     return tuple(json.loads(properties.get(shard.dropped_property, "[]")))
 
 
 def dropped_after(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[str, ...]:
-    """Returns the dropped columns after a statement. A column that is added again stays in the list; `left_columns` excludes it."""
+    """Returns all dropped columns after a DDL statement. A column that is added again remains in the list; `left_columns` excludes it."""
     gone = [each.column.lower() for each in segment.alterations if each.kind is AlterationKind.DROP]
     return tuple(dict.fromkeys([*dropped(shard, properties), *gone]))
 
 
 def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSegment) -> tuple[str, ...]:
-    """Returns the columns that the shard no longer has and other shards may have. A written row of the shard gets NULL in them."""
+    """Returns the columns that this shard no longer has but other shards may have. Written rows of the shard get NULL in them."""
     staged = {column.name.lower() for column in segment.columns}
     return tuple(name for name in dropped(shard, properties) if name not in staged)
 
 
 def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[LakeColumn, ...]:
-    """Returns the columns that a statement adds and that the shard had before. Existing rows must not keep their old values in them."""
+    """Returns the columns that a DDL statement adds and that the shard had before. In existing rows, their old values must be removed."""
     had = dropped(shard, properties)
     added = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.ADD}
     return tuple(column for column in segment.columns if column.name.lower() in added and column.name.lower() in had)
 
 
 def refuse_alterations(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for an alteration that one shard must not make to columns that all shards share. With a valid conf/, this does not
-    happen.
-    """
+    """Raises TableError for an alteration that would change columns of other shards. The checks of conf/ exclude such alterations."""
     if segment.renamed_from:
         why = (
             f"the table was {segment.renamed_from} before, and rows of a shard are not moved; re-snapshot the table with "
@@ -179,7 +180,7 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
 
 
 def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Returns (column, type) of the columns to widen. If another shard widened them before, nothing is left to do."""
+    """Returns (column, type) of the columns to widen. Columns that another shard has already widened are left out."""
     widening = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.WIDEN}
     found = ((column, there.get(column.name.lower(), ("", ""))) for column in segment.columns)
     return tuple(
@@ -190,5 +191,5 @@ def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tup
 
 
 def holds(shard: Shard | None, wide: str, narrow: str) -> bool:
-    """Returns whether a column of the table can store the values of a shard whose type is still narrower."""
+    """Returns whether a column of the table can store the values of a shard in which the column still has a narrower type."""
     return shard is not None and widens(narrow, wide)

@@ -1,7 +1,8 @@
-"""Chooses how a table's part of a batch is merged: by Spark's MERGE, or by `deltalake` in a task. Pure functions; used by `small.merge`.
+"""Decides whether Spark's MERGE or `deltalake` in a task merges a table's part of a batch. Pure functions; used by `small.merge`.
 
-A MERGE by Spark costs most of a second of CPU however few rows it has. `deltalake` costs hundredths of a second, but reads and writes
-whole files in one task and does not support every feature of Delta. So `deltalake` merges small and plain tables, and Spark the rest."""
+A MERGE by Spark takes almost a second of CPU time, even for few rows. `deltalake` takes hundredths of a second, but reads and writes whole
+files in one task, and does not support all features of Delta. So `deltalake` merges small tables without special features, and Spark merges
+the others."""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ from sluice.batch_manifest.table_report import Way
 from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 SmallSetting = Literal["auto", "spark", "small"]
-ROWS_MAX = 100_000  # The rows of the changes and of the files that they may match, which one task reads and rewrites.
-BYTES_MAX = 64 << 20  # The bytes of both on disk.
+# The maximum number of rows in the changes and in the files that they may match, which one task reads and rewrites.
+ROWS_MAX = 100_000
+BYTES_MAX = 64 << 20  # The maximum number of bytes of the changes and these files.
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
-# The protocol versions: one for tables without features outside FEATURES, one with features by name.
+# Delta's writer versions that deltalake may write: 2 for tables without named features, 7 for tables with features from
+# FEATURES.
 PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
-UNSAFE_KEYS = frozenset({"float", "double"})  # For Spark, zeros of both signs are the same key.
+UNSAFE_KEYS = frozenset({"float", "double"})  # In Spark, 0.0 and -0.0 are the same key.
 CONFIGURED = "conf/ says so"
 PLAIN_TYPES = frozenset(
     {
@@ -43,7 +46,7 @@ PLAIN_NAME = re.compile(r"\w+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeChoice:
-    """The chosen way, and a short reason for the run's page."""
+    """Whether Spark or `deltalake` merges (`way`), with a short reason for the page of the run."""
 
     way: Way
     reason: str
@@ -51,12 +54,11 @@ class MergeChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeFacts:
-    """The facts that decide the choice. `rows`, `bytes`: those of the changes and of the files that they may match. `alters`: whether
-    statements must be executed before the rows are merged.
+    """What the decision depends on. `rows`, `bytes`: of the changes and the files that they may match. `alters`: whether statements must be
+    executed before rows are merged.
 
-    `makes`: whether the task can create a missing table. `mapping`: mode of Delta's column mapping. `rounded`: whether files may have
-    bounds that deltalake rounded. `columns`: of the table, (name, Spark SQL type). `ruled`: columns with a constraint or a generated
-    value.
+    `makes`: whether the task can create a missing table. `mapping`: the mode of Delta's column mapping. `rounded`: whether files may have
+    bounds that deltalake rounded. `columns`: (name, Spark SQL type). `ruled`: columns with a constraint or a generated value.
     """
 
     exists: bool
@@ -75,7 +77,9 @@ class MergeFacts:
 
 
 def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
-    """Returns the way of merging. `setting` "small" removes the limits of size, but not those of what `deltalake` can write."""
+    """Decides how to merge. The setting "small" removes the limits of size, but not the conditions under which `deltalake` can write a
+    table.
+    """
     if setting == "spark":
         return MergeChoice(way="spark", reason=CONFIGURED)
     if why := next(_obstacles(facts), ""):
@@ -89,7 +93,7 @@ def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
 
 
 def _obstacles(facts: MergeFacts) -> Iterator[str]:
-    """Yields why `deltalake` cannot merge the table. The first reason is reported."""
+    """Yields the reasons why `deltalake` cannot merge the table. Only the first one is reported."""
     if not facts.exists and not facts.makes:
         yield (
             "the table is new, and conf/ defines its layout, or Spark has settings of its own for new tables, "
