@@ -23,8 +23,8 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
     """Returns the secret, without the line end of a file or of a command's output; empty if there is no location. `setting`: the secret's
     key in conf/.
 
-    Raises SecretUnavailable if the variable is not set; if the file cannot be read, is empty, or is not a regular file; and if the command
-    fails, writes nothing or more than SECRET_BYTES_MAX, or runs longer than COMMAND_SECONDS_MAX.
+    Raises SecretUnavailable if the variable is not set, or if the file cannot be read, is empty, or is not a regular file. Also raises it
+    if the command fails, writes nothing or more than SECRET_BYTES_MAX, or runs longer than COMMAND_SECONDS_MAX.
     """
     if location.file is not None:
         return _of_file(location.file, setting)

@@ -2,8 +2,8 @@
 lock here.
 
 On a disk and in S3, Spark checks whether a commit exists and then writes it, which is not atomic. A statement that a killed run left in
-Spark could therefore overwrite a commit of another destination's run, and must have ended before that run commits. (For a later run of the
-same destination this does not matter: its commit has the same effect.)
+Spark could therefore overwrite a commit of another destination's run, and must have ended before that run commits. A later run of the same
+destination is not affected, because its own commit has the same effect.
 
 So a run that takes a lock stores the ids of its Spark sessions with the lock, and removes them at the end. A run that finds sessions of
 another run ends them first. Writes by `deltalake` need not be ended, because they never replace an existing commit."""

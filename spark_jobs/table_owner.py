@@ -234,7 +234,7 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
-    """Returns whether another table is at the path. A new id alone does not prove it: a commit of this owner gives the table a new id if it
+    """Returns whether another table is at the path. A new id alone does not prove it. A commit of this owner also changes the id if it
     renames the table or converts columns, and its run may have ended before it stored the record.
     """
     later = (commit for commit in found.commits if _version(commit) > record.version and not of_a_shard(commit))

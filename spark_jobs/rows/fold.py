@@ -3,10 +3,10 @@
 The lake has a table as of a position of the stream, `up_to`. A backfill chooses the keys that changed in an interval. A repair chooses keys
 by value, and has read their rows from the source between two positions, low and high, both before `up_to`.
 
-If a chosen key changed in the part of the stream that was read, its last change up to `up_to` determines the row: the row read from the
-source either is older than this change or already shows it. If the key did not change, the row read from the source is correct. A key
-without a row and without changes has no row. So a row that was deleted meanwhile remains deleted, although the lake has no record of the
-deletion. Nothing is merged beyond the stream's position, and a row is removed only if neither source nor stream has it.
+If a chosen key changed in the part of the stream that was read, its last change up to `up_to` determines the row. The row that was read
+from the source is then older than this change, or already shows it. If the key did not change, the row read from the source is correct. A
+key without a row and without changes has no row. So a row that was deleted meanwhile remains deleted, although the lake has no record of
+the deletion. Nothing is merged beyond the stream's position, and a row is removed only if neither source nor stream has it.
 
 Only keys are loaded into memory. Rows are copied from file to file in batches."""
 

@@ -16,9 +16,8 @@ from sluice.spark_jobs.errors import TableError
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
 ALTERS_TYPE = frozenset({"widen", "convert"})
-UNPLAIN = re.compile(
-    r"[ ,;{}()\n\t=\"`]"
-)  # Delta accepts these characters in names only if columns are mapped by name.
+# Delta accepts these characters in names only if columns are mapped by name.
+UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,8 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-TABLES_A_TASK = (
-    12  # Starting a task takes as long as one merge. A task with this number of tables takes about a second.
-)
+# Starting a task takes as long as one merge. A task with this number of tables takes about a second.
+TABLES_A_TASK = 12
 ANSWER = "number long, answer string"
 SILENT = "its Spark task returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # Tasks must use the versions of the run, with which Sluice was tested.

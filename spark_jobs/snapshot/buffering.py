@@ -161,9 +161,8 @@ def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)
-    temporary = (
-        folder / f".{path.stem}.tmp"
-    )  # If a crash leaves this file behind, Spark ignores it because of its name.
+    # If a crash leaves this file behind, Spark ignores it because of its name.
+    temporary = folder / f".{path.stem}.tmp"
     temporary.unlink(missing_ok=True)
     if segment.first_order_key > after:
         link(segment.file, temporary)
