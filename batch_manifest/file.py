@@ -72,8 +72,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _value(kind: Any, value: Any, directory: Path) -> Any:
     """Converts a JSON value to the type `kind`. Raises KeyError, TypeError or ValueError."""
-    # JSON has only one type of number, so a float such as 1.0 may be read as an int.
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int:  # JSON has only one type of number: 1 is a valid float.
         value = float(value)
     if type(value) is kind:
         return value

@@ -1,5 +1,5 @@
-"""Reads a Delta table at its newest version, for comparisons. It is streamed by Delta's own reader, which supports deletion vectors and
-column mapping."""
+"""Reads a Delta table at its newest version, for comparisons. Delta's own reader, which supports deletion vectors and column mapping,
+streams the rows."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-GONE_SECONDS_MAX = 5.0  # Longer than the time without a lease while an engine restarts or another host takes over.
+GONE_SECONDS_MAX = 5.0  # How long an engine may be without a lease, because it restarts or another host takes over.
 MARIADB = "mariadb-"  # The prefix of the identity of a MariaDB server, which has no server UUID.
 
 

@@ -1,8 +1,8 @@
 """Reads the source for a comparison: sends queries to the server, and returns the results as Arrow. Uses one connection for one statement
 at a time, and only reads.
 
-Each statement is a separate consistent read without locks. It reads one chunk if the server can select chunks by an index on the key, so it
-is short."""
+Each statement is a separate consistent read without locks. If the server can select chunks by an index on the key, a statement reads only
+one chunk, so it is short."""
 
 from __future__ import annotations
 

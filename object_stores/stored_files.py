@@ -53,7 +53,7 @@ class StoredFiles:
             return sum(pool.map(lambda name: int(pq.read_metadata(self.opened(name)).num_rows), self.names()))
 
     def put(self, file: Path, name: str) -> None:
-        """Uploads a local file as `name`. If this fails, no part of the file remains in the store."""
+        """Uploads a local file as `name`. A listing of the store shows the whole file or nothing."""
         try:
             self.store().put_file(file, name)
         except BaseException:

@@ -1,9 +1,9 @@
 """Publishes a consistent snapshot of the tables: when all tables have a batch, appends one row with the version of every table of the
 destination.
 
-This is the last commit of a run. It is made under the run lock, so only maintenance by other programs can change table versions meanwhile.
-If the run crashes before it, the previous snapshot is still the newest: the repeated batch finds its tables merged, and publishes the
-snapshot. If the run crashes after it, the repeated batch finds the commit's transaction in the log, and writes nothing."""
+The row is the last commit of a run. The run makes it under the run lock, so only maintenance by other programs can change table versions
+meanwhile. If the run crashes before it, the previous snapshot is still the newest: the repeated batch finds its tables merged, and
+publishes the snapshot. If the run crashes after it, the repeated batch finds the commit's transaction in the log, and writes nothing."""
 
 from __future__ import annotations
 

@@ -26,9 +26,10 @@ from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, 
 
 POLL_SECONDS = 0.1
 GIVE_WAY_SECONDS = 0.3  # Long enough for another waiting run to take the lock.
-WAIT_SECONDS_MAX = 600.0  # As for the run lock: another run may be publishing the snapshot of a large table.
+WAIT_SECONDS_MAX = 600.0  # The same as for the run lock: another run may be publishing a large snapshot.
 ENDED_SECONDS = 2.0  # The time to wait for a statement that was committing when it was interrupted.
-# Spark ends a statement five minutes after its client has gone (spark.connect.execute.manager.detachedTimeout).
+# Twice the time after which Spark ends a statement whose client has gone
+# (spark.connect.execute.manager.detachedTimeout).
 DETACHED_SECONDS = 600.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 

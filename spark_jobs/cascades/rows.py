@@ -1,6 +1,6 @@
 """Loads the rows that foreign keys may change, for `derive`: rows of the lake and staged images of a batch.
 
-It loads the rows that reference one of the wanted values, and all staged images that have the key of such a row."""
+Loads only rows that reference one of the wanted values, and all staged images that have the key of such a row."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class FileFacts:
 
     - `deleted`: rows that are marked as deleted.
     - `compact_bytes`: bytes that COMPACT would rewrite: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
-    - `depth`: by how many large files the key range of a large file is overlapped, itself included, on average; 0 if key ranges are
+    - `depth`: how many large files overlap the key range of a large file on average, including the file itself; 0 if key ranges are
       unknown.
     - `fresh_files`: large files written since the last CLUSTER. CLUSTER does not reduce the depth if the key's first column has few values,
       so depth alone would request it again and again.

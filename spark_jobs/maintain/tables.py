@@ -294,7 +294,7 @@ def vacuum(
 
 
 def _ours(table: MaintainedTable) -> DeltaTable:
-    """Opens the table. Raises TableError if another program changed it in a way that maintenance must not accept."""
+    """Opens the table. Raises TableError if it is missing, or if another program replaced or restored it since the last run."""
     delta = DeltaTable(table.name, table.path, app_id_of(table.owner), table.storage_options)
     delta.refresh()
     record = table.records.get(table.name)

@@ -45,8 +45,8 @@ VIEW = "sluice_staged"
 # How often to attempt a commit that conflicts with another one, for example with an OPTIMIZE by a person, which
 # rewrites files that the merge has read.
 TRIES_MAX = 5
-# Delta's errors if another commit added or removed files meanwhile. A changed schema and a repeated transaction have
-# other errors: repeating the statement would not help.
+# Matches Delta's errors if another commit added or removed files meanwhile. A changed schema and a repeated transaction
+# have other errors: repeating the statement would not help.
 CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
 
 
@@ -254,7 +254,7 @@ class _TableMerge:
         return self._commit(last, segment.order_key)
 
     def _take_over(self, segment: SchemaSegment) -> CommitCounts:
-        """Replaces the columns and rows of the table, in one commit, by those of the table that was renamed to it."""
+        """Replaces the columns and rows of the table, in one commit, by those of the table that was renamed to this name."""
         origin = self.origins.find(self.table.name, segment)
         self.session.expect(max(origin.rows, self.table.row_count))
         # If two tables swap names, the other table may already have this table's rows. `find` then returns its version
@@ -284,7 +284,8 @@ class _TableMerge:
                 break
             except TableError:  # The fence raised the error, so the commit was not attempted.
                 raise
-            # `str(error)` contains the message of `raise_error`. The first line says only that a task failed.
+            # The text of Spark's error contains UNKNOWN_ROW if the MERGE failed for this reason. Its first line says
+            # only that a task failed.
             except Exception as error:
                 if reason := merge_clauses.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error

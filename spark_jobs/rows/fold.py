@@ -6,7 +6,8 @@ by value, and has read their rows from the source between two positions, low and
 If a chosen key changed in the part of the stream that was read, its last change up to `up_to` determines the row. The row that was read
 from the source is then older than this change, or already shows it. If the key did not change, the row read from the source is correct. A
 key without a row and without changes has no row. So a row that was deleted meanwhile remains deleted, although the lake has no record of
-the deletion. Nothing is merged beyond the stream's position, and a row is removed only if neither source nor stream has it.
+the deletion. A repair or backfill merges no change that merges of the stream have not merged, and removes a row only if neither source nor
+stream has it.
 
 Only keys are loaded into memory. Rows are copied from file to file in batches."""
 

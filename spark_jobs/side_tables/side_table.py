@@ -32,7 +32,7 @@ TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
-# deltalake's errors for a table with Delta features that it does not support.
+# Matches deltalake's errors for a table with Delta features that it does not support.
 FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
 
 

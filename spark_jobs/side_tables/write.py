@@ -29,7 +29,7 @@ from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 
 FOLDER = "history"  # The folder in a batch's directory for files that Spark merges into histories.
-# deltalake's errors if an object store does not answer.
+# Matches deltalake's errors if an object store does not answer.
 STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.IGNORECASE)
 
 

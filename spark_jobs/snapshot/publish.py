@@ -291,8 +291,8 @@ def _history(session: LakeSession, given: Publication, storage_options: Mapping[
 def _tell_history(  # noqa: PLR0917  one caller
     session: LakeSession, given: Publication, table: DeltaTable, label: int, side: SideTable, records: TableRecords
 ) -> None:
-    """Updates the history at the snapshot's position: opens versions for rows that differ from the history, and closes versions of rows
-    that the table no longer has.
+    """Updates the history from the published table: opens versions for rows that differ from the history, and closes versions of rows that
+    the table no longer has.
     """
     began, position, record = time.time(), (label, given.read_at_us), given.record(label)
     history = History(table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark")

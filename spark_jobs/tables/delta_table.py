@@ -298,8 +298,8 @@ class DeltaTable:
         `app_id`, `version`: the commit's transaction, if it has one. Returns empty counts if another attempt made the commit, or if a
         commit without a transaction had nothing to change.
 
-        Raises TableError if the log has neither the commit nor one of another attempt, because a commit by another program replaced it.
-        That Spark dropped the commit as a repeated one is no proof, because Spark may remember a transaction that the log does not contain.
+        Raises TableError if the log has neither the commit nor one of another attempt, because a commit by another program replaced it. A
+        commit that Spark dropped does not prove another attempt, because Spark may remember a transaction that the log does not contain.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):

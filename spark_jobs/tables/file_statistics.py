@@ -19,8 +19,7 @@ from sluice.batch_manifest.values import LakeColumn
 
 TEXT_CHARS_MAX = 32  # Delta truncates bounds of strings to this length.
 LAST_CHARACTER = "\U0010ffff"
-# A lower and an upper bound of all strings: no string begins with this number of the highest character, which is a
-# noncharacter.
+# A lower and an upper bound of all strings. The upper bound repeats U+10FFFF, a noncharacter that texts do not contain.
 ANY_TEXT = '""', f'"{LAST_CHARACTER * TEXT_CHARS_MAX}"'
 MILLIS = 1000  # microseconds per millisecond
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
