@@ -1,7 +1,7 @@
 """Operations on whole blocks (`contracts.Block`): drop events, compact, join neighbours, find transaction ends.
 
-Called by `sink` (drop and compact) and `store` (join, split, positions). Pure: each function takes a block and
-returns another. Nothing here runs in the interpreter once per event or per transaction.
+`sink` drops events and compacts; `store` joins and splits blocks and reads positions. No function changes its argument. No Python loop
+runs once per event or per transaction: numpy and numba do that work.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ QUERY_ARRAYS: Mapping[str, npt.DTypeLike] = dict.fromkeys(
 
 
 def keep_events(block: Block, mask: Mask) -> Block:
-    """Returns the block without the row events where `mask` is false. `mask`: bool, one per event. Transactions stay, also those that
-    become empty. A statement's SQL text (rows query) stays with its first row event.
+    """Returns the block with only the row events whose `mask` is true. `mask`: bool, one per event. Every transaction stays, even if it
+    becomes empty. A statement's SQL text (rows query event) stays only if the statement's first row event stays.
     """
     kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)))
     arrays: dict[str, Any] = {name: getattr(block, name)[mask] for name in EVENT_ARRAYS}
@@ -57,14 +57,16 @@ def keep_events(block: Block, mask: Mask) -> Block:
 
 
 def without_events(block: Block) -> Block:
-    """Returns the block with its transactions only. All of them are empty, and no bytes are kept."""
+    """Returns the block with the same transactions but without row events and bytes."""
     arrays: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in {**EVENT_ARRAYS, **QUERY_ARRAYS}.items()}
     ends = np.zeros(block.transaction_count, np.int64)
     return dataclasses.replace(block, buffer=np.zeros(0, np.uint8), transaction_events=ends, **arrays)
 
 
 def without_first(block: Block, transactions: int) -> Block | None:
-    """Returns the block without its first `transactions` transactions, or None if nothing is left. Their bytes stay in the buffer."""
+    """Returns the block without its first `transactions` transactions, or None if nothing remains. The removed transactions' bytes stay in
+    the buffer.
+    """
     first = int(block.transaction_events[transactions - 1])
     if transactions == block.transaction_count and first == block.event_count:
         return None
@@ -78,8 +80,8 @@ def without_first(block: Block, transactions: int) -> Block | None:
 
 
 def last_transaction(block: Block) -> Block:
-    """Returns a block with only the last transaction of a block without row events. An ack of it moves the cursor past all of
-    them. The block must have a transaction.
+    """Returns only the last transaction of a block that has no row events but at least one transaction. An ack of the result moves the
+    cursor past all transactions of `block`.
     """
     last = block.transaction_count - 1
     before = executed_set(block, last - 1) if last else block.start_gtid_set
@@ -88,15 +90,13 @@ def last_transaction(block: Block) -> Block:
 
 
 def retained_bytes(block: Block) -> int:
-    """Returns the bytes of memory that the block's buffer keeps alive. If the buffer is a view, they are those of the
-    whole array behind it.
-    """
+    """Returns how many bytes of memory the block's buffer keeps allocated. A buffer that is a view keeps its whole base array allocated."""
     base = block.buffer.base
     return max(block.buffer.nbytes, base.nbytes if isinstance(base, np.ndarray) else 0)
 
 
 def compact(block: Block) -> Block:
-    """Returns the block with its events copied into a buffer that contains nothing else."""
+    """Returns the block with its events and SQL texts copied into a new buffer that contains nothing else."""
     length = np.concatenate((block.event_length, block.query_length))
     ends = np.cumsum(length, dtype=np.int64)
     offset = ends - length
@@ -107,10 +107,10 @@ def compact(block: Block) -> Block:
 
 
 def can_follow(block: Block, before: Block) -> bool:
-    """Returns whether `block` can be joined to `before`: both are of the same file, have no table changes, and no transaction between them
-    is left out.
+    """Returns whether `block` can be joined to `before`: both belong to one binlog file, neither has a schema change or a statement, and
+    no transaction is missing between them.
 
-    A transaction that was left out would be missing from the executed set of the joined block.
+    A missing transaction would also be missing from the executed set of the joined block.
     """
     same_stream = block.file == before.file and block.epoch == before.epoch and block.server_uuid == before.server_uuid
     same_references = block.tables is before.tables and block.gtid_sources is before.gtid_sources
@@ -122,7 +122,7 @@ def can_follow(block: Block, before: Block) -> bool:
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """Joins neighbouring blocks into one. Each must satisfy `can_follow` for the block before it."""
+    """Joins consecutive blocks into one. For each block after the first, `can_follow` must be true with its predecessor."""
     buffers = np.array([len(block.buffer) for block in blocks], np.int64)
     events = np.array([block.event_count for block in blocks], np.int64)
     transactions = np.array([block.transaction_count for block in blocks], np.int64)
@@ -148,14 +148,14 @@ def _gather(source: Bytes, source_offset: Int64s, target_offset: Int64s, length:
 
 
 def transaction_bytes(block: Block) -> Int64s:
-    """Returns the bytes of the row events up to the end of each transaction (int64, one per transaction, ascending)."""
+    """Returns, for each transaction, the total bytes of the row events up to its end (int64, ascending)."""
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     ends: Int64s = before[block.transaction_events]
     return ends
 
 
 def executed_set(block: Block, transaction: int) -> str:
-    """Returns the executed GTID set after the transaction with that index, in the server's text form; empty without GTIDs."""
+    """Returns the executed GTID set after the transaction with index `transaction`, in the server's text form. Empty without GTIDs."""
     upto = transaction + 1
     return executed_after(
         block.start_gtid_set, block.gtid_sources, block.transaction_source[:upto], block.transaction_number[:upto]
@@ -163,7 +163,7 @@ def executed_set(block: Block, transaction: int) -> str:
 
 
 def end_position(block: Block, transaction: int) -> Position:
-    """Returns the position at the end of the transaction with that index. A cursor that includes the transaction has this position."""
+    """Returns the position at the end of the transaction with index `transaction`. An ack of the transaction moves the cursor there."""
     return Position(
         epoch=block.epoch,
         file=block.file,

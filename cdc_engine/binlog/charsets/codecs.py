@@ -1,11 +1,10 @@
-"""Registers Python codecs that decode MySQL's character sets as the server does. Called by `charsets`, which knows each
-charset's codec name.
+"""Registers Python codecs that decode MySQL's character sets as the server does. `collations` gets each charset's codec name from here.
 
 Python's codecs differ from the server's conversion in a few characters. Python has no codec for MySQL's `latin1`
-(cp1252 with its five undefined bytes filled) and for some other charsets. The codec of such a charset is registered
-here as "mysql_<charset>". tests/binlog/charsets compares every codec with real servers. Bytes that are not a character
-raise UnicodeDecodeError, or become lone surrogates with "surrogateescape", but never a replacement character. A
-character that Python knows and the server does not (a euro sign in `greek`) is decoded.
+(cp1252 with its five undefined bytes filled) and for some other charsets. This file registers codecs for all of them under the name
+"mysql_<charset>". tests/binlog/charsets compares every codec with real servers. Bytes that are not a character
+raise UnicodeDecodeError, or become lone surrogates with "surrogateescape", but never a replacement character. Some charsets
+have characters in Python that the server lacks, such as the euro sign in `greek`; the codecs decode them.
 """
 
 from __future__ import annotations
@@ -58,34 +57,33 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
 _LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"
 
 CODEC_PREFIX = "mysql_"
-# Suffix of a codec that keeps two-byte backslashes apart from backslashes of one byte, because only the latter escape
-# in a statement.
+# Suffix of a codec that decodes a two-byte backslash as U+FF3C: in a statement, only a one-byte backslash begins an escape sequence.
 LEXED_SUFFIX = "_lexed"
 LEXED = {"sjis", "ujis"}
-# This matches a run of one-byte characters, or one multi-byte character.
+# Charset → pattern of the piece that is decoded at once: a run of one-byte characters, or one multi-byte character.
 PIECES = {
     "big5": re.compile(rb"[\x00-\x80]+|[\x81-\xff].|.", re.DOTALL),
     **dict.fromkeys(
         ("ujis", "eucjpms"), re.compile(rb"[\x00-\x7f]+|\x8f[\xa1-\xfe]{2}|[\x8e\xa1-\xfe][\xa1-\xfe]|.", re.DOTALL)
     ),
 }
-# These are the bytes that Python decodes differently; they are decoded one character at a time.
+# Python decodes characters with this prefix differently from the server; a text with the prefix is decoded one character at a time.
 MISREAD = {"eucjpms": b"\x8f\xa2"}
 Decode = Callable[[bytes, str], str]
 Encode = Callable[[str], bytes]
 
 
 def codec_of(charset: str) -> str:
-    """Returns the codec name of a charset for bytes.decode."""
+    """Returns the name of a charset's codec for bytes.decode; empty if there is none."""
     python_codec, differences = CODECS.get(charset, ("", {}))
     ours = differences or charset == "latin1" or charset in BEYOND_PYTHON or charset in ONE_BYTE
     return f"{CODEC_PREFIX}{charset}" if ours else python_codec
 
 
 def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
-    """Returns the codec that decodes a statement before it is split into words, and the translation of its names and literals afterwards.
+    """Returns the codec that decodes a statement before it is split into words, and the str.translate table for its names and literals.
 
-    A server splits swe7 as if it were ASCII, and translates its letters afterwards.
+    The server splits swe7 text as if it were ASCII; the table then replaces the ten signs that are letters in swe7.
     """
     if charset in LEXED:
         return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
@@ -95,7 +93,7 @@ def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
 
 
 def _exact_codec(codec_name: str) -> codecs.CodecInfo | None:
-    """Looks up a codec by name. Python calls this for every codec name that it does not know."""
+    """Returns the codec for a name that begins with CODEC_PREFIX, else None. Python calls this for every codec name that it lacks."""
     charset = codec_name.removeprefix(CODEC_PREFIX).removesuffix(LEXED_SUFFIX)
     if not codec_name.startswith(CODEC_PREFIX) or (charset not in CODECS and charset not in ONE_BYTE):
         return None
@@ -120,7 +118,7 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
 
 
 def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
-    """Returns Python's codec with the characters corrected that the server decodes differently, and the missing ones added."""
+    """Returns Python's codec of a charset after two changes: it maps differing characters as the server does, and has the missing ones."""
     base, differences = CODECS[charset]
     differences = {} if lexed else differences
     reading = str.maketrans(differences)

@@ -1,8 +1,8 @@
 """Maps a collation's id or name to its charset, the charset's bytes per character and its codec.
 
-Called by `column_types` (decoding) and `table_meta` (lengths in bytes, labels). The table of ids is what MySQL 8.0 and
-MariaDB 11.4 list in information_schema. They agree wherever both have an id, so one table serves both. (PyMySQL's table
-ends with MySQL 5.7.)
+`column_types` uses it to decode values, `table_meta` for lengths in bytes and labels. The ids are those that MySQL 8.0 and
+MariaDB 11.4 list in information_schema. Both servers agree on every id that they share, so one table serves both. PyMySQL's
+table has only the ids of MySQL 5.7.
 
 `codecs` makes the codecs.
 """
@@ -18,7 +18,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Charset:
-    """A character set. `bytes_max`: bytes of its widest character. `codec`: name for bytes.decode; empty for `binary`."""
+    """A character set. `bytes_max`: bytes of its longest character. `codec`: name for bytes.decode; empty for `binary`."""
 
     name: str
     bytes_max: int
@@ -27,7 +27,7 @@ class Charset:
 
 BINARY = Charset("binary", 1, "")
 
-# Charset → bytes per character, and the ids of its collations (first and last of each run).
+# Charset → bytes of its longest character, and the ranges of its collations' ids (first, last).
 _COLLATIONS: dict[str, tuple[int, Ranges]] = {
     "armscii8": (1, ((32, 32), (64, 64), (1056, 1056), (1088, 1088))),
     "ascii": (1, ((11, 11), (65, 65), (1035, 1035), (1089, 1089))),
@@ -118,16 +118,16 @@ _BY_ID = {
 
 
 def charset_of_id(collation_id: int) -> Charset | None:
-    """Returns the charset of a collation id in a table map, or None for an id that no known server has."""
+    """Returns the charset of a collation id (as in a table map), or None for an id that neither MySQL 8.0 nor MariaDB 11.4 lists."""
     return _BY_ID.get(collation_id)
 
 
 def charset_of_name(name: str) -> Charset | None:
-    """Returns the charset of that name, case-insensitive, or None. `utf8` is utf8mb3."""
+    """Returns the charset with this name, or None. Case does not matter. `utf8` is utf8mb3."""
     lower = name.lower()
     return CHARSETS.get(_ALIASES.get(lower, lower))
 
 
 def charset_of_collation(collation: str) -> Charset | None:
-    """Returns the charset of a collation, whose name begins with the charset's. None for MariaDB's collations that fit several charsets."""
+    """Returns the charset whose name the collation's name begins with. None for MariaDB's collations that fit several charsets."""
     return charset_of_name(collation.partition("_")[0])

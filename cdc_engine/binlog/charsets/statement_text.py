@@ -1,7 +1,7 @@
 """Decodes the text of statements, and computes what the server stores for a literal: client charset → connection
 charset → column charset.
 
-This is the only place that decodes statements. `events.control` calls `statement_text`; `table_meta` calls the rest for
+No other file decodes statements. `events.control` calls `statement_text`; `table_meta` calls the other functions for
 names, labels and defaults. Bytes that are not a character stay in the text as lone surrogates (Python's
 "surrogateescape"), so that no byte is lost or guessed.
 """
@@ -14,24 +14,24 @@ import re
 from sluice.cdc_engine.binlog.charsets.codecs import lexed_codec_of
 from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
 
-UNKNOWN = "?"  # A server stores this for a character that a charset does not have.
+UNKNOWN = "?"  # The server stores a question mark for a character that the target charset lacks.
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 _BEYOND_BMP = re.compile("[\U00010000-\U0010ffff]")
-# The bytes of such a character in utf8mb4. A utf8mb3 client gets one question mark for each byte.
+# Bytes of a character beyond the BMP in utf8mb4. For a utf8mb3 client, the server stores one question mark per byte.
 _BYTES_BEYOND_BMP = 4
-WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # Charset → the least number of bytes of a character.
+WIDE = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}  # Charset → bytes of its shortest character.
 _BMP_CHARSETS = {"utf8mb3", "ucs2"}
-# In these one-byte charsets a no-break space separates words; in others it is part of a name.
+# In these one-byte charsets, a no-break space separates words of a statement; in all other charsets, it is part of a name.
 BLANK_NO_BREAK_SPACE = frozenset(
     ("dec8", "latin1", "latin2", "latin5", "latin7", "hebrew", "greek", "cp1250", "armscii8", "geostd8")
 ) | {"cp866", "cp852", "keybcs2"}
 
 
-_RAW = "\udfff"  # The prefix of a literal that gives bytes as numbers: 0xE9, x'E9', b'11101001'.
+_RAW = "\udfff"  # Marks the text of a hexadecimal or bit literal: 0xE9, x'E9', b'11101001'.
 
 
 def raw_literal(raw: bytes) -> str:
-    """Returns a literal of bytes as text. `Literals.stored` decodes it once the column's charset is known."""
+    """Returns the bytes of a hexadecimal or bit literal as marked text, which `Literals.stored` decodes in the column's charset."""
     return _RAW + raw.decode("ascii", "surrogateescape")
 
 
@@ -40,31 +40,31 @@ class LiteralUnknownError(Exception):
 
 
 def statement_text(raw: bytes, client: str) -> str:
-    """Decodes a statement for splitting into words. `client`: charset of the text. If it is `binary` or unknown, names are UTF-8."""
+    """Decodes a statement before it is split into words. `client`: the text's charset; UTF-8 is used for `binary` and unknown charsets."""
     try:
         return raw.decode(lexed_codec_of(client)[0], "surrogateescape")
-    except UnicodeDecodeError:  # This happens only with charsets that no client can have.
+    except UnicodeDecodeError:  # UTF-16 and UTF-32 can fail here; the server refuses them as client charsets.
         return raw.decode("ascii", "surrogateescape")
 
 
 def word_characters(client: str) -> dict[int, str]:
-    """Returns the translation (str.translate) of names and literals after the text was split."""
+    """Returns the str.translate table to apply to names and literals after the statement is split into words."""
     return lexed_codec_of(client)[1]
 
 
 def has_no_character(text: str) -> bool:
-    """Returns whether some bytes of the text are not a character."""
+    """Returns whether the text has bytes that were not a character of its charset (lone surrogates)."""
     return bool(_NO_CHARACTER.search(text))
 
 
 def shown(text: str) -> str:
-    r"""Returns the text for messages and files, with \xNN for bytes that are not a character."""
+    r"""Returns the text in printable form, for messages and files: \xNN for each byte that is not a character."""
     return _NO_CHARACTER.sub(lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Literals:
-    """The charsets that a session's literals pass through. Empty ones change nothing."""
+    """Converts literals as the server does: from the client charset through the connection charset. An empty charset changes nothing."""
 
     client: str = ""
     connection: str = ""
@@ -75,7 +75,7 @@ class Literals:
         return "binary" in (self.client, self.connection)
 
     def stored(self, text: str, charset: str) -> str:
-        """Returns what a literal becomes in a column of `charset`. Raises LiteralUnknownError."""
+        """Returns the text that a column of `charset` stores for a literal. Raises LiteralUnknownError."""
         if text.startswith(_RAW):
             return _padded(text[1:].encode("ascii", "surrogateescape"), charset).rstrip(" ")
         into_bytes = charset == "binary" and self.connection in WIDE
@@ -88,17 +88,17 @@ class Literals:
         if has_no_character(text):
             raise LiteralUnknownError(f"it has bytes that are not valid in {self.client or 'utf8mb4'}")
         text = in_charset(text, self.connection)
-        # A binary column stores the text's bytes in the connection's charset.
+        # A binary column stores the bytes that the text has in the connection charset.
         return raw_in(as_bytes(text, self.connection), charset) if charset == "binary" else in_charset(text, charset)
 
 
 def _padded(raw: bytes, charset: str) -> str:
-    """Decodes bytes as a column stores them. Multi-byte characters are padded at the front. Raises LiteralUnknownError."""
+    """Decodes bytes as a column of `charset` stores them: zero bytes in front complete the first character. Raises LiteralUnknownError."""
     return raw_in(bytes(-len(raw) % WIDE.get(charset, 1)) + raw, charset)
 
 
 def in_charset(text: str, charset: str) -> str:
-    """Returns the text with a question mark for each character that the charset does not have."""
+    """Returns the text with each character that the charset lacks replaced by a question mark."""
     known = charset_of_name(charset)
     if text.isascii() or known is None or not known.codec:
         return text
@@ -108,7 +108,7 @@ def in_charset(text: str, charset: str) -> str:
 
 
 def raw_in(raw: bytes, charset: str) -> str:
-    """Decodes bytes that a column of `charset` stores unchanged. Raises LiteralUnknownError if they are not valid in it."""
+    """Decodes bytes that a column of `charset` stores unchanged. Raises LiteralUnknownError for bytes that are not valid in `charset`."""
     try:
         text = raw.decode(_codec(charset))
     except UnicodeDecodeError as error:
@@ -119,7 +119,7 @@ def raw_in(raw: bytes, charset: str) -> str:
 
 
 def as_bytes(text: str, charset: str) -> bytes:
-    """Encodes a text in a charset. Raises LiteralUnknownError."""
+    """Encodes a text in a charset. Raises LiteralUnknownError if the charset lacks a character."""
     try:
         return text.encode(_codec(charset))
     except UnicodeEncodeError as error:
@@ -127,7 +127,7 @@ def as_bytes(text: str, charset: str) -> bytes:
 
 
 def _encoded(text: str, client: str) -> bytes:
-    """Returns the event's bytes from which a text was decoded."""
+    """Returns the bytes that the binlog event has for a text. `client`: the charset from which the text was decoded."""
     try:
         return text.encode(_codec(client), "surrogateescape")
     except UnicodeEncodeError as error:

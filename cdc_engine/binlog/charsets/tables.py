@@ -1,6 +1,6 @@
-"""Data: characters that Python's codecs lack. Whole tables of one-byte charsets, and additions to eucjpms and big5.
+"""Tables of characters that Python's codecs lack: complete one-byte charsets, and additions to eucjpms, ujis and big5.
 
-They are what a server converts to (CONVERT … USING utf8mb4). tests/binlog/charsets compares them with real servers.
+The characters are those that a server converts to (CONVERT … USING utf8mb4). tests/binlog/charsets compares them with real servers.
 U+FFFE marks a byte that the charset does not define, as in Python's charmap codecs.
 """
 # ruff: noqa: RUF001 - characters that look alike are the point
@@ -11,7 +11,7 @@ ASCII = "".join(map(chr, range(0x80)))
 CONTROLS = "".join(map(chr, range(0x80, 0xA0)))
 UNDEFINED = "\ufffe"
 
-# charset → its 256 characters by byte
+# Charset → its 256 characters, indexed by byte
 ONE_BYTE: dict[str, str] = {
     "armscii8": ASCII
     + CONTROLS
@@ -53,7 +53,7 @@ _SWE7: dict[str, str | int | None] = {
 }
 ONE_BYTE["swe7"] = ASCII.translate(str.maketrans(_SWE7)) + UNDEFINED * 0x80
 
-# first byte sequence of a run (hex) → the characters of this and the following sequences
+# First byte sequence of a run, in hex → characters of that sequence and of those that follow it
 BIG5_RUNS = {"f9d6": "碁銹裏墻恒粧嫺"}
 EUCJPMS_RUNS = {
     "8fa2b7": "～",
@@ -67,13 +67,13 @@ EUCJPMS_RUNS = {
     "adc0": "㍉㌔㌢㍍㌘㌧㌃㌶㍑㍗㌍㌦㌣㌫㍊㌻㎜㎝㎞㎎㎏㏄㎡",
     "addf": "㍻〝〟№㏍℡㊤㊥㊦㊧㊨㈱㈲㈹㍾㍽㍼≒≡∫∮∑√⊥∠∟⊿∵∩∪",
 }
-# ujis and eucjpms: rows of 94 private-use characters, in two and in three bytes.
+# Private-use characters of ujis and eucjpms: each lead byte has 94 in two bytes, and 94 more in three bytes.
 PRIVATE_LEADS = range(0xF5, 0xFF)
 PRIVATE_TWO, PRIVATE_THREE = 0xE000, 0xE3AC
 
 
 def runs(given: dict[str, str]) -> dict[bytes, str]:
-    """Expands runs into a map of byte sequence → character."""
+    """Expands runs (see BIG5_RUNS) into a map of byte sequence → character."""
     return {
         (int(first, 16) + index).to_bytes(len(first) // 2): character
         for first, characters in given.items()
@@ -82,7 +82,7 @@ def runs(given: dict[str, str]) -> dict[bytes, str]:
 
 
 def private() -> dict[bytes, str]:
-    """Returns the private-use characters of ujis and eucjpms."""
+    """Returns a map of byte sequence → private-use character of ujis and eucjpms."""
     codes = [(lead, trail) for lead in PRIVATE_LEADS for trail in range(0xA1, 0xFF)]
     two = {bytes(code): chr(PRIVATE_TWO + index) for index, code in enumerate(codes)}
     return two | {bytes([0x8F, *code]): chr(PRIVATE_THREE + index) for index, code in enumerate(codes)}

@@ -1,8 +1,8 @@
-"""Transcodes multi-byte charsets to UTF-8 with tables, in a kernel. Called by `column_types.transcoding`.
+"""Transcodes text of multi-byte charsets to UTF-8 in a numba kernel. Called by `column_types.transcoding`.
 
-Characters of UTF-16 and UTF-32 are numbers. The tables of other charsets are made from the charset's codec when its
-first text arrives: code points by one byte, by two bytes, and by two bytes after 0x8F (ujis, eucjpms). What the tables
-lack (four bytes in gb18030, invalid bytes) is left to the codec.
+The kernel computes UTF-16 and UTF-32 characters from their bytes. For other charsets, tables are made from the codec when the
+first text arrives: code points by one byte, by two bytes, and by two bytes after 0x8F (ujis, eucjpms). The caller decodes texts
+that the kernel cannot (four-byte characters of gb18030, invalid bytes) with the codec.
 """
 # ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
@@ -17,17 +17,17 @@ from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 UTF8_BYTES_A_BYTE = 3  # The worst case: one byte of sjis can become a character of three bytes.
-# codec → bytes per unit, little-endian
+# Codec → (bytes per unit, whether it is little-endian)
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
-NOT_DEFINED = -1  # in the tables
-THIRD = 0x8F  # The first byte of a character of three bytes.
+NOT_DEFINED = -1  # The tables have this where no character is defined.
+THIRD = 0x8F  # First byte of the three-byte characters of ujis and eucjpms.
 FIRST_TRAIL = 0x30
 SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
 NO_TABLE = np.empty(0, np.int32)
 
 
 class CodePoints(NamedTuple):
-    """The code points of a charset by one byte (256), by two bytes (65536), and by two bytes after THIRD (65536)."""
+    """A charset's code points: indexed by one byte (256), by two bytes (65536), and by the two bytes after THIRD (65536)."""
 
     alone: Int32s
     pairs: Int32s
@@ -36,13 +36,13 @@ class CodePoints(NamedTuple):
 
 @functools.cache
 def singles(codec: str) -> Int32s:
-    """Returns the code points of single bytes (256)."""
+    """Returns the code points of the 256 single bytes; NOT_DEFINED for a byte that is not a character."""
     return np.array([_code_point(bytes([byte]), codec) for byte in range(256)], np.int32)
 
 
 @functools.cache
 def tables(codec: str) -> CodePoints:
-    """Returns the tables of a charset; empty for UTF-16 and UTF-32."""
+    """Returns the code point tables of a codec; empty tables for UTF-16 and UTF-32."""
     if codec in UNITS:
         return CodePoints(NO_TABLE, NO_TABLE, NO_TABLE)
     alone = singles(codec)
@@ -78,11 +78,10 @@ def transcode_wide(
     offsets: Int32s,
     out: Bytes,
 ) -> Integer:
-    """Writes the values in UTF-8, back to back. `unit`: bytes of a character that is a number; 0 for charsets with
-    tables.
+    """Writes the values to `out` in UTF-8, back to back, and their ends to `offsets`. `unit`: bytes of a UTF-16 or UTF-32 unit; 0 for
+    charsets that `tables` decode.
 
-    Returns the first row that the tables cannot decode, or -1. `out` must have room for UTF8_BYTES_A_BYTE times the
-    values' bytes.
+    Returns the first row that cannot be decoded, or -1. `out` must have at least UTF8_BYTES_A_BYTE times the values' bytes.
     """
     used = np.int64(0)
     offsets[0] = 0
@@ -105,7 +104,7 @@ def transcode_wide(
 def character_of_units(
     buffer: Bytes, at: Integer, end: Integer, unit: Integer, lowest_first: bool
 ) -> tuple[Integer, Integer]:
-    """Returns (code point, bytes) of the character at `at`; 0 bytes if there is none."""
+    """Returns (code point, bytes) of the UTF-16 or UTF-32 character at `at`; (0, 0) if the bytes are not a character."""
     if at + unit > end:
         return np.int64(0), np.int64(0)
     point = number_of(buffer, at, unit, lowest_first)
@@ -129,7 +128,7 @@ def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> 
 
 @kernel
 def character_of_tables(buffer: Bytes, at: Integer, end: Integer, tables: CodePoints) -> tuple[Integer, Integer]:
-    """Returns (code point, bytes) of the character at `at`; 0 bytes if the tables lack it."""
+    """Returns (code point, bytes) of the character at `at`; (0, 0) if the tables lack it."""
     alone, pairs, triples = tables
     first = np.int64(buffer[at])
     if alone[first] >= 0:

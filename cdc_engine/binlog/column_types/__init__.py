@@ -1,4 +1,4 @@
-"""Registers all column types, one file per family, when it is imported. `entry` defines what a column type is."""
+"""Registers the decoders of all MySQL column types when it is imported; each family has a file. `entry` defines `ColumnType`."""
 
 from sluice.cdc_engine.binlog.column_types import (
     compressed,
@@ -22,7 +22,7 @@ from sluice.cdc_engine.binlog.column_types.entry import (
 
 __all__ = ["ColumnType", "TypeUnsupportedError", "ValueRefusedError", "Values", "buffer_of", "type_of"]
 
-# Importing a module registers its types.
+# The import of a module registers its types. This tuple uses the imports, so that linters do not remove them.
 FAMILIES = (
     numbers,
     decimals,

@@ -1,8 +1,8 @@
-"""Decodes MariaDB's COMPRESSED columns: the value of a VARCHAR or BLOB after a byte that says how it is compressed.
+"""Decodes MariaDB's COMPRESSED columns: a VARCHAR or BLOB value whose first byte describes the compression.
 
-The byte (MariaDB's field.cc) is 0 before uncompressed bytes. Otherwise its highest bit is set, its low three bits are
-the number of bytes of the length that follows (big-endian), and bit 3 says that the deflated bytes have no zlib header.
-An empty value has no bytes at all."""
+The first byte (MariaDB's field.cc) is 0 if the value is not compressed. Otherwise its highest bit is set, and bit 3 is set if the
+deflated bytes have no zlib header. Its low three bits give the number of bytes of the uncompressed length (big-endian), which
+follows. An empty value has no first byte."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def compressed(column: Column) -> ColumnType:
 
 
 def _finish(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """Decompresses value by value in the interpreter: zlib has no kernel interface, and such columns are rare."""
+    """Decompresses the values in a Python loop, because numba cannot call zlib and COMPRESSED columns are rare."""
     plain = [b"" if values.starts[row] < 0 else _inflated(values.value(row), row) for row in range(values.count)]
     sizes = np.array([len(each) for each in plain], np.int64)
     starts = np.where(values.starts < 0, -1, np.cumsum(sizes) - sizes).astype(np.int64)

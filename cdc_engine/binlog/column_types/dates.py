@@ -1,9 +1,9 @@
 """Decodes DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older ones.
 
-DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. Zero and partial
-dates, and days that do not exist (ALLOW_INVALID_DATES), become NULL, or what the table's policy says (see
-`zero_dates`). So does the year 0, because Spark's and Arrow's calendars begin with year 1."""
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. The table's policy (see
+`zero_dates`) says what replaces a zero or partial date or a day that does not exist (ALLOW_INVALID_DATES); the default is NULL. The
+same applies to dates in year 0, because Spark's and Arrow's calendars begin with year 1."""
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int64s
 
 NO_DATE = np.iinfo(np.int64).min  # The kernels write this for an invalid date.
-# The microseconds of one unit, by the number of bytes of the fraction: hundredths, ten-thousandths, millionths.
+# Microseconds of the last digit, indexed by the fraction's bytes: 1 byte counts hundredths, 2 ten-thousandths, 3 millionths of a second.
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)
-# The number has forty bits; the highest one is set if the value is not negative.
+# Bytes of a DATETIME in MariaDB's own format, indexed by its fraction digits.
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
-# The number has forty bits; the highest one is set if the value is not negative.
+# The whole seconds of a DATETIME2 take forty bits. The highest bit is set if the value is not negative.
 DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39
 
 
 def fraction_bytes(digits: int) -> int:
-    """Returns how many bytes store this many digits of a second's fraction."""
+    """Returns the number of bytes that store `digits` digits of a second's fraction."""
     return (digits + 1) // 2
 
 
@@ -92,13 +92,13 @@ def _timestamp(width: int, finish: Any, digits: int) -> ColumnType:
 
 
 def old_fraction_digits(column: Column) -> int:
-    """Returns the fraction digits in MariaDB's own formats (mysql56_temporal_format=OFF). Only the declared type contains them."""
+    """Returns the fraction digits of MariaDB's own formats (mysql56_temporal_format=OFF). Only the declared type says how many they are."""
     return declared_digits(column.mysql_type)
 
 
 @compiled
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Returns the days since 1970-01-01 of a Gregorian date, or NO_DATE. Years are counted from March, so that leap days come last."""
+    """Returns the days since 1970-01-01 of a Gregorian date, or NO_DATE. Years begin in March, so that the leap day is the last day."""
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     if year < 1 or year > 9999 or month < 1 or month > 12 or day < 1:
         return NO_DATE
@@ -120,7 +120,7 @@ def micros_of(year: int, month: int, day: int, hour: int, minute: int, second: i
 
 @compiled
 def days_of_packed(packed: Int64s, out: Int64s) -> None:
-    """Converts year << 9 | month << 5 | day to days since 1970."""
+    """Converts dates (year << 9 | month << 5 | day) to days since 1970-01-01."""
     for row in range(packed.shape[0]):
         value = packed[row]
         out[row] = days_from_civil(value >> 9, value >> 5 & 15, value & 31)
@@ -128,7 +128,7 @@ def days_of_packed(packed: Int64s, out: Int64s) -> None:
 
 @compiled
 def micros_of_packed(packed: Int64s, out: Int64s) -> None:
-    """Converts (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second to microseconds since 1970."""
+    """Converts times to microseconds since 1970: (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second."""
     for row in range(packed.shape[0]):
         value = packed[row]
         months = value >> 22
@@ -137,7 +137,9 @@ def micros_of_packed(packed: Int64s, out: Int64s) -> None:
 
 
 def big_endian_parts(values: Values, whole_bytes: int, fraction: int) -> tuple[Int64s, Int64s]:
-    """Returns (whole, microseconds) of an unsigned big-endian number followed by `fraction` bytes of a second's fraction."""
+    """Returns (whole number, microseconds) of values that consist of an unsigned big-endian number and `fraction` bytes of a second's
+    fraction.
+    """
     wide = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, whole_bytes + fraction, wide)
     whole = wide >> (8 * fraction) & ((1 << 8 * whole_bytes) - 1)
@@ -170,7 +172,7 @@ def _packed_datetimes2(values: Values, fraction: int) -> tuple[Int64s, Int64s]:
 
 
 def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
-    """Converts the number YYYYMMDDhhmmss."""
+    """Converts the decimal number YYYYMMDDhhmmss to the packed layout of DATETIME2."""
     digits = _little_endian(values, 8)
     day, time = digits // 1_000_000, digits % 1_000_000
     months = day // 10000 * 13 + day // 100 % 100
@@ -178,7 +180,9 @@ def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
 
 
 def _old_datetimes(values: Values, digits: int) -> tuple[Int64s, Int64s]:
-    """Converts one big-endian number in mixed radix: year, month (13), day (32), hour, minute, second and the fraction's digits."""
+    """Converts MariaDB's big-endian number to the packed layout of DATETIME2. Its radixes are 13 for the month, 32 for the day, 24, 60 and
+    60 for the time, and 10 to the power of `digits` for the fraction.
+    """
     number = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_DATETIME_BYTES[digits], number)
     rest, fraction = np.divmod(number, 10**digits)
@@ -200,7 +204,7 @@ def _timestamps(values: Values) -> AnyArray:
 
 
 def _old_timestamps(values: Values, digits: int) -> AnyArray:
-    """Converts seconds followed by the fraction's digits as a number; both big-endian."""
+    """Converts values that consist of the seconds since 1970 and the fraction's digits, both as big-endian numbers."""
     size = fraction_bytes(digits)
     wide = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, 4 + size, wide)
@@ -210,7 +214,7 @@ def _old_timestamps(values: Values, digits: int) -> AnyArray:
 
 
 def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
-    """Converts an instant to its UTC date and time in the layout of DATETIME; the zero timestamp to zero."""
+    """Converts instants to UTC dates and times in the packed layout of DATETIME2. The zero timestamp becomes zero."""
     array = finish(values)
     moments = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
     days, micros = np.divmod(moments, 86_400_000_000)
@@ -224,7 +228,7 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """Returns an array in which NO_DATE is NULL. A NULL of the source was located as the number zero, which is not a date either."""
+    """Returns an Arrow array in which NO_DATE is NULL. The gather kernels read a NULL of the source as zero, so it is NO_DATE too."""
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)
     return pa.Array.from_buffers(arrow, len(micros), [validity_of(valid), buffer_of(data)])

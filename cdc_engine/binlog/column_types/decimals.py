@@ -1,9 +1,9 @@
-"""Decodes DECIMAL(p, s) from MySQL's packed format (strings/decimal.cc): nine digits in four bytes, big-endian, the remaining digits in
-fewer.
+"""Decodes DECIMAL(p, s) from MySQL's packed format (strings/decimal.cc): big-endian groups of nine digits in four bytes, and shorter
+groups for the remaining digits.
 
-The highest bit of the first byte is set for numbers that are not negative; of a negative number every bit is inverted.
+The highest bit of the first byte is set if the number is not negative. All bits of a negative number are inverted.
 Up to 38 digits fit Arrow's and Spark's decimal; longer numbers become the text that SELECT prints."""
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
-DIGITS_MAX = 38  # digits of a decimal128
+DIGITS_MAX = 38  # The most digits that a decimal128 has.
 BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 POWERS = np.array([10**exponent for exponent in range(10)], np.int64)
 
@@ -48,7 +48,7 @@ def decimal(column: Column) -> ColumnType:
 
 
 def digit_groups(precision: int, scale: int) -> Int64s:
-    """Returns the digits of each group of bytes, from the first byte to the last."""
+    """Returns the number of digits in each group of bytes, in the order of the bytes."""
     whole, fraction = divmod(precision - scale, 9), divmod(scale, 9)
     groups = [whole[1]] * bool(whole[1]) + [9] * (whole[0] + fraction[0]) + [fraction[1]] * bool(fraction[1])
     return np.array(groups, np.int64)
@@ -56,7 +56,7 @@ def digit_groups(precision: int, scale: int) -> Int64s:
 
 @compiled
 def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) -> Integer:
-    """Returns the digits of one group as a number."""
+    """Returns the number that the digits of one group form. `first`: the group has the sign bit; `inverted`: the number is negative."""
     value = np.int64(0)
     for index in range(size):
         byte = np.int64(buffer[at + index])
@@ -72,8 +72,8 @@ def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) 
 def decode_words(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any
 ) -> Integer:
-    """Decodes 128-bit two's complement integers as (low, high) words (uint64, rows by 2), by multiplying four limbs of
-    32 bits.
+    """Decodes decimals to 128-bit two's complement integers. `out`: (low, high) words, uint64, rows by 2. The arithmetic uses four limbs
+    of 32 bits.
 
     Returns the first row with an invalid group, or -1.
     """
@@ -110,7 +110,7 @@ def decode_words(
 def decode_digits(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Bytes
 ) -> Integer:
-    """Decodes rows by (1 + precision) characters: '-' or '+', then every digit. Returns as `decode_words`."""
+    """Decodes decimals to characters. `out`: rows by (1 + precision); '-' or '+', then every digit. Returns as `decode_words` does."""
     for row in range(starts.shape[0]):
         at = starts[row]
         if at < 0:
@@ -131,8 +131,8 @@ def decode_digits(
 
 @compiled
 def trim_digits(starts: Int64s, digits: Bytes, scale: int, offsets: Any, out: Bytes) -> int:
-    """Writes the numbers as SELECT prints them, back to back: at most one leading zero, all digits of the scale.
-    Returns the bytes written.
+    """Writes the digits of `decode_digits` as SELECT prints them, back to back: at most one leading zero, and all digits of the scale.
+    Returns the number of bytes written.
     """
     used, whole = 0, digits.shape[1] - scale
     offsets[0] = 0
