@@ -1,4 +1,4 @@
-"""Groups start and size of values in a buffer into one argument for kernels."""
+"""Defines `LocatedValues`, a kernel argument with the offsets and sizes of values in a buffer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluice.cdc_engine.contracts import Int64s
 
 
 class LocatedValues(NamedTuple):
-    """Start and size of each value, of one column or of columns by rows."""
+    """The offset and the size in bytes of each value. The arrays have one column's rows, or columns by rows. NULL starts at -1."""
 
     starts: Int64s
     sizes: Int64s

@@ -1,7 +1,7 @@
-"""Copies bytes and loads unaligned words in kernels. numba has no function for either.
+"""Functions for numba kernels that copy bytes and load unaligned 64-bit words, which numba itself lacks.
 
-A loop over bytes takes twenty times as long to copy a hundred of them, because the compiler cannot know that the arrays
-do not overlap. Nothing is checked here: the caller has checked that all bytes lie within the arrays.
+To copy a hundred bytes, a loop takes twenty times as long as `copy_memory`, because the compiler does not know that the arrays
+do not overlap. The functions check nothing: the caller ensures that all bytes are within the arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _copy(_context: Any, target: Any, _target_at: Any, source: Any, _source_at: 
 def _generate_copy(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     target, target_at, source, source_at, size = arguments
     to = _pointer(context, builder, signature.args[0], target, target_at)
-    make_copy: Any = cgutils.raw_memcpy  # lacks type annotations
+    make_copy: Any = cgutils.raw_memcpy  # numba does not annotate it.
     make_copy(builder, to, _pointer(context, builder, signature.args[2], source, source_at), size, 1)
     return context.get_dummy_value()
 
@@ -69,7 +69,7 @@ swapped = cast("Callable[[Any], Any]", intrinsic(_swap))
 
 @nb.njit(inline="always")
 def any_high(bytes_: Bytes, end: Integer) -> bool:
-    """Returns whether one of the first `end` bytes is 128 or more. If none is, all of them are ASCII."""
+    """Returns whether any of the first `end` bytes is not ASCII."""
     seen = np.uint64(0)
     words = end // WORD_BYTES
     for word in range(words):

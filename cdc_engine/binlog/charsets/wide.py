@@ -4,7 +4,7 @@ The kernel computes UTF-16 and UTF-32 characters from their bytes. For other cha
 first text arrives: code points by one byte, by two bytes, and by two bytes after 0x8F (ujis, eucjpms). The caller decodes texts
 that the kernel cannot (four-byte characters of gb18030, invalid bytes) with the codec.
 """
-# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
 

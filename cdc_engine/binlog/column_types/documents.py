@@ -1,4 +1,4 @@
-"""Decodes MySQL's binary JSON (JSONB) into the text that the server prints. MariaDB's JSON is a longtext and is sent as text."""
+"""Decodes MySQL's binary JSON into the text that the server prints. MariaDB's JSON is a LONGTEXT and does not come here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.cdc_engine.binlog.documents.print_documents import DONE, print_docum
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s
 
-SPARE_BYTES = 1 << 10  # A number requests more space than it uses.
+SPARE_BYTES = 1 << 10  # The kernels require more free bytes for a number than its text uses.
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 
 
@@ -47,10 +47,10 @@ def _refused(status: int, row: int) -> NoReturn:
 
 
 def printed(values: Values, expected: int, print_from: PrintFrom, otherwise: Callable[[int, int], bytes]) -> AnyArray:
-    """Returns the texts that a kernel prints, one per value. `expected`: their estimated bytes.
+    """Returns an Arrow array of the texts that a kernel prints, one per value. `expected`: estimated bytes of the texts.
 
-    `print_from` prints from a row on and returns (status, row) as `print_documents` does; if the space is too small, it
-    is called again. `otherwise` returns the text of a row with any other status. Raises ValueRefusedError.
+    `print_from` prints the values from a row on and returns (status, row) as `print_documents` does. It is called again with a larger
+    buffer if its status is ROOM. For any other failure, `otherwise` returns the row's text or raises ValueRefusedError.
     """
     offsets = np.zeros(values.count + 1, np.int32)
     text = np.empty(min(ARROW_BYTES_MAX, expected + expected // 2 + SPARE_BYTES), np.uint8)
@@ -92,7 +92,7 @@ def _checked(values: Values, offsets: Int32s, text: Bytes) -> AnyArray:
 
 
 def _not_utf8(offsets: Int32s, text: Bytes) -> ValueRefusedError:
-    """Finds the row that is not UTF-8. Called once per failure."""
+    """Returns the error that names the row whose text is not UTF-8. Its loop over all rows runs only after a failure."""
     for row in range(len(offsets) - 1):
         try:
             text[offsets[row] : offsets[row + 1]].tobytes().decode()

@@ -1,9 +1,9 @@
-"""Defines column types: how values are stored in a row image and what they become, and the register of all types.
+"""Defines `ColumnType` and the register of all column types. A column type says how a row image stores values and how to decode them.
 
-A type is one function from a `contracts.Column` to a `ColumnType`. The decorator `column_type` registers it under its
-type codes, or `declared_type` under its declared name if it shares the code of another type. A new type is a new
-function in the file of its family and touches nothing else. `cdc_engine.binlog.rows.decoder` decodes with the result,
-and staging writes the Spark names into manifests.
+One function per MySQL type makes a `ColumnType` from a `contracts.Column`. The decorator `column_type` registers the function for
+type codes; `declared_type` registers it for a declared name, if the type shares its code with another type. A new type needs only a
+new function in the file of its family. `cdc_engine.binlog.rows.decoder` decodes with the result, and staging writes the Spark names
+into manifests.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ else:
 
 
 class TypeUnsupportedError(Exception):
-    """A column has a type or charset that is not decoded. The message names it. `rows` turns it into a TableStoppedError."""
+    """Sluice cannot decode a column's type or charset. The message names it. `rows` turns this error into a TableStoppedError."""
 
 
 class ValueRefusedError(Exception):
-    """The value in `row` (of those given to `finish`) is not valid for its type. `rows` adds column and position."""
+    """A value is not valid for its type. `row`: its index in the values that `finish` got. `rows` adds the column and the position."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)
@@ -57,23 +57,23 @@ class Values:
 
 
 def buffer_of(array: np.typing.NDArray[Any]) -> pa.Buffer:
-    """Returns the array's memory as an Arrow buffer, without a copy. It must be contiguous."""
+    """Returns the array's memory as an Arrow buffer, without a copy. The array must be contiguous."""
     return pa.py_buffer(cast("Any", array))
 
 
 def validity_of(valid: np.typing.NDArray[np.bool_]) -> pa.Buffer | None:
-    """Returns Arrow's validity bitmap of a mask (bool, one per row), or None if all of it is true."""
+    """Returns Arrow's validity bitmap for a mask (bool, one per row), or None if every row is valid."""
     return None if valid.all() else buffer_of(np.packbits(valid, bitorder="little"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnType:
-    """The type of a column. `prefix_bytes`: bytes of length before each value, or 0 and `width`: bytes of each value.
+    """How a row image stores a column's values, and how to decode them. Either each value follows `prefix_bytes` bytes that contain its
+    length, or `prefix_bytes` is 0 and each value has `width` bytes.
 
-    `finish` turns the values of a column into an array of `arrow`, all rows at once. `spark`: the type's name in Spark
-    SQL. `null_beside_source`: NULL also stands for some values that are not NULL in the source (zero dates), so a NOT
-    NULL column may contain it. `by_zero_dates`: the type under other policies of zero dates than "null"; empty if there
-    are none.
+    `finish` decodes all values of a column to an Arrow array of the type `arrow`. `spark`: the type's name in Spark SQL.
+    `null_beside_source`: some values that are not NULL in the source (zero dates) become NULL, so a NOT NULL column may contain NULL.
+    `by_zero_dates`: zero-date policy → type, for the policies "error" and "text"; empty for types without dates.
     """
 
     prefix_bytes: int = 0
@@ -88,11 +88,11 @@ class ColumnType:
 Factory = Callable[[Column], ColumnType]
 REGISTER: dict[int, Factory] = {}
 REGISTER_BY_NAME: dict[str, Factory] = {}
-NOT_DECODED = ("xmltype",)  # declared types that share another type's code
+NOT_DECODED = ("xmltype",)  # Declared types that Sluice refuses, although REGISTER has their type code.
 
 
 def column_type(*codes: TypeCode) -> Callable[[Factory], Factory]:
-    """Registers the decorated function for these type codes."""
+    """Returns a decorator that registers a function for the type codes."""
 
     def register(factory: Factory) -> Factory:
         REGISTER.update(dict.fromkeys(codes, factory))
@@ -102,7 +102,7 @@ def column_type(*codes: TypeCode) -> Callable[[Factory], Factory]:
 
 
 def declared_type(name: str) -> Callable[[Factory], Factory]:
-    """Registers the decorated function for columns that are declared with this type, whatever their code."""
+    """Returns a decorator that registers a function for columns whose declared type is `name`. It takes precedence over type codes."""
 
     def register(factory: Factory) -> Factory:
         REGISTER_BY_NAME[name] = factory
@@ -112,10 +112,10 @@ def declared_type(name: str) -> Callable[[Factory], Factory]:
 
 
 def type_of(column: Column, zero_dates: str = "null") -> ColumnType:
-    """Returns the type of a column. Raises TypeUnsupportedError with column and type if there is none.
+    """Returns the type of a column. Raises TypeUnsupportedError, with column and type, if Sluice cannot decode it.
 
-    `zero_dates`: what an invalid date becomes: "null", "error" (ValueRefusedError) or "text" (the column is what SELECT
-    prints).
+    `zero_dates`: the policy for invalid dates: "null", "error" (raise ValueRefusedError) or "text" (the whole column becomes the text
+    that SELECT prints).
     """
     declared = column.mysql_type.lower().split("(")[0].split(" ")[0]
     factory = REGISTER_BY_NAME.get(declared) or REGISTER.get(column.type_code)

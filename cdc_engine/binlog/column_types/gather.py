@@ -1,9 +1,9 @@
 """Kernels that copy located values out of a block's buffer into separate buffers. Called by the column types.
 
-`starts` (int64, one per row, -1 for NULL) and `sizes` (int64, bytes) are what `rows.locate` wrote; both are within the
-buffer. NULLs become zero or nothing. No kernel checks values: the column types do.
+`rows.locate` writes `starts` (int64, one per row, -1 for NULL) and `sizes` (int64, bytes) and ensures that all values are within the
+buffer. A NULL becomes the number zero or an empty value. The kernels check no values: the column types do.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 @compiled
 def little_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, signed: bool, out: Int64s) -> None:
-    """Copies integers of 1 to 8 bytes, lowest first, as int64; unsigned 8-byte integers keep their bits."""
+    """Reads little-endian integers of `size` (1 to 8) bytes into `out`. Unsigned 8-byte integers keep their bits as int64."""
     shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
         at, value = starts[row], np.uint64(0)
@@ -34,7 +34,7 @@ def little_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, signed:
 
 @compiled
 def big_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, out: Int64s) -> None:
-    """Copies unsigned integers of 1 to 8 bytes, highest first, as int64; 8-byte integers keep their bits."""
+    """Reads unsigned big-endian integers of `size` (1 to 8) bytes into `out`. 8-byte integers keep their bits as int64."""
     shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
         at, value = starts[row], np.uint64(0)
@@ -56,9 +56,7 @@ def bytes_total(sizes: Int64s) -> Integer:
 
 @compiled
 def copy_bytes(buffer: Bytes, starts: Int64s, sizes: Int64s, offsets: Any, out: Bytes) -> bool:
-    """Copies the values back to back and writes offsets (int32, rows + 1). Returns whether a byte is 128 or more;
-    otherwise all are ASCII.
-    """
+    """Copies the values to `out` back to back and writes their `offsets` (int32, rows + 1). Returns whether any byte is not ASCII."""
     used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -71,9 +69,7 @@ def copy_bytes(buffer: Bytes, starts: Int64s, sizes: Int64s, offsets: Any, out: 
 
 @compiled
 def copy_padded(buffer: Bytes, starts: Int64s, sizes: Int64s, width: Integer, offsets: Any, out: Bytes) -> None:
-    """Copies like `copy_bytes`, with each value padded with zero bytes to `width`. `out` must be zeros with space for
-    `width` bytes per row.
-    """
+    """Copies the values like `copy_bytes`, each padded with zero bytes to `width` bytes. `out` must have `width` zero bytes per row."""
     used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):

@@ -1,8 +1,7 @@
-"""Decodes MariaDB's UUID, INET4 and INET6, which are bytes of BINARY's type code in the row image, into the text that SELECT prints.
+"""Decodes MariaDB's UUID, INET4 and INET6 into the text that SELECT prints. In the table map, they have the type code of BINARY.
 
-Trailing zero bytes are not in the image. A UUID's five parts are stored in reverse order, so that they sort by time
-(MariaDB's sql_type_uuid.h). UUIDs of version 6 and later, and those outside RFC 4122 (nil, max), are stored as they are
-printed."""
+The row image omits trailing zero bytes. The server stores a UUID's five parts in reverse order, so that they sort by time
+(MariaDB's sql_type_uuid.h). It stores UUIDs of version 6 and later, and those outside RFC 4122 (nil, max), in the printed order."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ UUID_BYTES, INET6_BYTES, INET4_BYTES = 16, 16, 4
 INET6_CHARS_MAX, INET4_CHARS_MAX = len("ffff:" * 7 + "ffff"), len("255.255.255.255")
 GROUPS, COLON, POINT = 8, ord(":"), ord(".")
 UUID_CHARS = 36
-# The index in the image of each byte that is printed, if the image has the UUID's parts in reverse order.
+# For each byte in the printed order, its index in a UUID that is stored with its parts in reverse order.
 REVERSED = np.array([12, 13, 14, 15, 10, 11, 8, 9, 6, 7, 0, 1, 2, 3, 4, 5])
 HYPHENS, HEX = [8, 13, 18, 23], np.frombuffer(b"0123456789abcdef", np.uint8)
 DIGIT_INDICES = np.array([index for index in range(UUID_CHARS) if index not in HYPHENS])
@@ -48,7 +47,7 @@ def inet4(_column: Column) -> ColumnType:
 
 
 def _rows(values: Values, width: int) -> Bytes:
-    """Returns the bytes of the values that are not NULL, rows by width."""
+    """Returns the values that are not NULL as an array of rows by `width` bytes, padded with zero bytes. Raises ValueRefusedError."""
     too_long = np.flatnonzero(values.sizes > width)
     if len(too_long):
         raise ValueRefusedError(int(too_long[0]), f"is longer than the {width} bytes of its type")
@@ -90,7 +89,7 @@ def _texts(values: Values, offsets: Int32s, out: Bytes) -> AnyArray:
 
 @kernel
 def print_inet4s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
-    """Writes IPv4 addresses as text, back to back. `octets`: one row of bytes per value that is not NULL."""
+    """Writes IPv4 addresses as text to `out`, back to back. `octets`: the four bytes of each value that is not NULL."""
     used, line = np.int64(0), np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -102,7 +101,7 @@ def print_inet4s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> 
 
 @kernel
 def print_inet6s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
-    """Writes IPv6 addresses as text, like `print_inet4s`."""
+    """Writes IPv6 addresses as text to `out`, back to back. `octets`: the 16 bytes of each value that is not NULL."""
     used, line = np.int64(0), np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -114,7 +113,7 @@ def print_inet6s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> 
 
 @kernel
 def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes the IPv4 address in the four bytes from `first` on, as text: four numbers with dots. Returns the end of the text in `out`."""
+    """Writes one IPv4 address as text. `octets[line]` has its four bytes from index `first` on. Returns the end of the text in `out`."""
     for index in range(INET4_BYTES):
         number = np.int64(octets[line, first + index])
         if index:
@@ -126,8 +125,9 @@ def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: 
 
 @kernel
 def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes an address like INET6_NTOA: the first of the longest runs of zero groups, even of one group, is `::`; an
-    embedded IPv4 address is printed as such.
+    """Writes one IPv6 address as the server's INET6_NTOA does. Returns the end of the text in `out`.
+
+    `::` replaces the longest run of zero groups (the first of equal runs), even if it is one group. An embedded IPv4 address has dots.
     """
     first, length = zero_groups(octets, line)
     mapped = first == 0 and length == 5 and octets[line, 10] == 0xFF and octets[line, 11] == 0xFF
@@ -154,7 +154,7 @@ def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Inte
 
 @kernel
 def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
-    """Returns (index, length) of the longest run of zero groups, the first one if several are as long; length 0 if there is none."""
+    """Returns (index, length) of the longest run of zero groups; of equally long runs, the first. Length is 0 without zero groups."""
     first, longest, length = np.int64(0), np.int64(0), np.int64(0)
     for group in range(GROUPS):
         zero = octets[line, 2 * group] == 0 and octets[line, 2 * group + 1] == 0
@@ -166,7 +166,7 @@ def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
 
 @kernel
 def print_group(out: Bytes, used: Integer, number: Integer) -> Integer:
-    """Writes hexadecimal digits without leading zeros."""
+    """Writes a 16-bit number in hexadecimal without leading zeros. Returns the end of the text in `out`."""
     for index in range(3, -1, -1):
         if index == 0 or number >> 4 * index:
             out[used] = HEX[number >> 4 * index & 15]

@@ -1,7 +1,7 @@
 """Decodes ENUM and SET: a little-endian number in the row image becomes the label, or the labels joined by commas.
 
-A server shows `?` for a character beyond U+FFFF in a label (information_schema, SHOW CREATE TABLE). Such a label is
-unknown, and a value that has it is refused. A label that really contains `?` is known."""
+For a character beyond U+FFFF in a label, the server shows `?` (information_schema, SHOW CREATE TABLE), so Sluice cannot know that
+label and refuses values that have it. A `?` that the label really contains is no obstacle."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 COMMA = ord(",")
-HIDDEN_CHARACTER = "\ufffe"  # This replaces a character that a server does not show in a label. No text contains it.
+HIDDEN_CHARACTER = (
+    "\ufffe"  # In a label, U+FFFE marks a character that the server shows as `?`. No real text contains U+FFFE.
+)
 
 
 @column_type(TypeCode.ENUM)
 def enum(column: Column) -> ColumnType:
-    """Returns the type of an ENUM column. `metadata`'s low byte is the number's size. 0 is the error value, which SELECT prints as an empty
-    string.
+    """Returns the type of an ENUM column. The low byte of `metadata` is the number's size in bytes. The number 0 is the server's error
+    value, which SELECT prints as an empty string.
     """
     _require_labels(column)
     size = column.metadata & 0xFF
@@ -44,7 +46,7 @@ def enum(column: Column) -> ColumnType:
 
 @column_type(TypeCode.SET)
 def set_(column: Column) -> ColumnType:
-    """Returns the type of a SET column. Bit i of the number stands for label i."""
+    """Returns the type of a SET column. Bit i of the number is set if the value has label i."""
     _require_labels(column)
     size = column.metadata & 0xFF
     finish = functools.partial(_sets, size=size, labels=column.labels)
@@ -97,9 +99,7 @@ def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArra
 
 @kernel
 def join_labels(numbers: Int64s, texts: Bytes, begins: Int64s, offsets: Int32s, out: Bytes) -> None:
-    """Writes the labels of each number's bits, separated by commas. `begins`: where each label begins in `texts`, and
-    where the last ends.
-    """
+    """Writes, for each number, the labels of its set bits, separated by commas. Label i is `texts[begins[i] : begins[i + 1]]`."""
     used = np.int64(0)
     offsets[0] = 0
     for row in range(numbers.shape[0]):

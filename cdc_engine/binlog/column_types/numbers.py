@@ -1,4 +1,4 @@
-"""Decodes integers, floats, YEAR and BIT. Each becomes the smallest type that holds all of its values (docs/fidelity.md)."""
+"""Decodes integers, floats, YEAR and BIT. Each MySQL type becomes the smallest type that fits all its values (docs/fidelity.md)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def year(_column: Column) -> ColumnType:
 
 @column_type(TypeCode.BIT)
 def bit(column: Column) -> ColumnType:
-    """Returns the type of a BIT column. `metadata` is whole bytes << 8 | further bits; the value is a big-endian number."""
+    """Returns the type of a BIT column, a big-endian number. `metadata`: number of whole bytes << 8 | number of additional bits."""
     bits = (column.metadata >> 8) * 8 + (column.metadata & 0xFF)
     size = (bits + 7) // 8
     if bits == 1:
@@ -86,7 +86,7 @@ def _booleans(values: Values) -> AnyArray:
 
 
 def _array(values: Values, arrow: pa.DataType, wide: Int64s) -> AnyArray:
-    """Returns an integer array of type `arrow`. For decimal128 the 64 bits are unsigned."""
+    """Returns `wide` as an array of type `arrow`. For decimal128, the 64 bits are an unsigned number."""
     if pa.types.is_decimal(arrow):
         words = np.zeros((values.count, 2), np.int64)
         words[:, 0] = wide

@@ -1,5 +1,6 @@
-"""Decodes character and byte strings: CHAR, VARCHAR, TEXT, BINARY, VARBINARY, BLOB, geometry (SRID and WKB) and VECTOR (floats,
-little-endian). Geometry and VECTOR stay as the server stores them.
+"""Decodes character and byte strings: CHAR, VARCHAR, TEXT, BINARY, VARBINARY, BLOB, geometry and VECTOR.
+
+Geometry (SRID and WKB) and VECTOR (little-endian floats) keep the bytes that the server stores.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ VECTOR_PREFIX_BYTES = 4
 
 @column_type(TypeCode.STRING)
 def char(column: Column) -> ColumnType:
-    """Returns the type of a CHAR or BINARY column. `metadata` is the length in bytes. Images have no trailing spaces or zero bytes."""
+    """Returns the type of a CHAR or BINARY column. `metadata`: length in bytes. Row images omit trailing spaces and zero bytes."""
     length = column.metadata
     prefix_bytes = 2 if length > 255 else 1
     if not transcoding.is_text(column.charset):
@@ -46,7 +47,7 @@ def varchar(column: Column) -> ColumnType:
 
 @column_type(*PREFIX_BYTES)
 def blob(column: Column) -> ColumnType:
-    """Returns the type of a BLOB or TEXT column. `metadata` is the size of the value's length."""
+    """Returns the type of a BLOB or TEXT column. `metadata`: number of bytes of the length before each value."""
     prefix_bytes = column.metadata or PREFIX_BYTES[TypeCode(column.type_code)]
     return _text(prefix_bytes, column) if transcoding.is_text(column.charset) else _binary(prefix_bytes, _bytes)
 
@@ -58,7 +59,7 @@ def geometry(column: Column) -> ColumnType:
 
 @column_type(TypeCode.VECTOR)
 def vector(column: Column) -> ColumnType:
-    """Returns the type of MySQL's VECTOR. MariaDB stores its own like a VARBINARY."""
+    """Returns the type of MySQL's VECTOR column. MariaDB's VECTOR has the type code of VARBINARY and does not come here."""
     return _binary(column.metadata or VECTOR_PREFIX_BYTES, _bytes)
 
 

@@ -1,9 +1,9 @@
 """Decodes TIME(f) into the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours with at least two digits, f digits of fraction.
 
-The format since MySQL 5.6 (sql-common/my_time.cc) is a big-endian number whose zero is its highest bit: hours << 12 |
-minutes << 6 | seconds, then the fraction's bytes; a negative time is the negated number as a whole. Before, it was the
+Since MySQL 5.6 (sql-common/my_time.cc), a TIME is a signed number plus half of its range, big-endian. The number has hours << 12 |
+minutes << 6 | seconds, and below them the fraction's bytes; a negative time negates the whole number. Older servers stored the
 decimal number hhmmss."""
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from sluice.cdc_engine.binlog.compiled import compiled
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
-OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # The bytes of a value, by the number of fraction digits.
-TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second above the greatest time
-# The hours have ten bits, so even an invalid value has at most four digits.
+OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # Bytes of a value in MariaDB's own format, indexed by its fraction digits.
+# MariaDB's own format stores a time plus this number of seconds: one more than the greatest time.
+TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1
+# One byte more than the longest valid time: the hours have ten bits, so the hours of an invalid value can have four digits.
 TEXT_BYTES_MAX = len("-838:59:59.000000") + 1
 
 
@@ -53,7 +54,7 @@ def time_before_56(column: Column) -> ColumnType:
 def print_times(
     starts: Int64s, seconds: Int64s, micros: Int64s, negative: Any, digits: int, offsets: Any, out: Bytes
 ) -> int:
-    """Writes times (hours << 12 | minutes << 6 | seconds, microseconds) back to back. Returns the bytes written."""
+    """Writes times as text to `out`, back to back. `seconds`: hours << 12 | minutes << 6 | seconds. Returns the number of bytes written."""
     used = 0
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -93,8 +94,8 @@ def _times(values: Values) -> AnyArray:
 
 
 def _old_times(values: Values, digits: int) -> AnyArray:
-    """Converts MariaDB's own format of fractions (mysql56_temporal_format=OFF): a big-endian count of the smallest
-    unit, above the lowest time.
+    """Converts MariaDB's own format with a fraction (mysql56_temporal_format=OFF): a big-endian count of the smallest unit, to which
+    TIME_SECONDS_MAX is added.
     """
     count = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_TIME_BYTES[digits], count)

@@ -1,9 +1,9 @@
-"""Transcodes strings of any charset to UTF-8. UTF-8 itself is copied and checked. Kernels translate other charsets with tables; the
-charset's codec translates what the tables lack.
+"""Transcodes strings of any charset to UTF-8. UTF-8 itself is copied and checked. Numba kernels transcode other charsets with tables;
+the charset's codec decodes columns with characters that the tables lack.
 
-A value that is invalid in its charset is refused, never replaced: `rows` then stops the table with the column and the
-position."""
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+A value that is invalid in its charset raises ValueRefusedError; no character is replaced. `rows` then stops the table and reports
+column and position."""
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 ARROW_BYTES_MAX = (1 << 31) - 1  # The offsets of an Arrow string have 32 bits.
 ASCII = np.arange(0x80, dtype=np.int32)
-UNDEFINED = 0xFFFF  # This marks a byte that the charset does not define.
+UNDEFINED = 0xFFFF  # Code point in a table for a byte that the charset does not define.
 
 
 def is_text(charset: str) -> bool:
-    """Returns whether a string of this charset is text. A string with no charset, or with `binary`, is bytes."""
+    """Returns whether strings of this charset are text. Strings without a charset, or with the charset `binary`, are bytes."""
     return charset not in ("", "binary")
 
 
 def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
-    """Returns the function that decodes values of this charset. Raises TypeUnsupportedError with the charset if there is none."""
+    """Returns the function that decodes values of this charset. Raises TypeUnsupportedError for a charset that Sluice cannot decode."""
     known = charset_of_name(charset)
     if known is None or not known.codec:
         raise TypeUnsupportedError(f"column {column_name} has the charset {charset}, which is not decoded yet")
@@ -50,7 +50,7 @@ def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
 
 
 def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, bool]:
-    """Copies the bytes into an array of type `arrow` (binary or string, not checked). Also returns whether all of them are ASCII."""
+    """Returns (the values as an array of type `arrow`, whether all bytes are ASCII). `arrow`: binary or string; UTF-8 is not checked."""
     total = rows_gather.bytes_total(values.sizes)
     _require_room(total)
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(total, np.uint8)
@@ -75,7 +75,7 @@ def _utf8(values: Values) -> AnyArray:
 
 
 def _wide(values: Values, codec: str, charset: str) -> AnyArray:
-    """Decodes multi-byte charsets. Most text is ASCII, which is the same in most of these charsets; such text is copied."""
+    """Decodes multi-byte charsets. Copies a column of ASCII bytes if the charset's first 128 characters are ASCII."""
     array, ascii_only = copied(values, pa.string())
     if ascii_only and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
         return array
@@ -94,7 +94,7 @@ def _wide(values: Values, codec: str, charset: str) -> AnyArray:
 
 
 def _codec(values: Values, codec: str, charset: str) -> AnyArray:
-    """Decodes each distinct value once with Python's codec."""
+    """Decodes each distinct value once with Python's codec. Raises ValueRefusedError."""
     distinct: Any = copied(values, pa.binary())[0].dictionary_encode()
     try:
         texts = [item.decode(codec) for item in distinct.dictionary.to_pylist()]
@@ -104,7 +104,7 @@ def _codec(values: Values, codec: str, charset: str) -> AnyArray:
 
 
 def _refusal(values: Values, codec: str, charset: str) -> ValueRefusedError:
-    """Finds the value that the codec cannot decode. Called once per failure."""
+    """Returns the error that names the value that the codec cannot decode. Its loop over all rows runs only after a failure."""
     for row in np.flatnonzero(values.starts >= 0).tolist():
         try:
             values.value(row).decode(codec)
@@ -115,7 +115,7 @@ def _refusal(values: Values, codec: str, charset: str) -> ValueRefusedError:
 
 @functools.cache
 def _table(codec: str) -> Int32s:
-    """Returns code points by byte (256)."""
+    """Returns the 256 code points of a one-byte charset, indexed by byte; UNDEFINED for a byte without a character."""
     return np.array([_code_point(bytes([byte]), codec) for byte in range(256)], np.int32)
 
 
@@ -128,7 +128,7 @@ def _code_point(byte: bytes, codec: str) -> int:
 
 @compiled
 def transcoded_size(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s) -> tuple[Integer, Integer]:
-    """Returns (bytes of the values in UTF-8, first row with an undefined byte or -1)."""
+    """Returns (total bytes of the values in UTF-8, first row with an undefined byte or -1)."""
     total = np.int64(0)
     for row in range(starts.shape[0]):
         for index in range(sizes[row]):
@@ -141,7 +141,7 @@ def transcoded_size(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s)
 
 @compiled
 def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offsets: Int32s, out: Bytes) -> None:
-    """Writes the values in UTF-8, back to back. A single byte never becomes more than three bytes."""
+    """Writes the values of a one-byte charset in UTF-8 to `out`, back to back. Each byte becomes at most three bytes."""
     used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -160,7 +160,7 @@ def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offse
 
 
 def _single_byte(values: Values, table: Int32s, charset: str) -> AnyArray:
-    """Decodes single-byte charsets. Most text is ASCII in any charset and is copied; the table is used only if a byte is not ASCII."""
+    """Decodes one-byte charsets. Copies a column of ASCII bytes if the charset's first 128 characters are ASCII."""
     array, ascii_only = copied(values, pa.string())
     if ascii_only and (table[:0x80] == ASCII).all():
         return array

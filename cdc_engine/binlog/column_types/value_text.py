@@ -1,4 +1,4 @@
-"""Converts a default value of a schema (`contracts.Column.default`) to its column's type. Called by `rows` and `staging`."""
+"""Converts a column's default value from text (`contracts.Column.default`) to the column's type. Called by `rows` and `staging`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from sluice.cdc_engine.binlog.column_types.entry import ColumnType
 
-_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # The lake's types have no such dates.
+_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # Zero and partial dates, which Delta's types cannot store.
 
 
 def text_value(text: str, each: ColumnType) -> str | None:
-    """Returns the text, or None if the lake has NULL for it. Raises ValueError if it is not a value of the type.
+    """Returns `text`, or None if it is an invalid date for which the lake has NULL. Raises ValueError if `zero_dates` is "error".
 
-    Binary values are hexadecimal digits, all others what SELECT prints.
+    The text of a binary value is hexadecimal digits; of any other value, what SELECT prints.
     """
     if not (pa.types.is_date(each.arrow) or pa.types.is_timestamp(each.arrow)) or not _NO_DAY.match(text):
         return text
@@ -24,7 +24,7 @@ def text_value(text: str, each: ColumnType) -> str | None:
 
 
 def scalar_value(text: str, each: ColumnType) -> pa.Scalar[pa.DataType]:
-    """Returns an Arrow scalar of the type. Raises ValueError if the text is not a value of it."""
+    """Returns the default value `text` as an Arrow scalar of the column's type. Raises ValueError if the text does not fit the type."""
     shown = text_value(text, each)
     if shown is None:
         return pa.scalar(None, each.arrow)

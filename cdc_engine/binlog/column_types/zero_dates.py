@@ -1,9 +1,9 @@
 """Applies the policies for invalid dates: zero and partial ones, days that no month has, and the year 0.
 
-"null" is the default of every date type. "error" refuses such a value. "text" makes the column the text that SELECT
-prints (for a TIMESTAMP in UTC), which loses nothing. Called by the types of `dates`, which pass their values in
-DATETIME's layout."""
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+"null", the default, turns invalid dates into NULL. "error" raises ValueRefusedError. "text" turns the whole column into the text that
+SELECT prints (for a TIMESTAMP in UTC), which loses nothing. The types of `dates` call this file and pass their values in the packed
+layout of DATETIME2."""
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Va
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# Each row has (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds.
+# Returns for each row: (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and the microseconds.
 Packed = Callable[[Values], tuple[Int64s, Int64s | int]]
-DATE_ONLY = -1  # This stands for a type without a time, where others have their number of fraction digits.
+DATE_ONLY = -1  # The value of `digits` for DATE, which has no time.
 MOMENT_BYTES = len("9999-12-31 23:59:59.999999")
 
 
 def declared_digits(mysql_type: str) -> int:
-    """Returns the number of fraction digits of a declared type: 3 for `datetime(3)`."""
+    """Returns the number of fraction digits of a declared type, for example 3 for `datetime(3)`."""
     found = re.search(r"\((\d)\)", mysql_type)
     return int(found[1]) if found else 0
 
 
 def with_zero_dates(found: ColumnType, packed: Packed, digits: int) -> ColumnType:
-    """Returns the type with its variants under the policies "error" and "text". `digits`: those of the fraction, or DATE_ONLY."""
+    """Returns the type with variants for the policies "error" and "text". `digits`: number of fraction digits, or DATE_ONLY."""
     strict = dataclasses.replace(
         found, finish=functools.partial(_refusing, finish=found.finish), null_beside_source=False
     )
@@ -57,7 +57,7 @@ def _refusing(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
 
 
 def _packed_days(values: Values, days: Packed) -> tuple[Int64s, int]:
-    """Converts year << 9 | month << 5 | day, shifted to the day's bits, to DATETIME's layout."""
+    """Converts dates (year << 9 | month << 5 | day, which `days` returns shifted left by 17) to the packed layout of DATETIME2."""
     whole = days(values)[0] >> 17
     months = (whole >> 9) * 13 + (whole >> 5 & 15)
     return months << 22 | (whole & 31) << 17, 0
@@ -65,7 +65,7 @@ def _packed_days(values: Values, days: Packed) -> tuple[Int64s, int]:
 
 @compiled
 def put_number(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
-    """Writes `value` with this many digits. Returns the offset after it."""
+    """Writes `value` in decimal with exactly `digits` digits. Returns the offset after the last digit."""
     for index in range(digits):
         out[at + digits - 1 - index] = 48 + value % 10
         value //= 10
@@ -74,7 +74,7 @@ def put_number(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Inte
 
 @compiled
 def print_moments(starts: Int64s, packed: Int64s, micros: Int64s, digits: int, offsets: Any, out: Bytes) -> int:
-    """Writes `YYYY-MM-DD[ hh:mm:ss[.f]]` back to back. Returns the bytes written."""
+    """Writes dates and times as `YYYY-MM-DD[ hh:mm:ss[.f]]` to `out`, back to back. Returns the number of bytes written."""
     used = 0
     offsets[0] = 0
     for row in range(starts.shape[0]):

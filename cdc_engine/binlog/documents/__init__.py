@@ -1,1 +1,1 @@
-"""MySQL's binary JSON: prints documents as text, and applies differences to documents."""
+"""Prints MySQL's binary JSON documents as text, and applies logged JSON differences to documents."""

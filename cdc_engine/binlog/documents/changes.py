@@ -1,10 +1,10 @@
 """Kernels that apply JSON differences to documents and print the results, all rows of a column at once. Called by
 `rows.diffs`.
 
-`json_diff` describes the format and does the same in Python. The tests compare these kernels with it, and it handles
-what they leave (LEFT): differences that cannot be applied, and keys with escapes.
+`json_diff` describes the format and does the same work in Python. Tests compare these kernels with `json_diff`. It also processes the
+rows for which the kernels return LEFT: differences that cannot be applied, and keys with escapes.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 LEFT = statuses.LEFT
 DOLLAR = ord("$")
-LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)  # How many bytes follow a length byte of 0xFB to 0xFF.
+LENGTH_BYTES = np.array(
+    [-1, 2, 3, 8, -1], np.int64
+)  # Number of length bytes after a first byte of 0xFB to 0xFF; -1: invalid.
 
 
 @kernel
@@ -51,8 +53,9 @@ def print_changes(
     nodes: Int64s,
     stack: Int64s,
 ) -> tuple[Integer, Integer]:
-    """Applies the `logged` differences of each row to its document `before` and prints the result. Returns (status, row)
-    like `print_documents`. No document and no difference may be NULL.
+    """Applies the `logged` differences of each row, from `row` on, to its document `before`, and prints the result.
+
+    Returns (status, row) like `print_documents`. Neither a document nor a row's differences may be NULL.
     """
     used = np.int64(offsets[row])
     while row < logged.starts.shape[0]:
@@ -92,7 +95,9 @@ def print_changed(
 def apply(
     buffer: Bytes, at: Integer, end: Integer, root: Integer, nodes: Int64s, count: Integer, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """Applies the difference at `at`. Returns (the offset after it, nodes in use), or a status instead of the offset."""
+    """Applies the difference at `at` to the tree `root`. Returns (offset after the difference, number of nodes in use); on failure, a
+    negative status replaces the offset.
+    """
     operation = np.int64(buffer[at])
     path, size = packed(buffer, at + 1, end)
     if path < 0 or operation > REMOVE:
@@ -113,7 +118,7 @@ def apply(
 
 @kernel
 def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Returns (start, size) of a value with a length-encoded length before it; start is -1 if truncated."""
+    """Returns (start, size) of the value after the length-encoded length at `at`. The start is -1 if the value is truncated."""
     if at >= end:
         return np.int64(-1), np.int64(0)
     size = np.int64(buffer[at])
@@ -133,7 +138,7 @@ def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 def changed(
     buffer: Bytes, at: Integer, end: Integer, operation: Integer, root: Integer, node: Integer, nodes: Int64s
 ) -> bool:
-    """Applies one difference to the node at the path between `at` and `end`. Returns False if that is impossible."""
+    """Applies one difference to the node whose path the buffer has from `at` to `end`. Returns False if that is impossible."""
     if at >= end or buffer[at] != DOLLAR:
         return False
     at, here = at + 1, root
@@ -159,8 +164,8 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts a member in key order, or a cell before the cell with that number. A number before the first cell inserts at the
-    beginning.
+    """Inserts a member in key order, or a cell before the cell with the number `first`. A number before the first cell inserts at the
+    beginning. Returns False if the parent is not of the leg's kind or has the key already.
     """
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False
@@ -194,7 +199,7 @@ def remove(buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: 
 
 @kernel
 def follow(nodes: Int64s, parent: Integer, before: Integer, node: Integer) -> None:
-    """Links the node after the child `before`, or as the first child."""
+    """Makes `node` the next child after the child `before`, or the first child if `before` is NONE."""
     if before == NONE:
         nodes[parent, CHILD] = node
     else:

@@ -1,9 +1,9 @@
 """Kernels that iterate over the objects and arrays of a binary JSON document. Called by `print_documents` and `trees`.
 
-Open containers are on a stack (int64, STACK_SHAPE), so that a document is one loop. Offsets are only followed forwards,
-and no entry is read outside the document. Functions return 0 or a negative status.
+The containers that the loop has entered are on a stack (int64, STACK_SHAPE), so no recursion is needed. The kernels follow only
+offsets that point forwards, and read no entry outside the document. They return 0 or a negative status.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
 CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
-# State of an open container: its offset, the first valid offset of content, the number of its values, the number of values
-# visited so far, the width of its offsets, bytes of a key entry (0: an array); then kind and offset of the next value, and offset and size
-# of its key. The caller uses NODE and LAST.
+# Fields of an open container: its offset, the first valid offset of content, the number of its values, the number of values
+# visited, the width of its offsets, and the bytes of a key entry (0: an array). Then of the next value: kind, offset, and offset and size
+# of its key. The callers use NODE and LAST.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# For each kind: the offset width from which on an entry contains the value itself instead of its offset.
+# For each kind: the least offset width with which an entry contains the value itself instead of an offset.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2
@@ -29,7 +29,7 @@ INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2
 
 @kernel
 def enter(buffer: Bytes, kind: Integer, at: Integer, end: Integer, stack: Int64s, depth: Integer) -> Integer:
-    """Opens the container at `at`."""
+    """Opens the container of kind `kind` at `at`: checks its header and fills the stack's entry at `depth`."""
     width = np.int64(4) if kind & 1 else np.int64(2)
     if at + 2 * width > end:
         return CUT_OFF
@@ -45,7 +45,7 @@ def enter(buffer: Bytes, kind: Integer, at: Integer, end: Integer, stack: Int64s
 
 @kernel
 def step(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer) -> Integer:
-    """Moves to the next value of an open container. There must be one."""
+    """Moves to the next value of the container at `depth`. The caller checks that a value remains."""
     at, content, width = stack[depth, AT], stack[depth, CONTENT], stack[depth, WIDTH]
     index, key_bytes = stack[depth, GIVEN], stack[depth, KEY_BYTES]
     stack[depth, GIVEN] = index + 1

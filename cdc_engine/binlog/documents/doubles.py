@@ -1,9 +1,8 @@
-"""Kernels that find the shortest decimal digits that read back as a double. Called by `print_numbers`.
+"""Kernels that find the shortest decimal number that a parser reads back as the same double. Called by `print_numbers`.
 
-The algorithm is Schubfach (Raffaello Giulietti, The Schubfach way to render doubles): the double and the borders of the
-interval that rounds to it are scaled by one power of ten, which a table has in 128 bits; among the numbers with at most
-17 digits between the borders it takes the shortest, and among those the closest. It is exact for every double, so no
-slower fallback is needed.
+The algorithm is Schubfach (Raffaello Giulietti, The Schubfach way to render doubles). It scales the double, and the borders of the
+interval that rounds to it, by a power of ten from a table of 128-bit numbers. Of the numbers with at most 17 digits between the
+borders, it takes the shortest, and of equally short ones the closest. It is exact for every double and needs no fallback.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 
 FRACTION_BITS, EXPONENT_BIAS = 52, 1075
-POWER_MIN, POWER_MAX = -292, 324  # powers of ten by which doubles are scaled
-# log10(2), log2(10) and log10(3/4) as fractions that are exact enough for all exponents of doubles.
+POWER_MIN, POWER_MAX = -292, 324  # The least and the greatest power of ten in POWERS.
+# log10(2), log10(3/4) and log2(10) as fixed-point numbers that are exact enough for all exponents of doubles.
 LOG10_2, LOG10_3_4, LOG10_SHIFT = 1262611, 524031, 22
 LOG2_10, LOG2_SHIFT = 1741647, 19
 
@@ -23,7 +22,7 @@ HALF_BITS, LOW_HALF = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
 def _scaled_power(power: int) -> int:
-    """Returns the power of ten times a power of two, so that it has 128 bits, rounded up."""
+    """Returns 10 ** power, scaled by a power of two to exactly 128 bits and rounded up."""
     above, below = (10**power, 1) if power >= 0 else (1, 10**-power)
     shift = 128 + below.bit_length() - above.bit_length()
     for bits in (shift - 1, shift):
@@ -34,7 +33,7 @@ def _scaled_power(power: int) -> int:
 
 
 def _powers() -> np.typing.NDArray[np.uint64]:
-    """Returns (upper, lower) 64 bits of each power."""
+    """Returns the upper and lower 64 bits of each scaled power of ten from POWER_MIN to POWER_MAX."""
     words = [divmod(_scaled_power(power), 1 << 64) for power in range(POWER_MIN, POWER_MAX + 1)]
     return np.array(words, np.uint64)
 
@@ -44,7 +43,7 @@ POWERS = _powers()
 
 @kernel
 def upper_product(first: Integer, second: Integer) -> Integer:
-    """Returns the upper 64 bits of the product of two uint64."""
+    """Returns the upper 64 bits of the product of two uint64 numbers."""
     first_low, first_high = first & LOW_HALF, first >> HALF_BITS
     second_low, second_high = second & LOW_HALF, second >> HALF_BITS
     middle = first_high * second_low + (first_low * second_low >> HALF_BITS)
@@ -54,7 +53,9 @@ def upper_product(first: Integer, second: Integer) -> Integer:
 
 @kernel
 def scaled(high: Integer, low: Integer, factor: Integer) -> Integer:
-    """Returns `factor` times the 128 bits, without the lower 128. The lowest bit of the result is also set if those were not zero."""
+    """Returns `factor` times the 128-bit number (high, low), shifted right by 128 bits. The lowest bit of the result is set if the shift
+    drops more than a rounding error.
+    """
     under = high * factor + upper_product(low, factor)
     carried = np.uint64(under < upper_product(low, factor))
     return (upper_product(high, factor) + carried) | np.uint64(under > ONE)
@@ -62,8 +63,8 @@ def scaled(high: Integer, low: Integer, factor: Integer) -> Integer:
 
 @kernel
 def shortest_digits(fraction: Integer, exponent: Integer) -> tuple[Integer, Integer]:
-    """Returns (digits as a uint64, power of ten) of the double with these bits (int64), which is finite and not zero.
-    The digits may end with zeros.
+    """Returns (digits as a uint64, power of ten) of a double. `fraction`, `exponent`: the double's bits as int64; it must be finite and not
+    zero. The digits may end with zeros.
     """
     significand, power = np.uint64(fraction), np.int64(1 - EXPONENT_BIAS)
     if exponent > 0:
@@ -86,7 +87,9 @@ def shortest_digits(fraction: Integer, exponent: Integer) -> tuple[Integer, Inte
 
 @kernel
 def closest(value: Integer, least: Integer, most: Integer, power: Integer) -> tuple[Integer, Integer]:
-    """Returns (digits, power of ten) of the shortest number from `least` to `most`; all three are in quarters of the power."""
+    """Returns (digits, power of ten) of the shortest number from `least` to `most`, or of equally short ones the closest to `value`. The
+    three are multiples of a quarter of 10 ** power.
+    """
     tens = value // FORTY
     if tens > np.uint64(0):
         above = tens * FORTY + FORTY <= most

@@ -1,9 +1,9 @@
-"""Applies JSON differences that an update logged instead of a document. Called by `rows.diffs`, once per distinct pair.
+"""Applies the JSON differences that an update logs instead of the whole document (partial JSON). Called by `rows.diffs`, once per
+distinct pair of document and differences.
 
-The format is that of sql-common/json_diff.cc (write_binary), without the length before it: for each difference an
-operation (1 byte), the length of a path (length-encoded) and its text, and, except for a removal, the length of a
-binary JSON value and the value. They are applied in order. A difference that cannot be applied exactly is refused, as a
-replica refuses it.
+The format is that of sql-common/json_diff.cc (write_binary), without the length before it. Each difference has an operation (1 byte),
+the length of a path (length-encoded) and its text. All operations except REMOVE also have the length of a binary JSON value and the
+value. The differences are applied in order. One that cannot be applied raises JsonFormatError; a MySQL replica fails there, too.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sluice.cdc_engine.binlog.events.byte_cursor import ByteCursor
 from sluice.cdc_engine.errors import BinlogFormatError
 
 REPLACE, INSERT, REMOVE = range(3)
-# A path: $, then members (.plain, ."quoted as in JSON") and cells ([3], [last], [last-3]).
+# One leg of a path. A path is $ and then legs: members (.plain, ."quoted as in JSON") and cells ([3], [last], [last-3]).
 LEG = re.compile(
     r'\.(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s."\[*]+))|\[(?:(?P<index>[0-9]{1,10})|last(?:-(?P<back>[0-9]{1,10}))?)\]',
     re.DOTALL,
 )
 Node: TypeAlias = "dict[str, Node] | list[Node] | str"  # A scalar is represented by the text that the server prints.
 Container: TypeAlias = "dict[str, Node] | list[Node]"
-Leg: TypeAlias = "str | int"  # A leg is a member's key, or a cell's index; -1 is the last cell.
+Leg: TypeAlias = "str | int"  # The key of a member, or the index of a cell; -1 is the last cell.
 
 
 def changed(document: bytes, differences: bytes) -> str:
-    """Returns the text of the document (binary JSON) after the differences. Raises JsonFormatError if they cannot be applied."""
+    """Applies the differences to a binary JSON document and returns the result as text. Raises JsonFormatError if that is impossible."""
     holder: list[Node] = [_tree(document)]
     cursor = ByteCursor(differences, "a JSON difference")
     try:
@@ -48,7 +48,7 @@ def _tree(document: bytes) -> Node:
 
 
 def _apply(holder: list[Node], cursor: ByteCursor) -> None:
-    """Reads and applies one difference. `holder`: a list with the document as its only value."""
+    """Reads one difference and applies it to the document. `holder`: a list whose only value is the document."""
     operation = cursor.integer(1)
     path = cursor.text(cursor.packed())
     legs = legs_of(path)
@@ -115,7 +115,7 @@ def _remove(holder: list[Node], legs: list[Leg], path: str) -> None:
 
 
 def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """Returns the object or array that contains the last leg of a path, and that leg."""
+    """Returns (object or array that the last leg of a path addresses into, last leg). Raises JsonFormatError if it does not exist."""
     if not legs:
         raise _missing(path)
     node = _value(*_container_of(holder, legs[:-1], path))
@@ -125,15 +125,13 @@ def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, 
 
 
 def _container_of(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """Returns the container that holds a path's value, and the value's leg in it. For the whole document they are the holder and its only
-    cell.
-    """
+    """Returns (container of the value at a path, the value's leg in the container). For the path `$`, they are the holder and 0."""
     parent: Container = holder
     last: Leg = 0
     for leg in legs:
         node = _value(parent, last)
         if isinstance(node, str | dict) and leg in (0, -1):
-            continue  # The only cell of a value that is not an array is the value itself.
+            continue  # MySQL treats a value that is not an array as an array with one cell: `[0]` and `[last]` address the value.
         if isinstance(node, str) or not _has(node, leg):
             raise _missing(path)
         parent, last = node, leg
@@ -158,8 +156,8 @@ def _put(parent: Container, leg: Leg, value: Node) -> None:
 
 
 def _cell(leg: Leg, count: int) -> int:
-    """Returns the index of a cell in an array with `count` values. A negative `leg` counts from the end; one before the first cell means
-    the first cell, as on the server.
+    """Returns the index of a cell in an array with `count` values. A negative `leg` counts from the end. As on the server, a leg before the
+    first cell means the first cell.
     """
     return int(leg) if int(leg) >= 0 else max(0, count + int(leg))
 
@@ -180,6 +178,6 @@ def _printed(node: Node, depth: int) -> str:
 
 
 def _order(key: str) -> tuple[int, bytes]:
-    """Returns the sort key of an object's key. The server sorts keys by length and then by their bytes."""
+    """Returns the sort key for a key of an object: the server sorts keys by length and then by their bytes."""
     raw = key.encode()
     return len(raw), raw

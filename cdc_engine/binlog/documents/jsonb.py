@@ -1,11 +1,10 @@
-"""Prints MySQL's binary JSON as the server does, in Python: for `json_diff`, and as the reference for the tests of this
-package's kernels.
+"""Prints MySQL's binary JSON in Python exactly as the server does. `json_diff` uses it, and tests compare this package's kernels with it.
 
-The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element
-count and its size (2 bytes each, 4 in the large form), an entry per key (offset, 2-byte length), an entry per value
-(type, then the offset, or the value itself if it fits), then keys and values. Strings and opaque values have a length
-of 7 bits per byte. Offsets start at the container's count. Printing follows json_dom.cc: `", "` and `": "`, doubles
-with their shortest digits, and `.0` after a double that looks like an integer.
+The format is that of sql-common/json_binary.h: a type byte and a value. An object or array has: its element count and its
+size (2 bytes each, 4 in the large form), an entry per key (offset, 2-byte length), an entry per value (type, then the offset, or the
+value itself if it fits), the keys, and the values. Strings and opaque values have a length of 7 bits per byte. Offsets count from the
+first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles with their shortest digits, and `.0`
+after a double that looks like an integer.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ LITERALS = {0: "null", 1: "true", 2: "false"}
 NUMBERS = {INT16: "<h", UINT16: "<H", INT32: "<i", UINT32: "<I", INT64: "<q", UINT64: "<Q"}
 INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
-DEPTH_MAX = 101  # A document nests at most 100 levels.
-# The most bytes of text that a byte of a document can become. More text means that entries share values.
+DEPTH_MAX = 101  # The server allows 100 levels of containers; a scalar in the last one is on level 101.
+# A document of n bytes has at most TEXT_FACTOR * n + TEXT_SPARE bytes of text. More text means that its entries share values.
 TEXT_FACTOR, TEXT_SPARE = 8, 64
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 BASE64_LINE = 76  # characters per line of the server's base64
-FIXED_DIGITS_MAX = 15  # A double is printed without an exponent if its point is within this many digits.
+FIXED_DIGITS_MAX = 15  # The server prints doubles from 1e-15 up to, but not including, 1e15 without an exponent.
 
 ESCAPED = re.compile(r'["\\\x00-\x1f]')
 ESCAPES = {chr(code): f"\\u{code:04x}" for code in range(32)}
@@ -40,15 +39,15 @@ ESCAPES.update({'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n",
 
 
 class JsonFormatError(Exception):
-    """The bytes are not a document. The message says what is wrong."""
+    """The bytes are not a valid JSON document or difference. The message says why."""
 
 
 Built = Callable[[list[str] | None, list[Any]], Any]
 
 
 def read(document: bytes, built: Built) -> Any:
-    """Parses a document. Returns the text of a scalar; for an object or array what `built` returns for its keys (None: an array) and its
-    values.
+    """Parses a document. Returns a scalar as its text, and an object or array as the result of `built(keys, values)`; for an array, `keys`
+    is None. Raises JsonFormatError.
     """
     if not document:
         return LITERALS[0]
@@ -61,7 +60,7 @@ def read(document: bytes, built: Built) -> Any:
 
 
 def printed(keys: list[str] | None, values: list[str]) -> str:
-    """Returns the text of an object or array from the texts of its values."""
+    """Returns the text of an object or array. `keys`: None for an array. `values`: the texts of the values."""
     if keys is None:
         return f"[{', '.join(values)}]"
     members = [f"{quoted(key)}: {value}" for key, value in zip(keys, values, strict=True)]
@@ -71,7 +70,7 @@ def printed(keys: list[str] | None, values: list[str]) -> str:
 class _JsonbReader:
     def __init__(self, data: bytes, built: Built) -> None:
         self.data, self.built = data, built
-        # A value has an entry of at least three bytes, so more values than bytes means circular offsets.
+        # Each value has an entry of at least three bytes. More values than bytes mean that offsets form a circle.
         self.values_left = len(data)
 
     def value(self, kind: int, at: int, depth: int) -> Any:
@@ -155,7 +154,7 @@ def _literal(code: int) -> str:
 
 
 def printed_double(number: float) -> str:
-    """Prints a double like my_gcvt (strings/dtoa.cc): shortest digits, with an exponent if the point is far from them."""
+    """Prints a double like the server's my_gcvt (strings/dtoa.cc): shortest digits, and an exponent for very large or small numbers."""
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     if not isinstance(exponent, int):
         raise JsonFormatError("it has an invalid number")
@@ -184,7 +183,7 @@ def _opaque(code: int, payload: bytes) -> str:
 
 
 def _decimal(payload: bytes) -> str:
-    """Prints precision, scale and digits of a DECIMAL (see column_types.decimals)."""
+    """Prints a DECIMAL. `payload`: a byte of precision, a byte of scale, and the packed digits (see column_types.decimals)."""
     precision, scale, data = payload[0], payload[1], payload[2:]
     if not precision or scale > precision:
         raise JsonFormatError("a decimal in it is not made of digits")
@@ -212,7 +211,7 @@ def _digits(group: bytes, count: int) -> str:
 
 
 def _packed(payload: bytes) -> tuple[str, int, int]:
-    """Returns (sign, whole, microseconds) of a packed date or time; the lowest 24 bits are the fraction."""
+    """Returns (sign, whole part, microseconds) of a packed date or time. Its lowest 24 bits are the microseconds."""
     (packed,) = struct.unpack("<q", payload)
     return "-" * (packed < 0), abs(packed) >> 24, abs(packed) & 0xFFFFFF
 

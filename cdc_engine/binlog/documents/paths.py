@@ -1,10 +1,10 @@
 """Kernels that parse the paths of JSON differences leg by leg and find the node of a leg in a tree. Called by
 `changes`.
 
-A path is $, then members (.plain, ."quoted") and cells ([3], [last], [last-3]). Other forms, and escapes in quoted
-keys, are left to the parser in Python.
+A path is $, then members (.plain, ."quoted") and cells ([3], [last], [last-3]). The Python parser (`json_diff`) handles other forms
+and quoted keys with escapes.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ INDEX_DIGITS_MAX = 10
 
 @kernel
 def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Integer, Integer]:
-    """Parses one leg of a path. Returns (kind, first, second, offset after it): offset and size of a MEMBER's key, or the number of a CELL,
-    negative from the end.
+    """Parses one leg of a path. Returns (kind, first, second, offset after the leg). For a MEMBER, `first` and `second` are offset and size
+    of its key; for a CELL, `first` is its number, negative from the end. The kind UNREAD means that the kernel cannot parse the leg.
     """
     unread = (np.int64(UNREAD), np.int64(0), np.int64(0), np.int64(end))
     if at + 1 >= end or (buffer[at] != DOT and buffer[at] != OPEN):
@@ -56,7 +56,7 @@ def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Int
 
 @kernel
 def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Parses `3]`, `last]` and `last-3]`. Returns (number, offset after the leg, or -1 if it is none of them)."""
+    """Parses the rest of a cell's leg: `3]`, `last]` or `last-3]`. Returns (number, offset after the leg); the offset is -1 on failure."""
     word = np.int64(0)
     while word < LAST_WORD.shape[0] and at + word < end and buffer[at + word] == LAST_WORD[word]:
         word += 1
@@ -76,7 +76,7 @@ def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Inte
 
 @kernel
 def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer) -> Integer:
-    """Returns the node that a leg leads to, or NONE. The only cell of a value that is not an array is the value itself."""
+    """Returns the node that a leg addresses below `node`, or NONE. Cells 0 and -1 of a value that is not an array are the value itself."""
     if kind == CELL and (scalar(nodes, node) or keyed(nodes, node)):
         return node if -1 <= first <= 0 else np.int64(NONE)
     found, _ = child_and_before(buffer, nodes, node, kind, first, second)
@@ -87,7 +87,9 @@ def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: In
 def child_and_before(
     buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer
 ) -> tuple[Integer, Integer]:
-    """Returns (child, the child before it) of a leg in an object or array of the leg's kind; NONE if there is none."""
+    """Returns (the child that a leg addresses, the child before it), each NONE if it does not exist. An object has only members, an array
+    only cells.
+    """
     before = np.int64(NONE)
     if scalar(nodes, node) or keyed(nodes, node) != (kind == MEMBER):
         return np.int64(NONE), before

@@ -1,11 +1,11 @@
 """Kernels that print binary JSON documents as the server does, all rows of a column at once. Called by
 `column_types.documents`.
 
-`jsonb` describes the format, and the tests compare these kernels with it; `containers` iterates over it. In damaged
-documents entries may share their values. So a document may have at most one value per byte, and a text of at most
-TEXT_FACTOR times its bytes; a server's documents are below both.
+`jsonb` describes the format, and tests compare these kernels with `jsonb`. `containers` iterates over the values. Entries of a
+damaged document may share values, which could make its text very long. The kernels therefore refuse a document with more values than
+bytes, or with a text of more than TEXT_FACTOR times its bytes. No server writes such documents.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 DONE = 0
 ROOM, IN_EACH_OTHER = statuses.ROOM, statuses.IN_EACH_OTHER
 NULL = np.frombuffer(b"null", np.uint8)
-# The brackets of an array and the braces of an object.
+# Index 0: the brackets of an array; index 1: the braces of an object.
 OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"), ord("}")], np.uint8)
 
 
@@ -39,11 +39,11 @@ OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"),
 def print_documents(
     buffer: Bytes, starts: Int64s, sizes: Int64s, row: Integer, offsets: Int32s, out: Bytes, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """Prints the documents from `row` on, back to back. Returns (status, row). `offsets` (rows + 1): its entry `row` is where the text
-    begins.
+    """Prints the documents from `row` on to `out`, back to back, beginning at `offsets[row]`. Writes the end of row n's text to
+    `offsets[n + 1]`.
 
-    The status is DONE, or that of the row where printing ended: ROOM if `out` is full, or why its bytes are not a
-    document.
+    Returns (status, row). The status is DONE, or why `row` is not printed: ROOM if `out` is full, or another of `statuses` if its bytes
+    are not a document.
     """
     used = np.int64(offsets[row])
     while row < starts.shape[0]:
@@ -58,7 +58,7 @@ def print_documents(
 
 @kernel
 def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used: Integer, stack: Int64s) -> Integer:
-    """Prints one document. Returns the offset after its text, or a status. A document without bytes is the JSON null, as on the server."""
+    """Prints one document. Returns the offset after its text, or a status. As on the server, an empty document is the JSON null."""
     if begin == end:
         return print_plain(NULL, 0, NULL.shape[0], out, used)
     kind, at, depth, values = np.int64(buffer[begin]), begin + 1, np.int64(0), np.int64(0)
@@ -86,7 +86,7 @@ def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used
 
 @kernel
 def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes the bracket or brace that opens or closes a container."""
+    """Writes the bracket or brace that opens or closes a container. `keyed`: whether it is an object."""
     if used >= out.shape[0]:
         return ROOM
     out[used] = signs[1] if keyed else signs[0]
@@ -95,7 +95,7 @@ def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integ
 
 @kernel
 def next_value(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer, out: Bytes, used: Integer) -> Integer:
-    """Moves to the next value of an open container and prints what precedes it."""
+    """Moves to the next value of an open container and prints the comma and the key that precede the value."""
     first = stack[depth, GIVEN] == 0
     status = step(buffer, end, stack, depth)
     if status < 0:
@@ -115,7 +115,7 @@ def print_comma(out: Bytes, used: Integer) -> Integer:
 
 @kernel
 def print_key(buffer: Bytes, at: Integer, size: Integer, first: bool, out: Bytes, used: Integer) -> Integer:
-    """Writes a key. `first`: no comma precedes it."""
+    """Writes a key and its colon, after a comma unless the key is the `first` one."""
     if not first:
         used = print_comma(out, used)
     if used >= 0:

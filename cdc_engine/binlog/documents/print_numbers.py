@@ -1,10 +1,10 @@
 """Kernels that print numbers, dates and times of a binary JSON document. Called by `print_values`.
 
-Each takes the offset of its value in `buffer`, or the value, and the offset in `out`, and returns the offset after the
-text, or a negative status (`statuses`). The caller has checked the bytes and NUMBER_ROOM bytes of space. The forms are
-those of my_gcvt (strings/dtoa.cc), decimal2string and my_TIME_to_str.
+Each kernel gets its value, or the value's offset in `buffer`, and the offset in `out`. It returns the offset after the text, or a
+negative status (`statuses`). The caller ensures that the value is within the buffer, and that `out` has NUMBER_ROOM free bytes. The
+text follows the server's my_gcvt (strings/dtoa.cc), decimal2string and my_TIME_to_str.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from sluice.cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes
 
-NUMBER_ROOM = 300  # The bytes of a printed number; a decimal may claim 255 digits.
-FIXED_DIGITS_MAX = 15  # A double is printed without an exponent if its point is within this many digits.
+NUMBER_ROOM = (
+    300  # The most bytes of a printed number: in a damaged document, a decimal can have a precision of 255 digits.
+)
+FIXED_DIGITS_MAX = 15  # The server prints doubles from 1e-15 up to, but not including, 1e15 without an exponent.
 MOMENT_BYTES = 8
 MINUS, POINT, ZERO, QUOTE, HYPHEN, COLON, SPACE, EXPONENT = (ord(sign) for sign in '-.0"-: e')
 NOTHING, TEN, FIRST_DIGIT = np.uint64(0), np.uint64(10), np.uint64(ord("0"))
@@ -27,7 +29,7 @@ BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 
 @kernel
 def print_digits(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
-    """Writes the lowest `digits` digits of a uint64."""
+    """Writes the last `digits` decimal digits of a uint64."""
     for index in range(digits):
         out[at + digits - 1 - index] = FIRST_DIGIT + value % TEN
         value //= TEN
@@ -45,14 +47,14 @@ def digits_of(value: Integer) -> Integer:
 
 @kernel
 def print_padded(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
-    """Writes an int64 that is not negative, padded with zeros to that many digits."""
+    """Writes a non-negative int64, padded with zeros to at least `digits` digits."""
     number = np.uint64(value)
     return print_digits(out, at, number, max(digits, digits_of(number)))
 
 
 @kernel
 def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Integer:
-    """Writes the bits of an int64 as a signed or an unsigned number."""
+    """Writes an int64 in decimal. If `signed` is false, its bits are an unsigned number."""
     number = np.uint64(value)
     if signed and value < 0:
         out[at] = MINUS
@@ -63,7 +65,7 @@ def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Inte
 
 @kernel
 def print_double(out: Bytes, at: Integer, bits: Integer) -> Integer:
-    """Writes the double with these bits (int64): its shortest digits, with an exponent if the point is far from them."""
+    """Writes a double with its shortest digits, and an exponent if it is very large or small. `bits`: the double's bits as int64."""
     exponent, fraction = bits >> 52 & 0x7FF, bits & ((np.int64(1) << 52) - 1)
     if exponent == 0x7FF:
         return NO_NUMBER
@@ -97,7 +99,7 @@ def print_with_exponent(out: Bytes, at: Integer, digits: Integer, count: Integer
 
 @kernel
 def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point: Integer) -> Integer:
-    """Writes a number without exponent. `point`: digits before the point, padded with zeros after `digits`; below 1 zeros come first."""
+    """Writes the number 0.<digits> * 10 ** point without an exponent. `count`: the number of digits in `digits`."""
     if point <= 0:
         out[at], out[at + 1] = ZERO, POINT
         at = print_digits(out, at + 2, NOTHING, -point)
@@ -114,7 +116,7 @@ def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point:
 
 @kernel
 def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: Integer) -> Integer:
-    """Writes a DECIMAL from precision, scale and digits (see `column_types.decimals`), with at most one leading zero."""
+    """Writes a DECIMAL with at most one leading zero. The buffer has its precision, scale and packed digits (`column_types.decimals`)."""
     if size < 3:
         return CUT_OFF
     precision, scale = np.int64(buffer[start]), np.int64(buffer[start + 1])
@@ -143,7 +145,7 @@ def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: 
 
 @kernel
 def group_size(digits: Integer, whole: Integer, precision: Integer) -> Integer:
-    """Returns how many decimal digits the next group of bytes holds: nine, or fewer at both ends."""
+    """Returns the number of decimal digits in the next group of bytes: nine, or fewer in the first and in the last group."""
     if digits == 0 and whole % 9:
         return whole % 9
     return np.int64(9) if digits < whole else min(np.int64(9), precision - digits)
@@ -162,7 +164,7 @@ def group_value(buffer: Bytes, at: Integer, size: Integer, first: bool, inverted
 
 @kernel
 def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits: Integer, whole: bool) -> Integer:
-    """Writes a group. Leading zeros are omitted while the number has no other digit before its point; its text begins at `first`."""
+    """Writes a group of digits. Omits leading zeros of the whole part. `first`: where the number's digits begin in `out`."""
     if whole and at == first:
         return print_digits(out, at, value, digits_of(value)) if value else at
     return print_digits(out, at, value, digits)
@@ -170,7 +172,7 @@ def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits:
 
 @kernel
 def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
-    """Writes the decimal point; writes a zero before it if no digit precedes the point. The digits of the number begin at `first`."""
+    """Writes the decimal point, after a zero if the number has no digit yet. `first`: where the number's digits begin in `out`."""
     if at == first:
         out[at] = ZERO
         at += 1
@@ -180,7 +182,9 @@ def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
 
 @kernel
 def print_moment(buffer: Bytes, start: Integer, date: bool, clock: bool, out: Bytes, at: Integer) -> Integer:
-    """Writes a packed DATE (`date`), TIME (`clock`) or DATETIME (both) in quotes; the lowest 24 bits are microseconds."""
+    """Writes a packed date or time in quotes. `date`, `clock`: whether the text has a date, a time of day, or both. The lowest 24 bits of
+    the packed value are microseconds.
+    """
     packed = little_endian(buffer, start, MOMENT_BYTES)
     size = np.uint64(-packed if packed < 0 else packed)
     whole, micros = np.int64(size >> np.uint64(24)), np.int64(size & np.uint64(0xFFFFFF))

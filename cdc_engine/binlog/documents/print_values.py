@@ -1,9 +1,9 @@
 """Kernels that print the scalars of a binary JSON document. Called by `print_documents`.
 
-Each takes the offset of its value in `buffer`, the end of the document, and the offset in `out`, and returns the offset
-after the text, or a negative status (`statuses`). It checks the bytes and the space itself.
+Each kernel gets the offset of its value in `buffer`, the end of the document, and the offset in `out`. It returns the offset
+after the text, or a negative status (`statuses`). It checks that the value is within the document and that `out` has enough space.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from sluice.cdc_engine.contracts import Bytes
 
 CUT_OFF, ENDLESS, KIND_UNKNOWN, ROOM = statuses.CUT_OFF, statuses.ENDLESS, statuses.KIND, statuses.ROOM
 LITERAL_UNKNOWN = statuses.LITERAL
-ESCAPED_BYTES_MAX = len(r"\u0000")  # for one byte
+ESCAPED_BYTES_MAX = len(r"\u0000")  # The most bytes that one byte of a string becomes.
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
 LENGTH_SHIFT_MAX = 28  # A length has 7 bits per byte, in at most five bytes.
-NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)  # by kind
-# Shifting left and then right extends the sign.
+NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)  # Indexed by kind; 0: not a number.
+# Indexed by kind: a shift left and then right by this number of bits extends the sign of INT16 and INT32.
 SIGN_SHIFT = np.array([0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64)
 DECIMAL = int(TypeCode.NEWDECIMAL)
 
@@ -42,7 +42,7 @@ def _characters(text: str) -> Bytes:
 
 
 def _among(*codes: TypeCode) -> np.typing.NDArray[np.bool_]:
-    """Returns a table that maps the type code of an opaque value to how it is printed."""
+    """Returns a table that says for each type code whether it is among `codes` (bool, 256)."""
     return np.isin(np.arange(256), codes)
 
 
@@ -58,7 +58,7 @@ ESCAPES = np.array([ord(jsonb.ESCAPES.get(chr(byte), "\0\0")[1]) for byte in ran
 
 @kernel
 def print_scalar(buffer: Bytes, kind: Integer, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes a value of any kind except a container."""
+    """Writes a value of any kind that is neither an object nor an array."""
     if kind == LITERAL:
         return print_literal(buffer, at, end, out, used)
     if kind == STRING:
@@ -107,7 +107,7 @@ def print_string(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 
 @kernel
 def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes an opaque value: a column's type code and a value of that type."""
+    """Writes an opaque value, which consists of a column's type code, a length and a value of that type."""
     if at >= end:
         return CUT_OFF
     code = np.int64(buffer[at])
@@ -127,7 +127,7 @@ def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 
 @kernel
 def sized(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Reads a value's length. Returns (start, size) of the value."""
+    """Reads the length at `at`. Returns (start, size) of the value after it; a negative status replaces the start on failure."""
     size, shift = np.int64(0), np.int64(0)
     while at < end:
         byte = np.int64(buffer[at])
@@ -142,7 +142,7 @@ def sized(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 
 @kernel
 def print_quoted(buffer: Bytes, start: Integer, size: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes text as a JSON string with the server's escapes."""
+    """Writes `size` bytes of text as a JSON string with the server's escapes."""
     if used + ESCAPED_BYTES_MAX * size + 2 > out.shape[0]:
         return ROOM
     out[used] = QUOTE
@@ -165,7 +165,7 @@ def print_quoted(buffer: Bytes, start: Integer, size: Integer, out: Bytes, used:
 
 @kernel
 def print_base64(buffer: Bytes, code: Integer, start: Integer, size: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes base64 with the server's line breaks, which are escaped as in any string."""
+    """Writes an opaque value as the server does: the string "base64:type<code>:" with the value in base64 and escaped line breaks."""
     if used + NUMBER_ROOM + size * 2 > out.shape[0]:
         return ROOM
     used = print_plain(PREFIX, 0, PREFIX.shape[0], out, used)

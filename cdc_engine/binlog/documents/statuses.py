@@ -1,12 +1,12 @@
-"""Negative numbers that the binary JSON kernels return instead of an offset, and their meaning."""
+"""Defines the negative statuses that the binary JSON kernels return instead of an offset, and their messages."""
 
 from __future__ import annotations
 
 ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMBER, NO_DECIMAL, LEFT, NODES = range(
     -1, -13, -1
 )
-# After ROOM and NODES the caller calls again, with more space for text or nodes. After LEFT the parser in Python
-# handles the document.
+# ROOM, NODES and LEFT have no message. After ROOM or NODES, the caller repeats the call with more space for text or nodes. After LEFT,
+# the Python parser (`json_diff`) handles the document.
 MESSAGES = {
     CUT_OFF: "it is truncated",
     IN_EACH_OTHER: "its parts overlap",

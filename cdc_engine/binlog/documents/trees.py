@@ -1,11 +1,10 @@
-"""Kernels that build a tree of nodes from a binary JSON document, so that differences can change it, and print it.
-Called by `changes`.
+"""Kernels that convert a binary JSON document to a tree of nodes, which `changes` modifies, and that print the tree.
 
-`nodes` (int64, rows of NODE_FIELDS) contains the trees of one document and of the values that are put into it: for a
-scalar where to print it from, for an object or array its first child, for each child the next one. Keys and scalars
-stay in `buffer`. What no server writes is left to the parser in Python (LEFT).
+`nodes` (int64, rows of NODE_FIELDS) contains the tree of one document and the trees of the values that differences put into it. A
+scalar's node has the scalar's offset; the node of an object or array has its first child; each child has the next child. Keys and
+scalars stay in `buffer`. For documents that no server writes, the kernels return LEFT, and the Python parser handles them.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ LEFT, NODES = statuses.LEFT, statuses.NODES
 KIND, OFFSET, END, CHILD, NEXT, KEY_OFFSET, KEY_SIZE = range(7)
 NODE_FIELDS = 7
 NONE = -1
-KNOWN = np.isin(np.arange(256), [*range(STRING + 1), OPAQUE])  # by kind
+KNOWN = np.isin(np.arange(256), [*range(STRING + 1), OPAQUE])  # Indexed by kind: whether the format defines it.
 
 
 @kernel
@@ -43,7 +42,7 @@ def scalar(nodes: Int64s, node: Integer) -> bool:
 
 @kernel
 def compared_keys(buffer: Bytes, at: Integer, size: Integer, other: Integer, other_size: Integer) -> Integer:
-    """Compares keys as the server does: by length, then by their bytes. Returns a number below, equal to or above 0."""
+    """Compares two keys as the server does: by length, then by their bytes. Returns a negative number, 0 or a positive number."""
     if size != other_size:
         return size - other_size
     for index in range(size):
@@ -56,7 +55,9 @@ def compared_keys(buffer: Bytes, at: Integer, size: Integer, other: Integer, oth
 def tree(
     buffer: Bytes, begin: Integer, end: Integer, nodes: Int64s, used: Integer, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """Builds the tree of the document from `begin` to `end`. Returns (root, nodes in use); LEFT or NODES instead of the root."""
+    """Builds the tree of the document from `begin` to `end`. Returns (root, number of nodes in use). LEFT or NODES replaces the root on
+    failure.
+    """
     if begin >= end:
         return np.int64(LEFT), used
     kind, at, depth, root, most = np.int64(buffer[begin]), begin + 1, np.int64(0), used, used + end - begin
@@ -87,7 +88,7 @@ def tree(
 
 @kernel
 def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: Integer) -> bool:
-    """Makes the node the last child of the open container. Returns False if its key does not come after the one before."""
+    """Makes the node the last child of the open container. Returns False if its key is not greater than the key of the child before."""
     last = stack[depth, LAST]
     if stack[depth, KEY_BYTES]:
         at, size = stack[depth, STEP_KEY_OFFSET], stack[depth, STEP_KEY_SIZE]
@@ -106,8 +107,8 @@ def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: In
 def print_tree(
     buffer: Bytes, nodes: Int64s, root: Integer, stack: Int64s, out: Bytes, used: Integer, most: Integer
 ) -> Integer:
-    """Prints a tree. Returns the offset after the text, or a status; LEFT if the text would be longer than `most`, or nested deeper than a
-    document may be.
+    """Prints a tree. Returns the offset after the text, or a negative status: LEFT if the text would end after `most`, or if the tree has
+    more levels than the server allows.
     """
     node, depth = root, np.int64(0)
     while used <= most and depth < DEPTH_MAX:
@@ -136,7 +137,7 @@ def print_tree(
 
 @kernel
 def last_printed(nodes: Int64s, stack: Int64s, depth: Integer) -> bool:
-    """Returns whether all children of the open container are printed."""
+    """Returns whether all children of the open container at `depth` are printed."""
     last = stack[depth, LAST]
     after = nodes[stack[depth, NODE], CHILD] if last == NONE else nodes[last, NEXT]
     return bool(after == NONE)

@@ -1,1 +1,1 @@
-"""Turns blocks into Canal's entries for transactions, rows and statements, as protobuf bytes made by kernels."""
+"""Converts blocks to Canal's protobuf entries for transactions, rows and statements, in numba kernels."""

@@ -1,9 +1,9 @@
-"""Kernels that write entries: of row events from their values as texts, and of the beginning and end of transactions
-(canal.md §6.4).
+"""Kernels that write Canal's entries (canal.md §6.4): for row events, from their values as texts, for statements' SQL texts, and for the
+beginning and end of transactions.
 
-A message's length precedes it, so each message is measured first; the `sizes` of one pass are used by the next.
+In protobuf, a message's length precedes it. So `measure_images` and `measure_events` compute all sizes before `put_events` writes.
 """
-# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from sluice.cdc_engine.binlog.entries.locate import AFTER
 from sluice.cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-NULL, ABSENT = -1, -2  # These stand for a value's size.
+NULL, ABSENT = -1, -2  # Used as the size of a value that is NULL, or that its row image omits.
 QUERY_KIND = 7  # numbers.EventType.QUERY
-# A column has three heads, which differ in sqlType. This is the index of the one that a value gets.
+# Each column has three beginnings of a Column message, which differ in sqlType. These are their indices.
 PLAIN, HIGH, OF_NULL = 0, 1, 2
 ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # The bytes of a Pair before the length of its value.
 
 
 @nb.njit(inline="always")
 def is_updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
-    """Returns whether an after image's value differs from that in the before image."""
+    """Returns whether a value of an after image differs from the before image's value. `paired`: whether there is a before image."""
     if not paired:
         return True
     size, other = sizes[column, image], sizes[column, image - 1]
@@ -52,7 +52,7 @@ def beginning(size: Integer, high: Integer) -> Integer:
 
 @kernel
 def measure_images(images: ShownImages, frame: ColumnFrames, measured: MeasuredImages) -> None:
-    """Measures all images and writes the results into `measured`."""
+    """Computes the sizes of all images and of their Column messages, and writes them into `measured`."""
     image_side, image_event, values = images
     starts, sizes, high, texts = values
     heads, tails = frame.heads, frame.tails
@@ -87,8 +87,8 @@ def _digits(value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
-    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length, eventType (only if `kind` is not
-    0), the row count and GTIDs.
+    """Returns the bytes of an entry's header. Its fields are: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length,
+    eventType (only if `kind` is not 0), row count and GTIDs.
     """
     file, rows = headers.file.shape[0], headers.row_counts[entry]
     own = 2 + 1 + varint_size(file) + file + field_size(headers.offsets[entry]) + field_size(headers.servers[entry])
@@ -102,7 +102,7 @@ def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer
 
 @nb.njit(inline="always")
 def put_header(out: Bytes, at: Integer, headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
-    """Writes a header of the size that `header_size` returns."""
+    """Writes an entry's header, whose size `header_size` returns. Returns the offset after it."""
     file, names, rows = headers.file, headers.names, headers.row_counts[entry]
     out[at], out[at + 1], out[at + 2] = 0x08, 1, 0x12
     at = put_varint(out, at + 3, file.shape[0])
@@ -144,7 +144,7 @@ def measure_events(
     image_sizes: Int64s,
     measured: EntrySizes,
 ) -> Integer:
-    """Measures the entries of all events and writes the sizes into `measured`. Returns the bytes of all entries."""
+    """Computes the sizes of all events' entries and writes them into `measured`. Returns the total bytes of the entries."""
     image_side, image_event, _ = images
     change_sizes, header_sizes, entry_sizes, _ = measured
     for event in range(kinds.shape[0]):
@@ -213,7 +213,7 @@ def put_events(
     measured: MeasuredImages,
     entries: EntrySizes,
 ) -> None:
-    """Writes the entry of each event into `out`, and where it starts into `entries`."""
+    """Writes the entry of each event to `out`, and the offset of each entry to `entries.starts`."""
     image_side, image_event, values = images
     change_sizes, header_sizes, _, entry_starts = entries
     image_sizes = measured.images
@@ -243,7 +243,9 @@ def put_events(
 def put_frames(
     out: Bytes, kinds: Int8s, numbers: Int64s, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s
 ) -> Integer:
-    """Writes entries that begin (kind 0) or end a transaction. `numbers`: thread or transaction ids. Returns the bytes written."""
+    """Writes the entries of transactions' beginnings (kind 0) and ends. `numbers`: the thread id of a beginning, the transaction id of an
+    end. Returns the number of bytes written.
+    """
     at = np.int64(0)
     for index in range(kinds.shape[0]):
         entry_starts[index] = at
@@ -271,7 +273,7 @@ def put_frames(
 
 @kernel
 def put_queries(out: Bytes, texts: Pieces, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s) -> Integer:
-    """Writes a QUERY entry for each SQL text. Returns the bytes written."""
+    """Writes an entry of the type QUERY for each SQL text. Returns the number of bytes written."""
     at = np.int64(0)
     for index in range(entry_starts.shape[0]):
         entry_starts[index] = at
@@ -291,6 +293,6 @@ def put_queries(out: Bytes, texts: Pieces, headers: EntryHeaders, entry_starts: 
 
 @kernel
 def gather_texts(source: Bytes, begins: Int64s, starts: Int64s, out: Bytes) -> None:
-    """Copies text n of `source` to starts[n] : starts[n + 1] of `out`."""
+    """Copies each text n from begins[n] in `source` to starts[n] : starts[n + 1] in `out`."""
     for index in range(begins.shape[0]):
         put_bytes(out, starts[index], source, begins[index], starts[index + 1] - starts[index])

@@ -1,10 +1,10 @@
-"""Lists the entries of a range of a block, in order: beginnings and ends of transactions, and the row events that a
-filter keeps; a consumer may leave out kinds of them.
+"""Lists the entries that a consumer gets for a range of a block, in order. Called by the consumers' streams.
 
-With `queries`, a statement's SQL text precedes its row events, if its first row event is kept.
+An element is the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text (rows query) of a
+statement whose first row event is kept. A consumer can switch off SQL texts, and most beginnings and ends.
 
-Called by the consumers' streams. A transaction without kept events is omitted, except one every few seconds of the
-source's clock, so that a client sees the stream move (canal.md §3.3). If a part of a transaction was shown, its end is shown too.
+Transactions without kept events are omitted, except one every few seconds of the source's clock, so that a client sees the stream move
+(canal.md §3.3). A transaction whose beginning is listed also gets its end.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import NO_QUERIES, Block, Int8s, Int64s
 
 BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
-OPEN_HERE = -1  # This replaces the index of a transaction that is still open at the block's end.
+OPEN_HERE = -1  # The index of a transaction that ends in a later block.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# What is kept between two ranges: whether a part of a transaction was shown (WITH_BEGIN, WITHOUT_BEGIN) but not its end; when an empty
-# transaction was last shown, in µs; how many empty ones were omitted since; the same two values for beginnings and ends, if these are
-# omitted.
+# The state that one range passes to the next. BEGUN: whether row events of the open transaction are listed, with or without its beginning
+# (0: none). EMPTY_AT: time in µs of the last listed empty transaction. EMPTY_LEFT_OUT: number of empty ones omitted since then.
+# FRAME_AT, FRAMES_LEFT_OUT: the same for beginnings and ends, if `frames` is false.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT, FRAME_AT, FRAMES_LEFT_OUT = range(5)
 WITH_BEGIN, WITHOUT_BEGIN = 1, 2
 State = tuple[int, int, int, int, int]
@@ -32,7 +32,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class BlockRange(NamedTuple):
-    """The row events and transaction ends of a range, each [first, last)."""
+    """The row events [event, last_event) and the transaction ends [transaction, last_transaction) of a range."""
 
     event: Integer
     last_event: Integer
@@ -41,8 +41,8 @@ class BlockRange(NamedTuple):
 
 
 class TransactionEnds(NamedTuple):
-    """One value per transaction of a block. `events`: index of the event after its last one; `times`: its time; `begins`: where it begins,
-    -1 without a BEGIN. `event_times`: one value per row event.
+    """The transactions of a block, one value per transaction. `events`: index of the first event after it. `times`: in µs. `begins`: offset
+    of its BEGIN event, or -1 if it has none. `event_times`: in µs, one value per row event.
     """
 
     events: Int64s
@@ -61,11 +61,11 @@ def elements(
     queries: bool = False,
     frames: bool = True,
 ) -> tuple[Int8s, Int64s, State]:
-    """Lists the elements of row events and transaction ends [first, last). Returns (BEGIN, ROWS, END or QUERY; index of the transaction,
-    event or rows query), and the state after them.
+    """Lists the elements of the row events and the transaction ends [first, last). Returns (kinds, indices, new state). A kind is BEGIN,
+    ROWS, END or QUERY; an index is that of the transaction, row event or rows query.
 
-    `kept`: bool, one per row event of the block. `queries`: whether rows queries are shown. `frames`: whether every transaction's
-    beginning and end is; otherwise one every few seconds of the source's clock.
+    `kept`: bool, one per row event of the block. `queries`: whether to list rows queries. `frames`: whether to list the beginning and end
+    of every transaction; if false, only of one transaction every few seconds of the source's clock.
     """
     shown = block.query_event if queries else NO_QUERIES
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1 + len(shown)
@@ -79,7 +79,7 @@ def elements(
 
 @compiled
 def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
-    """Counts a beginning or an end. Returns whether it is shown."""
+    """Returns whether to list a transaction's beginning and end, and counts the omitted ones. `frames`: whether to list all."""
     if frames:
         return True
     state[FRAMES_LEFT_OUT] += 1
@@ -88,14 +88,14 @@ def _shows_frame(state: Int64s, time_us: Integer, frames: bool) -> bool:
 
 @compiled
 def _query_from(queries: Int64s, query: Integer, event: Integer) -> Integer:
-    """Returns the first rows query from `query` on that precedes `event` or a later one."""
+    """Returns the index of the first rows query, from `query` on, that belongs to `event` or to a later event."""
     while query < queries.shape[0] and queries[query] < event:
         query += 1
     return query
 
 
 @compiled
-def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
+def _elements(  # noqa: PLR0917  numba has no keyword-only arguments
     part: BlockRange,
     transactions: TransactionEnds,
     kept: Mask,

@@ -1,4 +1,4 @@
-"""Turns row events of one table version into flat messages: JSON in the form of Canal's FlatMessage. Called by the broker senders."""
+"""Converts row events of one table version to flat messages (JSON in the form of Canal's FlatMessage). Called by the broker senders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ KINDS = {KIND_INSERT: "INSERT", KIND_UPDATE: "UPDATE", KIND_DELETE: "DELETE"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatMessages:
-    """Flat messages. `ends`: where each message ends in `data`. `events`, `partitions`: each message's event and partition."""
+    """Flat messages, back to back in `data`. One value per message: `ends`, the offset after it; `events`, the index of its event;
+    `partitions`, its partition.
+    """
 
     data: Bytes
     ends: Int64s
@@ -31,12 +33,12 @@ class FlatMessages:
 
 
 def text_of(value: object) -> str:
-    """Returns a value as JSON in fastjson's form: without blanks and with few escapes."""
+    """Returns a value as JSON in the form of Canal's fastjson: no blanks, and non-ASCII characters without escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class FlatTable:
-    """Writes the messages of one table version."""
+    """Makes the flat messages of one table version."""
 
     def __init__(self, table: TableEntries) -> None:
         version = table.version
@@ -52,7 +54,9 @@ class FlatTable:
     def messages(
         self, shown: ShownRows, units: Units, batch_id: int, now_ms: int, marks: GtidMarks = NO_MARKS
     ) -> FlatMessages:
-        """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts. `marks`: the GTIDs of the rows' transactions."""
+        """Returns the messages of the rows in `units`. `batch_id`, `now_ms`: the messages' fields `id` and `ts`. `marks`: the GTIDs of the
+        rows' transactions.
+        """
         begins = units.messages
         first = begins[:-1]
         kinds, events = units.kind[first], units.event[first]
@@ -86,9 +90,9 @@ class FlatTable:
 
 
 def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
-    """Returns the image that defines each message's columns: that of its event's last row, or the before image of a deletion."""
+    """Returns, for each message, the image that defines its columns: its event's last image; for a deletion, the last before image."""
     last = np.full(len(shown.facts.kinds), -1, np.int64)
-    last[shown.event] = np.arange(len(shown.event))  # Of several images of an event the last one wins.
+    last[shown.event] = np.arange(len(shown.event))  # numpy assigns in order, so each event gets its last image.
     found = last[events]
     back = (kinds == KIND_DELETE) & (shown.side[found] != BEFORE)
     images: Int64s = found - back
@@ -98,7 +102,7 @@ def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
 def flat_statement(  # noqa: PLR0917  one caller
     statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int, gtid_set: str = ""
 ) -> bytes:
-    """Returns the flat message of a statement."""
+    """Returns the flat message of a statement as UTF-8 JSON."""
     record = {
         "data": None,
         "database": schema,

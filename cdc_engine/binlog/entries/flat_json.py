@@ -1,9 +1,8 @@
 """Kernels that write flat messages: rows as JSON in the form of Canal's FlatMessage. Called by `flat`.
 
-Each message is measured first and then written, by the same functions: without `writes` they only return where they
-would end.
+The same functions first measure and then write the messages: if `writes` is false, they write nothing and only return the end offset.
 """
-# ruff: noqa: PLR0917, PLR1714 - numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
+# ruff: noqa: PLR0917, PLR1714 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
 from __future__ import annotations
 
@@ -19,17 +18,16 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 NULL_WORD = np.frombuffer(b"null", np.uint8)
-# The pieces of a table's pool: each column's name as a key, its type as a string, its sqlType numbers (PLAIN, HIGH,
-# OF_NULL).
+# Each column has five pieces: its name as a JSON key, its type as a JSON string, and its three sqlType numbers (PLAIN, HIGH, OF_NULL).
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
-# The pieces of a message: the text before each part, and three ends, one for each kind of rows.
+# A message has the pieces before its parts, and from ENDS on three pieces that end it: one each for INSERT, UPDATE and DELETE.
 DATA, ES, GTID, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(8)
 
 
 @nb.njit(inline="always")
 def short_escape(byte: Integer) -> Integer:
-    """-"""
+    """Returns the character after the backslash in JSON's short escape of a byte, or 0 if the byte has no short escape."""
     if byte == 34 or byte == 92:
         return byte
     if byte == 8:
@@ -95,7 +93,7 @@ def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
 def put_row(
     out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes an object with the values of an image. `old`: only columns that the image after it changed."""
+    """Writes a JSON object with the values of an image. `old`: omit columns whose value is the same in the next image."""
     starts, sizes, _, texts = values
     at = _put_byte(out, at, 123, writes)
     begin = at
@@ -131,7 +129,9 @@ def put_rows(
     values: ShownValues,
     columns: Pieces,
 ) -> Integer:
-    """Writes an array of the images `side` after those given; null if none has a column. Omits rows without columns, except for `old`."""
+    """Writes a JSON array with the image at each of `images` plus `side`, or null if no row remains. Omits rows without columns if `old`
+    is false.
+    """
     begin = at
     at = _put_byte(out, at, 91, writes)
     rows = 0
@@ -152,7 +152,7 @@ def put_rows(
 def put_columns(
     out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes an object with `piece` (TYPE, SQL_TYPE) of each column that the image has. Writes null if it has none."""
+    """Writes a JSON object with the `piece` (TYPE or SQL_TYPE) of each column that the image has, or null if the image has no column."""
     _, sizes, high, _ = values
     begin = at
     at = _put_byte(out, at, 123, writes)
@@ -173,8 +173,8 @@ def put_columns(
 def put_keys(
     out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, columns: Pieces
 ) -> Integer:
-    """Writes an array with the names of the key columns that the image has. Writes null if it has none. The piece of a name ends with a
-    colon.
+    """Writes a JSON array with the names of the key columns that the image has, or null if it has none. The NAME piece ends with a colon,
+    which is overwritten.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)
@@ -190,7 +190,7 @@ def put_keys(
 
 @kernel
 def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer:
-    """Writes a number that is not negative."""
+    """Writes a non-negative number in decimal."""
     digits, left = 1, value
     while left > 9:
         left //= 10
@@ -233,7 +233,7 @@ def put_message(
 def put_messages(
     out: Bytes, writes: bool, units: FlatUnits, values: ShownValues, table: MessageParts, ends: Int64s
 ) -> None:
-    """Writes all messages into `out`, only if `writes` is set. Records in `ends` where each one ends."""
+    """Writes all messages to `out` if `writes` is true. In both cases, writes the end offset of each message to `ends`."""
     at = np.int64(0)
     for message in range(units.begins.shape[0] - 1):
         at = put_message(out, at, writes, units, message, values, table)

@@ -1,9 +1,9 @@
 """Writes the GTIDs of transactions for entries and flat messages: Canal's props curtGtid, curtGtidSn and curtGtidLct, and the executed set
-with the transaction in it. Used by `messages` and the broker senders.
+that includes the transaction. Used by `messages` and the broker senders.
 
-A set is a constant text around one number for as long as a source's numbers follow each other. So the interpreter takes one step for each
-such run of transactions, and a kernel writes the number into the text."""
-# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
+While the transaction numbers of one server are consecutive, the texts of their executed sets differ in one number only. So Python code
+makes one template for each run of consecutive transactions, and a kernel writes each transaction's number into it."""
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from sluice.cdc_engine.binlog.entries.protobuf import put_bytes, put_varint, var
 from sluice.cdc_engine.contracts import NO_GTID, Block, Bytes, Int64s
 from sluice.cdc_engine.gtid import SetText, gtid_name, is_mariadb, parse_executed
 
-# The pieces of a transaction: its props (Pairs), key and length of the field gtid, and that field's text.
+# A transaction has three pieces: its props (protobuf Pairs), the key and length of the field `gtid`, and that field's text.
 PROPS, FIELD, TEXT = range(3)
 PIECES = 3
-# Each of these is a Pair before the length of its value.
+# The bytes of a protobuf Pair up to the length of its value.
 CURRENT = np.frombuffer(b"\x0a\x08curtGtid\x12", np.uint8)
 SEQUENCE = np.frombuffer(b"\x0a\x0acurtGtidSn\x12", np.uint8)
 COMMITTED = np.frombuffer(b"\x0a\x0bcurtGtidLct\x12", np.uint8)
-# The pieces of a template: the set before and after the number, and the GTID before its number.
+# A template has three pieces: the executed set's text before the number, its text after the number, and the GTID's text before the number.
 BEFORE, AFTER, SOURCE = range(3)
 
 
 class MarkedTransactions(NamedTuple):
-    """The transactions to write. `templates`: the index of each one's template; -1: it has no GTID."""
+    """The transactions whose GTIDs are written, one value per transaction. `templates`: index of its template, or -1 without a GTID."""
 
     templates: Int64s
     numbers: Int64s
@@ -41,21 +41,21 @@ class MarkedTransactions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GtidMarks:
-    """The pieces of some transactions of a block, by ascending index. The index `Block.transaction_count` stands for the open
-    transaction.
+    """The GTID texts (`pieces`) of some transactions of a block. `transactions`: their indices, ascending. The index
+    `Block.transaction_count` means the transaction that ends in a later block.
     """
 
     transactions: Int64s
     pieces: Pieces
 
     def indices(self, transactions: Int64s) -> Int64s:
-        """Returns each transaction's index in the marks; every transaction must have a mark. Returns -1 for all if there are no marks."""
+        """Returns the position of each given transaction in `self.transactions`, which must contain it. Returns only -1 without marks."""
         if not len(self.transactions):
             return np.full(len(transactions), -1, np.int64)
         return np.searchsorted(self.transactions, transactions).astype(np.int64)
 
     def set_text(self, index: int) -> str:
-        """Returns the executed set after the transaction with this index among the marks; empty if it is unknown."""
+        """Returns the executed set after the transaction at `index` of `self.transactions`; empty if it is unknown."""
         if index >= len(self.transactions):
             return ""
         first, last = self.pieces.starts[PIECES * index + TEXT], self.pieces.starts[PIECES * (index + 1)]
@@ -67,12 +67,12 @@ NO_MARKS = GtidMarks(np.zeros(0, np.int64), Pieces(np.zeros(1, np.uint8), np.zer
 
 
 def transactions_of(block: Block, events: Int64s) -> Int64s:
-    """Returns the transaction of each of these row events."""
+    """Returns the index of the transaction of each row event."""
     return np.searchsorted(block.transaction_events, events, "right").astype(np.int64)
 
 
 def name_of(block: Block, transaction: int) -> str:
-    """Returns a transaction's GTID; empty if it has none, or while the executed set is unknown."""
+    """Returns the GTID of the transaction with index `transaction`; empty if it has none."""
     source, number = block.open_gtid
     if transaction < block.transaction_count:
         source, number = int(block.transaction_source[transaction]), int(block.transaction_number[transaction])
@@ -80,7 +80,7 @@ def name_of(block: Block, transaction: int) -> str:
 
 
 def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
-    """Returns the marks of these transactions, given in ascending order without repetition."""
+    """Returns the marks of the transactions `wanted`: ascending indices without duplicates."""
     if not len(wanted):
         return NO_MARKS
     open_source, open_number = block.open_gtid if len(block.open_frame) else NO_GTID
@@ -107,7 +107,9 @@ def marks_of(block: Block, wanted: Int64s) -> GtidMarks:
 def _runs(
     block: Block, source: Int64s, number: Int64s, first: int, last: int
 ) -> tuple[Int64s, list[tuple[SetText, str]]]:
-    """Returns where each run of the transactions [first, last) begins, and for each run the texts of its sets and of its GTIDs."""
+    """Divides the transactions [first, last) into runs with consecutive numbers of one server. Returns the first transaction of each run,
+    and per run the texts around the number in its executed sets and its GTIDs.
+    """
     sources, start = block.gtid_sources, block.start_gtid_set
     begins, texts = list[int](), list[tuple[SetText, str]]()
     if not (source[:last] >= 0).any():
@@ -142,8 +144,8 @@ def pieces_of(texts: list[str]) -> Pieces:
 def put_marks(
     out: Bytes, writes: bool, marked: MarkedTransactions, firsts: Int64s, templates: Pieces, starts: Int64s
 ) -> None:
-    """Writes the pieces of all transactions into `out`, only if `writes` is set. Records in `starts` where each piece begins, and the end
-    of the last one.
+    """Writes the pieces of all transactions to `out` if `writes` is true. In both cases, writes the offset of each piece, and the end of
+    the last one, to `starts`.
     """
     at = np.int64(0)
     for index in range(marked.templates.shape[0]):
@@ -173,7 +175,7 @@ def put_marks(
 
 @kernel
 def put_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, size: Integer) -> Integer:
-    """Writes a Pair in the field props, up to its value, which has `size` bytes (fewer than 100)."""
+    """Writes a Pair of the field `props` up to its value. `size`: bytes of the value, fewer than 100, so that every length is one byte."""
     if writes:
         out[at], out[at + 1] = 0x62, key.shape[0] + 1 + size
         put_bytes(out, at + 2, key, 0, key.shape[0])
@@ -191,7 +193,7 @@ def put_number_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, number: I
 def put_set(
     out: Bytes, at: Integer, writes: bool, template: Integer, number: Integer, firsts: Int64s, templates: Pieces
 ) -> Integer:
-    """Writes an executed set (`gtid.SetText`) with its number."""
+    """Writes an executed set: the text of its template (`gtid.SetText`) with the transaction's number."""
     first = firsts[template]
     at = put_piece(out, at, templates, PIECES * template + BEFORE, writes)
     if first > 0 and first != number:

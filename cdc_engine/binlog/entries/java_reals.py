@@ -1,4 +1,4 @@
-"""Prints floats and doubles like Java (Float.toString, Double.toString), from the shortest text that reads back as the same number."""
+"""Rewrites the shortest decimal texts of floats and doubles in the form of Java's Float.toString and Double.toString."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int32s
 
-BYTES_MAX = 32  # of one number
+BYTES_MAX = 32  # The most bytes of one printed number.
 DIGITS_MAX = 24
 MINUS, POINT, ZERO, NINE, BIG_E = 45, 46, 48, 57, 69
-PLAIN_FROM, PLAIN_UPTO = -3, 6  # Numbers with an exponent in this range are printed without one.
+PLAIN_FROM, PLAIN_UPTO = -3, 6  # Java prints numbers with a decimal exponent in this range without the exponent.
 
 
 @compiled
 def print_java(texts: Bytes, indices: Int32s, offsets: Int32s, out: Bytes) -> Integer:
-    """Rewrites the numbers texts[places[row]:places[row + 1]] (empty for NULL) in Java's form, back to back. Returns the bytes written."""
+    """Writes the numbers texts[indices[row] : indices[row + 1]] (empty for NULL) to `out` in Java's form, back to back. Returns the number
+    of bytes written.
+    """
     digits = np.empty(DIGITS_MAX, np.uint8)
     used = np.int64(0)
     offsets[0] = 0
@@ -34,7 +36,9 @@ def print_java(texts: Bytes, indices: Int32s, offsets: Int32s, out: Bytes) -> In
 
 @compiled
 def _read(texts: Bytes, at: Integer, end: Integer, digits: Bytes) -> tuple[Integer, Integer]:
-    """Parses a number. Returns (its digits without surrounding zeros, the exponent of the first digit); no digits for zero."""
+    """Parses a number: writes its digits, without zeros at both ends, to `digits`. Returns (their count, exponent of the first digit). The
+    count of zero is 0.
+    """
     count, before, exponent, seen_point, leading = np.int64(0), np.int64(0), np.int64(0), False, np.int64(0)
     while at < end:
         byte = texts[at]

@@ -1,4 +1,4 @@
-"""Groups the arguments of the kernels that write entries and flat messages.
+"""Named tuples that group the arguments of the kernels that write entries and flat messages.
 
 `rows`, `messages` and `flat` make them."""
 
@@ -10,8 +10,8 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class ShownValues(NamedTuple):
-    """Values as texts, columns by images. `starts`, `sizes` (NULL, ABSENT): where each value is in `texts`. `high`: whether its sqlType is
-    the wider one.
+    """Values as texts, columns by images. `starts`, `sizes`: offset and bytes of each value in `texts`; the size can be NULL or ABSENT
+    (see `assemble`). `high`: whether a value gets the wider sqlType.
     """
 
     starts: Int64s
@@ -21,7 +21,7 @@ class ShownValues(NamedTuple):
 
 
 class ShownImages(NamedTuple):
-    """Images in the order of their events. Each has a side, the index of its event, and its values."""
+    """Row images in the order of their events. Each has its side (before or after), the index of its event, and its values."""
 
     side: Int8s
     event: Int32s
@@ -29,7 +29,9 @@ class ShownImages(NamedTuple):
 
 
 class ColumnFrames(NamedTuple):
-    """The constant bytes of each Column message, in `pool`: before the value (columns by 3, by sqlType) and after it (columns)."""
+    """The constant bytes of each column's Column messages, in `pool`. `head_at`, `heads`: offset and size of the bytes before the value
+    (columns by 3, see `assemble.PLAIN`). `tail_at`, `tails`: of the bytes after it (columns).
+    """
 
     pool: Bytes
     head_at: Int64s
@@ -39,8 +41,8 @@ class ColumnFrames(NamedTuple):
 
 
 class MeasuredImages(NamedTuple):
-    """The bytes of each Column message (`columns`, columns by images; -1: omitted) and of all columns of each image with their keys and
-    lengths (`images`). `updated` (columns by images): whether the value differs from that before.
+    """The sizes of Column messages. `columns`: bytes of each message (columns by images; -1: omitted). `images`: bytes of all messages of
+    an image with their keys and lengths. `updated` (columns by images): whether the value differs from the before image.
     """
 
     updated: Int8s
@@ -49,16 +51,17 @@ class MeasuredImages(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Constant texts. Piece n is `data[starts[n] : starts[n + 1]]`."""
+    """Constant texts in one buffer. Piece n is `data[starts[n] : starts[n + 1]]`."""
 
     data: Bytes
     starts: Int64s
 
 
 class EntryHeaders(NamedTuple):
-    """What the headers of entries contain. `names`: the fields schemaName and tableName. The arrays have one value per entry; times are in
-    milliseconds. `row_counts` 0: no row count. `gtids`: as in `gtid_marks.GtidMarks`. `marks`: the index of each entry's transaction there;
-    -1: none.
+    """The contents of entries' headers; each array from `offsets` to `row_counts` has one value per entry.
+
+    `names`: the encoded fields schemaName and tableName. `ms`: times in milliseconds. `row_counts`: 0 for no row count. `gtids`: the pieces
+    of a `gtid_marks.GtidMarks`. `marks`: per entry, the index of its transaction in them, or -1.
     """
 
     file: Bytes
@@ -73,7 +76,7 @@ class EntryHeaders(NamedTuple):
 
 
 class EntrySizes(NamedTuple):
-    """The bytes of each event's RowChange, header and entry, and where its entry starts."""
+    """Sizes in bytes, one value per event: of its RowChange, of its header, and of its entry. `starts`: the offset of its entry."""
 
     changes: Int64s
     headers: Int64s
@@ -82,9 +85,9 @@ class EntrySizes(NamedTuple):
 
 
 class MessageParts(NamedTuple):
-    """What the flat messages of a table have in common. `keys`: which columns are the key; `columns`: the pieces of its columns.
+    """The constant parts of a table's flat messages. `keys`: per column, whether it belongs to the key. `columns`: the columns' pieces.
 
-    `frame`: the pieces of a message.
+    `frame`: the pieces of a message (see `flat_json.DATA`).
     """
 
     keys: Int8s
@@ -93,8 +96,8 @@ class MessageParts(NamedTuple):
 
 
 class FlatUnits(NamedTuple):
-    """The rows of flat messages, as units. `begins`: the first unit of each message. `kinds`, `images`: each unit's kind and first image.
-    `shown`, `ms`: each message's time, and the image that defines its columns and types. `gtids`, `marks`: as in `EntryHeaders`.
+    """The rows (units) of flat messages. Per unit: `kinds`, and `images`, its first image. Per message: `begins`, its first unit; `shown`,
+    the image that defines its columns and types; `ms`, its time in milliseconds. `gtids`, `marks`: as in `EntryHeaders`.
     """
 
     begins: Int64s

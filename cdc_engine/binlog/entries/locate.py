@@ -1,9 +1,8 @@
-"""Locates the images of row events and the facts of their events, as arrays from which entries are made. The kernel finds every value of
-every row image as the binlog has it: it fills in nothing and omits no image.
+"""Finds the values of row images, and reads the facts of their events, for entries. Used by `rows` and `shown_rules`.
 
-Unlike `rows.locate`, which serves the lake: an update always yields both of its images, and a column that an image
-omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT. Used by `rows` and `shown_rules`."""
-# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
+The kernel locates every value of every image as the binlog has it. It differs from `rows.locate`, which serves the lake: an update always
+yields both images, and a column that an image omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT."""
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ from sluice.cdc_engine.binlog.rows.locate_partial import first_image_of, locate_
 from sluice.cdc_engine.contracts import Block, Bytes, Int8s, Int32s, Int64s
 
 DONE, FULL, REFUSED = 0, 1, 2
-BEFORE, AFTER = 0, 1  # sides of an image
+BEFORE, AFTER = 0, 1  # The side of a row image.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EventFacts:
-    """The facts of row events that the headers of their entries contain, one value per event. Times are in milliseconds. `transactions`:
-    the index of each event's transaction in the block.
+    """Facts of row events that the headers of their entries contain, one value per event. `ms`: time in milliseconds. `transactions`:
+    index of the event's transaction in the block.
     """
 
     kinds: Int8s
@@ -38,7 +37,7 @@ class EventFacts:
     transactions: Int64s
 
     def split(self, events: Int32s, kinds: Int8s) -> EventFacts:
-        """Returns the facts of entries. Each entry has the facts of its event, except for the kind (`kinds`)."""
+        """Returns the facts of entries, if an event can have several. `events`: each entry's event. `kinds`: each entry's kind."""
         every = {field.name: getattr(self, field.name)[events] for field in dataclasses.fields(self)}
         return EventFacts(**{**every, "kinds": kinds})
 
@@ -65,7 +64,7 @@ def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
-    """Located values (columns by images), and each image's side and event."""
+    """Located values of row images (columns by images), with each image's side and event. `differences`: see `locate_images`."""
 
     starts: Int64s
     sizes: Int64s
@@ -78,7 +77,9 @@ class Images:
 def note_changes(
     partial: Int8s, slot: Int32s, values: LocatedValues, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
-    """Records the values of an after image that are JSON differences. The documents that they change are in the before image."""
+    """Adds to `differences` the values of an after image that are JSON differences, and the documents in the before image that they change.
+    Returns the new number of differences.
+    """
     starts, sizes = values
     for column in range(partial.shape[0]):
         wanted = slot[column]
@@ -100,10 +101,11 @@ def locate_images(
     image_event: Int32s,
     differences: Int64s,
 ) -> Integer:
-    """Continues at `cursor` (event, offset of the next image or 0, images, differences). Stops at the end of the events, or with FULL.
+    """Locates the images from `cursor` on (event, offset of the next image or 0, images, differences). Returns DONE, FULL if an array is
+    full, or REFUSED if bytes are not images.
 
-    `values`: columns by images. `differences` (4 by n): JSON values that are logged as changes of the document before, as in
-    `rows.diffs`. Returns REFUSED if bytes are not images.
+    `values`: columns by images. `differences` (4 by n): JSON values that are logged as differences of the before image's document, as in
+    `rows.diffs`.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, partial = columns

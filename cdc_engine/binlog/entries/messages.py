@@ -1,4 +1,4 @@
-"""Turns a consumer's part of the stream into the `messages` of a Messages packet. Called by the protocol server, once per delivery."""
+"""Encodes a consumer's part of the stream as field `messages` of Canal's Messages packet. Called by the protocol server, per delivery."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT,
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
-FRAME_BYTES_MAX = 128  # The largest entry that begins or ends a transaction, without its file name.
-VERSIONS_MAX = 10_000  # cached entry makers
+FRAME_BYTES_MAX = 128  # The most bytes of the entry of a transaction's beginning or end, without its file name.
+VERSIONS_MAX = 10_000  # The most table versions whose TableEntries are cached.
 
 
 class DescribedStatement(Protocol):
-    """What a statement's entry says about it: its EventType and its table."""
+    """A statement's classification in its entry: EventType, database (`schema`) and table."""
 
     @property
     def kind(self) -> int: ...
@@ -37,7 +37,7 @@ class DescribedStatement(Protocol):
 
 
 class EntryPart(Protocol):
-    """The entries of one block in order, or one statement. `feed.Chosen` makes it."""
+    """The elements (see `elements`) of one block in order, or one statement. `feed.Chosen` implements this protocol."""
 
     @property
     def block(self) -> Block: ...
@@ -50,8 +50,8 @@ class EntryPart(Protocol):
 
 
 class EntryMaker:
-    """Makes the entries of one destination. `describe` classifies statements. `policies`, `keys`: by "database.table",
-    for tables that conf/ has settings for. `kept`: the captured columns of a table; None: all.
+    """Makes the entries of one destination. `describe` classifies statements. `policies`, `keys`: by "database.table", for tables that have
+    settings in conf/. `kept`: the captured columns of a table; None means all columns.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EntryMaker:
         self._tables: dict[int, TableEntries] = {}
 
     def messages(self, parts: Sequence[EntryPart]) -> bytes:
-        """Returns every entry of the parts as one field 2 of Messages, in order. Raises SluiceError."""
+        """Returns the entries of all parts in order, each as one field 2 of a Messages packet. Raises SluiceError."""
         return b"".join(self._of(part) for part in parts)
 
     def _of(self, part: EntryPart) -> bytes:
@@ -93,7 +93,7 @@ class EntryMaker:
         return out.tobytes()
 
     def marks(self, part: EntryPart) -> GtidMarks:
-        """Returns the GTIDs of a part's transactions, if entries must have them. A statement's block has one transaction."""
+        """Returns the GTIDs of a part's transactions, or NO_MARKS if entries have no GTIDs. A statement's block has one transaction."""
         if not self._display.gtids:
             return NO_MARKS
         if part.statement is not None:
@@ -101,8 +101,8 @@ class EntryMaker:
         return marks_of(part.block, np.unique(_transactions(part)))
 
     def _made(self, part: EntryPart, file: Bytes, rows: Any, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-        """Yields the entries of transactions' beginnings and ends, then those of SQL texts, then those of each table's row events. Each
-        comes with its index in the part.
+        """Yields (indices in the part, entries): first for transactions' beginnings and ends, then for SQL texts, then for each table's row
+        events.
         """
         queries = part.kinds == QUERY
         framing = np.flatnonzero(~(rows | queries))
@@ -117,7 +117,7 @@ class EntryMaker:
                 yield own[entries.events], entries
 
     def table(self, version: TableVersion) -> TableEntries:
-        """Returns the maker for a table version. Makers are cached."""
+        """Returns the TableEntries that makes the entries of a table version. Results are cached."""
         found = self._tables.get(id(version))
         if found is None or found.version is not version:
             if len(self._tables) >= VERSIONS_MAX:
@@ -144,12 +144,12 @@ class EntryMaker:
         return bytes_field(1, header) + number_field(2, EntryType.ROWDATA) + bytes_field(3, change)
 
     def _statement_gtids(self, block: Block) -> bytes:
-        """Returns the fields props and gtid in the header of a statement's entry."""
+        """Returns the encoded fields `props` and `gtid` for the header of a statement's entry."""
         return marks_of(block, np.zeros(1, np.int64)).pieces.data.tobytes() if self._display.gtids else b""
 
 
 def _transactions(part: EntryPart) -> Int64s:
-    """Returns the transaction of each entry. For the transaction that is open at the block's end it is the block's `transaction_count`."""
+    """Returns the index of each entry's transaction. The transaction that is open at the block's end has the index `transaction_count`."""
     found = np.where(part.indices == OPEN_HERE, part.block.transaction_count, part.indices)
     rows, queries = part.kinds == ROWS, part.kinds == QUERY
     found[rows] = transactions_of(part.block, part.indices[rows])
@@ -158,8 +158,8 @@ def _transactions(part: EntryPart) -> Int64s:
 
 
 def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMarks) -> Iterator[tuple[Int64s, Entries]]:
-    """Yields the entries of SQL texts, grouped by the table that they name: the table of the statement's first row event. Entries for
-    MariaDB name no table, as in Canal.
+    """Yields (indices in the part, entries) for SQL texts, one pair per table. An entry names the table of the statement's first row event;
+    for MariaDB it names no table, as in Canal.
     """
     block, buffer = part.block, part.block.buffer
     offsets = block.query_offset[part.indices[indices]]
@@ -171,7 +171,7 @@ def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMar
         own = indices[named == table]
         queries, at = part.indices[own], offsets[named == table]
         name = bytes_field(9, block.tables[table].table.encode()) if table >= 0 else b""
-        begins = at + HEADER_BYTES + (table >= 0)  # MySQL's text follows one byte.
+        begins = at + HEADER_BYTES + (table >= 0)  # In MySQL's event, one length byte precedes the text.
         texts = rows_query_texts(buffer, begins, at + block.query_length[queries])
         headers = EntryHeaders(
             file,
@@ -194,7 +194,7 @@ def _query_entries(part: EntryPart, indices: Int64s, file: Bytes, marks: GtidMar
 
 
 def rows_query_texts(buffer: Bytes, begins: Int64s, ends: Int64s) -> Pieces:
-    """Returns SQL texts as UTF-8. Bytes that are not UTF-8 (of a client with another charset) become U+FFFD, as in Canal."""
+    """Returns SQL texts as UTF-8. Invalid bytes (from a client with another charset) become U+FFFD, as in Canal."""
     starts = np.zeros(len(begins) + 1, np.int64)
     np.cumsum(ends - begins, out=starts[1:])
     data = np.empty(max(1, int(starts[-1])), np.uint8)
@@ -211,7 +211,7 @@ def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMark
     kinds, indices = np.ascontiguousarray(part.kinds[chosen]), part.indices[chosen]
     frames = _frames(part, chosen, indices)
     begins = kinds == BEGIN
-    # A transaction without BEGIN (a decided XA transaction) begins at its end.
+    # A transaction without a BEGIN event (a committed XA transaction) gets the offset of its end as its beginning.
     shown_begins = begins & (frames["begin"] >= 0)
     offsets = np.where(shown_begins, frames["begin"], frames["close"])
     lengths = np.where(shown_begins, frames["begin_length"], frames["close_length"])
@@ -229,7 +229,9 @@ def _frame_entries(part: EntryPart, chosen: Int64s, file: Bytes, marks: GtidMark
 
 
 def _frames(part: EntryPart, chosen: Int64s, indices: Int64s) -> Frames:
-    """Returns the frames of transactions. If a transaction continues in the next block, its first row gives the missing facts."""
+    """Returns the offsets, times and ids of transactions' beginnings and ends. If a transaction continues in the next block, its first row
+    event replaces the unknown values.
+    """
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)
     frames[~open_here] = block.transaction_frame[indices[~open_here]]

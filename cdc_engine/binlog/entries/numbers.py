@@ -1,4 +1,4 @@
-"""Numbers of Canal's protocol: kinds of entries and events, java.sql.Types, and field numbers with their wire types (canal.md §6.4)."""
+"""Numbers of Canal's protocol: entry types, event types, java.sql.Types, and keys of protobuf fields (canal.md §6.4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EventType(enum.IntEnum):
 
 
 class SqlType(enum.IntEnum):
-    """java.sql.Types."""
+    """The values of java.sql.Types that entries use."""
 
     BIT = -7
     TINYINT = -6
@@ -52,5 +52,5 @@ BYTES = 2
 
 
 def tag(field: int, wire: int) -> int:
-    """Returns a field's key in a message; below 128 for fields up to 15."""
+    """Returns the key of a protobuf field. `wire`: its wire type. The key is one byte for field numbers up to 15."""
     return field << 3 | wire

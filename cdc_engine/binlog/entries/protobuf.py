@@ -1,4 +1,4 @@
-"""Encodes protobuf in kernels: computes sizes first, then writes bytes. The caller provides the space."""
+"""Kernels that compute the sizes of protobuf fields and write them into a buffer of the caller, and Python functions that encode one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 @nb.njit(inline="always")
 def varint_size(value: Integer) -> Integer:
-    """Returns how many bytes a number takes that is not negative."""
+    """Returns the number of bytes of a non-negative number as a varint."""
     size = 1
     while value > 0x7F:
         value >>= 7
@@ -21,7 +21,7 @@ def varint_size(value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes a number. Returns the offset after it."""
+    """Writes a non-negative number as a varint. Returns the offset after it."""
     while value > 0x7F:
         out[at] = value & 0x7F | 0x80
         value >>= 7
@@ -32,7 +32,7 @@ def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def field_size(value: Integer) -> Integer:
-    """Returns the bytes of a number field with a field number below 16; 0 for the number 0, which is not written."""
+    """Returns the number of bytes of a number field whose field number is below 16. It is 0 for the value 0, which protobuf omits."""
     return 0 if value == 0 else 1 + varint_size(value)
 
 
@@ -53,7 +53,7 @@ def put_bytes(out: Bytes, at: Integer, source: Bytes, first: Integer, size: Inte
 
 @kernel
 def gathered_size(sizes: Int64s) -> Integer:
-    """Returns the bytes of all entries as field `messages` (2) of Messages."""
+    """Returns the total bytes of entries of the given sizes, each encoded as field `messages` (2) of a Messages packet."""
     total = np.int64(0)
     for size in sizes:
         total += 1 + varint_size(size) + size
@@ -62,7 +62,7 @@ def gathered_size(sizes: Int64s) -> Integer:
 
 @kernel
 def gather_entries(source: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> None:
-    """Writes each entry as one `messages` field of Messages, in order."""
+    """Writes each entry as one field `messages` (2) of a Messages packet, in order."""
     at = np.int64(0)
     for index in range(starts.shape[0]):
         out[at] = 0x12
@@ -71,7 +71,7 @@ def gather_entries(source: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> 
 
 
 def encoded_varint(value: int) -> bytes:
-    """Encodes a number in Python; a negative one takes ten bytes."""
+    """Encodes a number as a varint. A negative number takes ten bytes."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -81,10 +81,10 @@ def encoded_varint(value: int) -> bytes:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """Encodes a number field; returns nothing for 0."""
+    """Encodes a number field. Returns no bytes for the value 0."""
     return encoded_varint(field << 3) + encoded_varint(value) if value else b""
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """Encodes a bytes field; returns nothing for an empty value."""
+    """Encodes a bytes field. Returns no bytes for an empty value."""
     return encoded_varint(field << 3 | 2) + encoded_varint(len(value)) + value if value else b""

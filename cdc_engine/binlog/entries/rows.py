@@ -1,5 +1,6 @@
-"""Turns row events of one table version into entries (protobuf bytes): texts column by column, entries in one kernel.
-Called by `messages`.
+"""Converts row events of one table version to entries (protobuf bytes). Called by `messages`.
+
+Each column's values become texts first. Then one kernel call writes the entries.
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
 
-CHUNK_BYTES_MAX = 1 << 20  # The bytes of row events that are converted at once. One event may be larger.
+CHUNK_BYTES_MAX = (
+    1 << 20
+)  # The most bytes of row events that are converted at once. One larger event is converted alone.
 IMAGES_MIN = 1 << 12
 KeptColumns = Callable[[TableVersion], Int32s]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entries:
-    """Serialized entries with their ranges in `data`. `events`: for row events, the index of each entry's event among the given ones. With
-    a row filter an event may have no entry or several.
+    """Serialized entries. `starts`, `sizes`: the range of each entry in `data`. `events`: for row events, the index of each entry's event
+    among the requested events. With a row filter, an event may have no entry or several.
     """
 
     data: Bytes
@@ -58,11 +61,11 @@ class Entries:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShownRows:
-    """All visible images of some row events. `starts`, `sizes` (columns by images; NULL, ABSENT): where each value is
-    in `texts`.
+    """The row images of some row events that a consumer gets, with their values as texts.
 
-    `facts`: of each entry; `events`: the index of its event among the chosen ones. `side`: BEFORE or AFTER; `event`:
-    the entry of each image; `high` (columns by images): its sqlType is the wider one.
+    Per entry: `facts`, and `events`, the index of its event among the requested events. Per image: `side` (BEFORE or AFTER), and `event`,
+    the index of its entry. Columns by images: `starts` and `sizes` of each value in `texts` (NULL, ABSENT), and `high`, whether it gets the
+    wider sqlType.
     """
 
     facts: EventFacts
@@ -76,26 +79,26 @@ class ShownRows:
 
     @property
     def values(self) -> ShownValues:
-        """Returns the values, for the kernels."""
+        """Returns the values as an argument for kernels."""
         return ShownValues(self.starts, self.sizes, self.high, self.texts)
 
     @property
     def images(self) -> ShownImages:
-        """Returns the images, for the kernels."""
+        """Returns the images as an argument for kernels."""
         return ShownImages(self.side, self.event, self.values)
 
     @property
     def row_counts(self) -> Int64s:
-        """Returns the rows of each entry; an update has two images per row."""
+        """Returns the number of rows of each entry. The two images of an update are one row."""
         rows = (self.facts.kinds[self.event] != KIND_UPDATE) | (self.side != entries_locate.BEFORE)
         return np.bincount(self.event[rows], minlength=len(self.facts.kinds)).astype(np.int64)
 
 
 class TableEntries:
-    """Makes the entries of one table version. Raises ConsumerStoppedError if a column's layout is unknown or a rule
-    does not fit.
+    """Makes the entries of one table version. Raises ConsumerStoppedError if a column's layout is unknown, or if a filter or mask
+    does not fit the table.
 
-    `kept`: indices of the visible columns; None: all. `key`: the key that conf/ declares; empty: the table's own.
+    `kept`: returns the indices of the captured columns; None means all. `key`: the key that conf/ declares, or empty for the table's own.
     """
 
     def __init__(
@@ -137,13 +140,13 @@ class TableEntries:
         self._frame = _column_frames(ordinals, self.columns, self.texts, version.key)
 
     def entries(self, block: Block, chosen: Int64s, file: Bytes, marks: GtidMarks = NO_MARKS) -> Iterator[Entries]:
-        """Yields the entries of the block's row events with these indices (ascending), some at a time."""
+        """Yields the entries of the row events `chosen` (ascending indices in the block), about CHUNK_BYTES_MAX of events at a time."""
         for shown in self.shown(block, chosen):
             yield self.written(shown, file, shown.row_counts, marks)
 
     def shown(self, block: Block, chosen: Int64s) -> Iterator[ShownRows]:
-        """Yields the values of the block's row events with these indices (ascending), some events at a time. Events without visible rows
-        are left out.
+        """Yields the images of the row events `chosen` (ascending indices in the block), about CHUNK_BYTES_MAX of events at a time. Skips
+        events whose rows are all filtered out.
         """
         lengths = np.cumsum(block.event_length[chosen])
         first = 0
@@ -168,7 +171,9 @@ class TableEntries:
         return ShownRows(facts, own + first, images.side, images.event, *_together(texts, images))
 
     def written(self, shown: ShownRows, file: Bytes, row_counts: Int64s, marks: GtidMarks = NO_MARKS) -> Entries:
-        """Returns an entry for each of `facts`. Its header contains `row_counts`. `marks`: the GTIDs of the rows' transactions."""
+        """Returns the entries of `shown`. `row_counts`: the number of rows for each entry's header, 0 for none. `marks`: the GTIDs of the
+        rows' transactions.
+        """
         facts, images, shape = shown.facts, shown.images, shown.sizes.shape
         measured = MeasuredImages(
             np.zeros(shape, np.int8), np.empty(shape, np.int32), np.empty(len(shown.event), np.int64)
@@ -227,9 +232,7 @@ class TableEntries:
 
 
 def _together(shown: list[TextValues], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
-    """Joins all texts into one array. Returns each value's start and size in it (columns by images; NULL, ABSENT), which values are high,
-    and the array.
-    """
+    """Concatenates the texts of all columns. Returns (starts, sizes, high, texts), as in `ShownRows`."""
     starts, sizes = np.empty_like(images.starts, order="C"), np.empty_like(images.sizes, order="C")
     high, parts, used = np.zeros(sizes.shape, np.int8), [np.zeros(1, np.uint8)], 1
     for slot, each in enumerate(shown):
@@ -245,7 +248,7 @@ def _together(shown: list[TextValues], images: Images) -> tuple[Int64s, Int64s, 
 
 
 def _buffers(array: Any) -> tuple[Int64s, Bytes]:
-    """Returns the offsets and bytes of an Arrow array, or chunked array, of strings."""
+    """Returns (offsets, bytes) of an Arrow array or chunked array of strings. The first offset is 0."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     wide = pa.types.is_large_string(array.type)
@@ -259,7 +262,7 @@ def _buffers(array: Any) -> tuple[Int64s, Bytes]:
 def _column_frames(
     ordinals: list[int], columns: list[Column], texts: list[ColumnTexts], key: tuple[str, ...]
 ) -> ColumnFrames:
-    """Returns the constant bytes of the columns. `ordinals`: indices of the columns in the table, including omitted columns."""
+    """Returns the constant bytes of each column's Column messages. `ordinals`: each column's index in the whole table."""
     keys = {name.lower() for name in key}
     pieces: list[bytes] = []
     for index, column, each in zip(ordinals, columns, texts, strict=True):

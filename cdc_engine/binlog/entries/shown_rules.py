@@ -1,7 +1,7 @@
 """Applies the row filters and masks of conf/ to entries. Used by `rows` for tables that have filters or masks.
 
-A consumer gets what the lake gets: an update that leaves the filter is a DELETE, one that enters it an INSERT, so an
-event may become several entries or none. Texts and integers have the same digest as in the lake."""
+A consumer gets the same rows as the lake. An update becomes a DELETE if only the before image meets the filter, and an INSERT if only the
+after image does. So an event may become several entries or none. Hashed texts and integers have the same digest as in the lake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sluice.cdc_engine.errors import ConsumerStoppedError, TableStoppedError
 
 
 class ShownRules:
-    """The filter and the masks for one table version. Raises ConsumerStoppedError if one does not fit it."""
+    """The row filter and the masks for one table version. Raises ConsumerStoppedError if one of them does not fit the version."""
 
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
         if policy.rules.transform is not None:
@@ -49,7 +49,7 @@ class ShownRules:
         }
 
     def texts(self, texts: Sequence[ColumnTexts]) -> list[ColumnTexts]:
-        """Returns how the columns are shown after masking. A digest is a VARCHAR, whatever the column's type."""
+        """Returns the columns' text conversions with the sqlTypes after masking: a hashed column is a VARCHAR."""
         kind = SqlType.VARCHAR
         return [
             dataclasses.replace(each, sql_type=kind, of_high=kind, of_null=kind)
@@ -61,7 +61,7 @@ class ShownRules:
     def left(
         self, block: Block, chosen: Int64s, images: Images, facts: EventFacts
     ) -> tuple[Images, EventFacts, Int64s]:
-        """Returns the visible images, the facts of the entries that they become, and the index of each entry's event among `chosen`."""
+        """Returns (images that meet the filter, facts of the entries that they become, index of each entry's event in `chosen`)."""
         images = self._without_nothing(images)
         if not self._bound.filters:
             return images, facts, np.arange(len(chosen))
@@ -84,15 +84,15 @@ class ShownRules:
         )
 
     def masked(self, shown: Sequence[TextValues]) -> list[TextValues]:
-        """Returns the texts of all columns after masking."""
+        """Returns the texts of all columns with the masks applied."""
         return [
             TextValues(self._masks[slot].shown(each.array.cast(pa.string()))) if slot in self._masks else each
             for slot, each in enumerate(shown)
         ]
 
     def _condition_decoder(self, version: TableVersion, policy: ValuePolicy) -> RowDecoder | None:
-        """Returns a decoder of the columns in the condition. It treats the table as one without a key, so that each update yields both
-        images, as entries do.
+        """Returns a decoder of the columns that the filter's condition reads, or None if it reads none. The decoder treats the table as one
+        without a key, so that each update yields both images.
         """
         wanted = [index for index, each in enumerate(version.columns) if each.name.lower() in policy.rules.wanted]
         if not wanted:
@@ -115,7 +115,7 @@ class ShownRules:
         return np.concatenate(met) if met else np.zeros(0, bool)
 
     def _without_nothing(self, images: Images) -> Images:
-        """Returns the images with NULL in columns that are masked with NULL."""
+        """Returns the images with NULL in the columns whose mask is NULL."""
         hidden = [slot for slot, mask in self._masks.items() if mask.kind == NULL]
         if not hidden:
             return images
@@ -127,7 +127,7 @@ class ShownRules:
 
 
 def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
-    """Returns (kind of the entry that shows each image, which images are visible). The images of an update are adjacent."""
+    """Returns (kind of each image's entry, which images meet the filter). The before image of an update precedes its after image."""
     kinds, shown = kinds.copy(), met.copy()
     before = np.flatnonzero((kinds == RowEventKind.UPDATE) & (side == BEFORE))
     was, is_now = met[before], met[before + 1]
@@ -137,7 +137,7 @@ def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
 
 
 def _renumbered(differences: Int64s, shown: Chosen) -> Int64s:
-    """Returns the differences of the visible images, with their new numbers."""
+    """Returns the differences of the images that `shown` keeps, with the images' new indices."""
     left = differences[:, shown[differences[ROW]]].copy()
     left[ROW] = (np.cumsum(shown) - 1)[left[ROW]]
     return left

@@ -1,8 +1,8 @@
-"""Converts a column's values to the texts that Canal shows, with their java.sql.Types (canal.md §2.7), whole columns at
+"""Converts a column's values to the texts that Canal sends, with their java.sql.Types (canal.md §2.7), whole columns at
 a time.
 
-Where the value equals the lake's, the lake's kernels decode it. It differs where Canal shows numbers instead of labels
-(ENUM, SET, BIT), bytes as ISO-8859-1, and invalid dates.
+The lake's kernels (`column_types`) decode values that have the same text in both. Canal differs from the lake in three points: it sends
+ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates as they are.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ ISO_8859_1 = np.arange(256, dtype=np.int32)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Display:
-    """How consumers see values that can be written in several forms.
+    """The text forms that a consumer gets, where several are possible.
 
-    `time_zone`: of TIMESTAMP values. `decimals`: a whole DECIMAL with all digits of its scale (`declared`: 1.000000), or as Canal shows it
-    (`canal`: 1.0). `gtids`: whether headers have the GTIDs of their transactions. `labels`: ENUM and SET as labels, otherwise as numbers.
+    `time_zone`: of TIMESTAMP values. `decimals`: `declared` sends a whole DECIMAL with all digits of its scale (1.000000), `canal` as Canal
+    does (1.0). `gtids`: whether headers have their transactions' GTIDs. `labels`: whether ENUM and SET are labels instead of numbers.
     """
 
     time_zone: str = "UTC"
@@ -78,9 +78,7 @@ DEFAULT_DISPLAY = Display()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextValues:
-    """The values of one column. `array`: strings, or bytes that are UTF-8. `high`: which values have the wider sqlType; None: no value has
-    it.
-    """
+    """The texts of a column's values. `array`: strings, or bytes in UTF-8. `high`: which values get the wider sqlType; None means none."""
 
     array: AnyArray
     high: Mask | None = None
@@ -88,8 +86,8 @@ class TextValues:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnTexts:
-    """How a column is shown. `prefix_bytes`, `width`: as in `column_types.ColumnType`. `sql_type`: the usual type; `of_high`, `of_null`:
-    the types of such values.
+    """How a column's values become texts. `prefix_bytes`, `width`: as in `column_types.ColumnType`. `sql_type`: the usual java.sql.Types
+    number; `of_high`: of values that need the wider type; `of_null`: of NULL.
     """
 
     prefix_bytes: int = 0
@@ -101,7 +99,7 @@ class ColumnTexts:
 
 
 def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTexts:
-    """Returns how a column is shown. Raises TypeUnsupportedError if the column's layout is unknown."""
+    """Returns how a column's values become texts. Raises TypeUnsupportedError if Sluice does not know the column's layout."""
     code = column.type_code
     if code in BYTES:
         return _integer(column)
@@ -119,7 +117,7 @@ def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTe
 
 
 def _through_type(column: Column, display: Display) -> ColumnTexts:
-    """Returns how the values of a column become text, for a column whose bytes have the layout of the lake's type."""
+    """Returns how a column's values become texts, for a column that the lake's `ColumnType` can decode."""
     lies = _layout(column)
     code, finish = column.type_code, lies.finish
     kind, null = int(MOMENTS.get(TypeCode(code), SqlType.VARCHAR)), 0
@@ -147,7 +145,7 @@ def _through_type(column: Column, display: Display) -> ColumnTexts:
 
 
 def _layout(column: Column) -> Any:
-    """Returns a column's layout. Text in an unsupported charset is treated as bytes of ISO-8859-1."""
+    """Returns the lake's `ColumnType` of a column. Text in an unsupported charset is decoded as bytes, which become ISO-8859-1 text."""
     try:
         return type_of(column, "text")
     except TypeUnsupportedError:
@@ -180,7 +178,7 @@ def _signed(values: Values, size: int) -> TextValues:
 
 
 def _unsigned(values: Values, size: int, *, big_endian: bool = False, wraps: bool = False) -> TextValues:
-    """Converts unsigned integers. `wraps`: a value whose highest bit is set has the wider type."""
+    """Converts unsigned integers. `wraps`: whether a value whose highest bit is set gets the wider sqlType."""
     wide = np.empty(values.count, np.int64)
     if big_endian:
         rows_gather.big_endian_integers(values.buffer, values.starts, size, wide)
@@ -208,7 +206,7 @@ def _decimals(values: Values, precision: int, scale: int) -> AnyArray:
 
 
 def _without_zeros(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """Shortens a fraction that is all zeros to one zero: 1.0 for 1.000000, as Canal shows it. Canal keeps the zeros of 1.500000."""
+    """Shortens a fraction of zeros to one zero, as Canal does: 1.000000 becomes 1.0. Other fractions stay, for example 1.500000."""
     found: AnyArray = pc.replace_substring_regex(finish(values), pattern=r"\.00+$", replacement=".0")
     return found
 
@@ -225,7 +223,7 @@ def _reals(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
 
 
 def _in_zone(column: Column, time_zone: str) -> Callable[[Values], AnyArray]:
-    """Converts a TIMESTAMP to a time zone. The zero timestamp stays zero."""
+    """Returns a function that prints TIMESTAMP values in a time zone. The zero timestamp stays zero."""
     in_utc = type_of(column, "text").finish
     if time_zone.upper() == "UTC":
         return in_utc
@@ -242,7 +240,7 @@ def _in_zone(column: Column, time_zone: str) -> Callable[[Values], AnyArray]:
 
 
 def _iso(values: Values) -> AnyArray:
-    """Converts each byte to the character with its number."""
+    """Decodes bytes as ISO-8859-1: each byte becomes the character with the same number."""
     total, _ = transcoded_size(values.buffer, values.starts, values.sizes, ISO_8859_1)
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(total, np.uint8)
     transcode(values.buffer, values.starts, values.sizes, ISO_8859_1, offsets, out)
@@ -250,7 +248,7 @@ def _iso(values: Values) -> AnyArray:
 
 
 def _characters(values: Values, charset: str, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """Decodes text. A value that is invalid in its charset gets replacement characters, so that a client does not stop because of it."""
+    """Decodes text. Bytes that are invalid in the charset become replacement characters, so that such a value does not stop a client."""
     try:
         found = finish(values)
     except ValueRefusedError:

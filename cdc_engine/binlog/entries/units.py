@@ -1,9 +1,8 @@
 """Divides rows into units, assigns a partition to each unit, and groups units into messages. Used by `flat`, and by `packets` for entries.
 
-A unit is an insert, an update or a delete of one row. If rows are assigned to partitions by the hash of their key, an
-update of the key would leave the old key's history in one partition and continue in another, and a reader of both may
-see them in any order. Such an update is two units: a delete of the old key in its partition, and an insert of the new
-key in its partition."""
+A unit is an insert, an update or a delete of one row. Rows can be assigned to partitions by a hash of their key. An update of the key
+can then move a row to another partition, and a reader of both partitions may see the old and the new row in any order. Therefore such
+an update becomes two units: a delete of the old key in the old partition, and an insert of the new key in the new partition."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Hashing:
-    """How rows of a table are assigned to partitions: the hash of `columns` (indices of the visible columns) with `seed`, modulo
+    """How rows of a table are assigned to partitions: by the hash of `columns` (indices of visible columns), with `seed`, modulo
     `partitions`.
 
-    `splits`: an update that moves a row between partitions is two units. `table`: "database.table", for errors.
+    `splits`: whether an update that moves a row between partitions becomes two units. `table`: "database.table", for errors.
     """
 
     columns: tuple[int, ...]
@@ -40,7 +39,7 @@ class Hashing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """One value per unit, in stream order within its partition: `kind`, `event`, first image, and `partition`."""
+    """Arrays with one value per unit: its kind, event, first image and partition. Units of one partition are in stream order."""
 
     kind: Int8s
     event: Int64s
@@ -49,7 +48,9 @@ class Units:
 
     @property
     def messages(self) -> Int64s:
-        """Returns where each message begins, and the end of the last. A message has the units of one event, partition and kind."""
+        """Returns the index of the first unit of each message, and the number of units. A message has the adjacent units of one event,
+        partition and kind.
+        """
         if not len(self.kind):
             return np.zeros(1, np.int64)
         same = np.ones(len(self.kind) - 1, np.bool_)
@@ -59,8 +60,8 @@ class Units:
 
 
 def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
-    """Divides all rows into units. `partition`: each row's partition, if nothing is hashed. Raises ConsumerStoppedError if a row's
-    partition is unknown.
+    """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. Raises ConsumerStoppedError if the images
+    omit a hashed column, so that a row's partition is unknown.
     """
     kinds = shown.facts.kinds[shown.event]
     first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)
@@ -92,14 +93,14 @@ def _ordered(  # noqa: PLR0917  columns of one table
 
 
 def _whole(shown: ShownRows, images: Int64s) -> Mask:
-    """Returns which images have all columns. The other images cannot be inserts."""
+    """Returns which images have all columns. An image that omits a column cannot become an insert."""
     found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
     return found
 
 
 def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing) -> ShownRows:
-    """Fills hashed columns that an image omits from the image `before`, because they did not change. Without splitting, Canal's behaviour
-    applies: an omitted column counts as empty.
+    """Copies hashed columns that an image omits from the before image: the update did not change them. If `hashing.splits` is false, the
+    rows stay as they are, because Canal hashes an omitted column as empty.
     """
     lacks = [shown.sizes[column, images] == ABSENT for column in hashing.columns]
     if not hashing.splits or not any(each.any() for each in lacks):
@@ -124,10 +125,10 @@ def _partitions(shown: ShownRows, images: Int64s, hashing: Hashing) -> Int64s:
 
 
 @compiled
-def hash_values(  # noqa: PLR0917  numba knows no keyword-only arguments
+def hash_values(  # noqa: PLR0917  numba has no keyword-only arguments
     images: Int64s, columns: Int64s, starts: Int64s, sizes: Int64s, texts: Bytes, hashes: Int64s
 ) -> None:
-    """XORs the hash of each value of these columns into `hashes`, one per image. NULL and omitted values hash to 0."""
+    """XORs the hashes of each image's values in `columns` into `hashes` (one per image). NULL and omitted values do not change the hash."""
     for index in range(images.shape[0]):
         for column in columns:
             size = sizes[column, images[index]]
@@ -137,7 +138,7 @@ def hash_values(  # noqa: PLR0917  numba knows no keyword-only arguments
 
 @compiled
 def java_hash(text: Bytes, start: Integer, size: Integer) -> Integer:
-    """Returns Java's String.hashCode of UTF-8 text: 31 times the hash plus the next UTF-16 unit, as a signed 32-bit number."""
+    """Returns Java's String.hashCode of UTF-8 text: for each UTF-16 unit, hash = 31 * hash + unit, as a signed 32-bit number."""
     value, at, end = np.int64(0), start, start + size
     while at < end:
         byte = np.int64(text[at])

@@ -1,1 +1,1 @@
-"""Parses single events: types, control events, statements, table maps, and the contents of compressed events."""
+"""Parses single binlog events: control events, statements, table maps, and compressed events."""

@@ -1,14 +1,14 @@
-"""Reads the bytes of a control event one item after the other, and refuses to read past their end. Used by `table_map`."""
+"""Reads integers and texts from bytes one after the other, and raises an error at their end. Used for table maps and JSON differences."""
 
 from __future__ import annotations
 
 from sluice.cdc_engine.errors import BinlogFormatError
 
-_PACKED_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # A length-encoded integer's first byte, and how many bytes follow it.
+_PACKED_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # First byte of a length-encoded integer → number of bytes after it.
 
 
 class ByteCursor:
-    """A reading position in some bytes. `what` names the bytes in error messages."""
+    """Reads bytes from the first to the last. `what`: name of the bytes in error messages."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
@@ -17,11 +17,11 @@ class ByteCursor:
 
     @property
     def left(self) -> int:
-        """Number of bytes that have not been read."""
+        """Number of bytes that remain."""
         return len(self._data) - self._at
 
     def take(self, size_bytes: int) -> bytes:
-        """Returns the next bytes. Raises BinlogFormatError if there are fewer."""
+        """Returns the next `size_bytes` bytes. Raises BinlogFormatError if fewer remain."""
         if size_bytes > self.left:
             raise BinlogFormatError(f"{self.what} needs {size_bytes} bytes at {self._at} and has {self.left}")
         self._at += size_bytes

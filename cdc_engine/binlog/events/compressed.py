@@ -1,4 +1,4 @@
-"""Decompresses compressed events into streams of plain events. Called by `scan`, which scans them like any others.
+"""Decompresses compressed events into streams of plain events, which `scan` then scans like the other events.
 
 TRANSACTION_PAYLOAD (MySQL 8.0.20 and later): all events of a transaction, without checksums, as one zstd stream after a
 list of fields.
@@ -7,7 +7,7 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_
 QUERY_COMPRESSED and compressed row events (MariaDB 10.2 and later): one event whose statement or row images are
 compressed with zlib. https://mariadb.com/kb/en/compressing-events-to-reduce-size-of-the-binary-log/.
 
-No memory is allocated for a size that an event only claims: memory grows with the bytes that arrive.
+The size that an event states is never allocated in advance, because it may be wrong: memory grows with the decompressed bytes.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ COMPRESSED = frozenset(
 
 
 def content_of(event: Bytes) -> Content:
-    """Decompresses an event of one of the types in COMPRESSED, given without its checksum. Raises BinlogFormatError."""
+    """Returns the plain events in an event whose type is in COMPRESSED. `event`: without its checksum. Raises BinlogFormatError."""
     if event[types.TYPE_AT] == types.TRANSACTION_PAYLOAD:
         return _payload_content(event[types.HEADER_BYTES :])
     return RecordedEvents(_plain_event(event.tobytes()))
 
 
-# ── MySQL: transactions ──
+# ── MySQL's TRANSACTION_PAYLOAD ──
 
 
 class _Stream:
-    """A zstd stream or plain bytes, read through pyarrow. Memory is bounded by the caller's buffer and zstd's window (128 MiB)."""
+    """Reads a zstd stream, or plain bytes, with pyarrow. Its memory is at most the caller's buffer and zstd's window (128 MiB)."""
 
     def __init__(self, payload: Bytes, size: int, compression: int) -> None:
         self.size = size
@@ -68,7 +68,7 @@ class _Stream:
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """The fields before a payload. The payload begins `at` bytes after the event's header."""
+    """The values of the fields before a payload. `at`: bytes between the event's header and the payload."""
 
     at: int
     payload_bytes: int
@@ -90,7 +90,7 @@ def _payload_content(body: Bytes) -> _Stream:
 
 
 def _fields(head: bytes) -> _Fields:
-    """Parses the fields: type, length and value as length-encoded integers, until the end mark, which is a type alone.
+    """Parses the fields before a payload. Type, length and value of each are length-encoded integers; FIELD_END has only a type.
     Skips unknown fields.
     """
     found = {FIELD_SIZE: -1, FIELD_COMPRESSION: -1, FIELD_UNCOMPRESSED_SIZE: -1}
@@ -111,7 +111,7 @@ def _fields(head: bytes) -> _Fields:
 
 
 def _length_encoded(data: bytes, at: int) -> tuple[int, int]:
-    """Reads an integer of 1, 3, 4 or 9 bytes. Returns it and the offset after it."""
+    """Reads a length-encoded integer of 1, 3, 4 or 9 bytes. Returns (integer, offset after it). Raises BinlogFormatError."""
     first = data[at] if at < len(data) else 0xFB
     width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
     if first in (0xFB, 0xFF) or at + 1 + width > len(data):
@@ -131,12 +131,12 @@ PLAIN_TYPE = {
     **dict(zip(types.MARIADB_ROWS_COMPRESSED, (types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS), strict=True)),
 }
 QUERY_HEADER_BYTES = 13
-IS_COMPRESSED, METHOD, LENGTH_BYTES = 0x80, 0x70, 0x07  # The bits of a compressed part's first byte.
+IS_COMPRESSED, METHOD, LENGTH_BYTES = 0x80, 0x70, 0x07  # Masks for the first byte of MariaDB's compressed part.
 ZLIB = 0x00
 
 
 def _plain_event(event: bytes) -> bytes:
-    """Returns the event as it would be without compression. It has no checksum."""
+    """Returns the event in the form that the server would write without compression, but without a checksum."""
     plain_type = PLAIN_TYPE[event[types.TYPE_AT]]
     try:
         at = _compressed_at(event, plain_type)
@@ -150,7 +150,7 @@ def _plain_event(event: bytes) -> bytes:
 
 
 def _compressed_at(event: bytes, plain_type: int) -> int:
-    """Returns the offset of the compressed part: a QUERY's statement, or the images after a row event's bitmaps."""
+    """Returns the offset of an event's compressed part: the statement of a QUERY event, or the row images of a row event."""
     if plain_type == types.QUERY:
         (status_bytes,) = struct.unpack_from("<H", event, types.HEADER_BYTES + 11)
         return types.HEADER_BYTES + QUERY_HEADER_BYTES + int(status_bytes) + event[types.HEADER_BYTES + 8] + 1
@@ -163,7 +163,7 @@ def _compressed_at(event: bytes, plain_type: int) -> int:
 
 
 def _decompressed(part: bytes) -> bytes:
-    """Decompresses a part: one byte of flags, the decompressed length (1 to 4 bytes, big-endian), a zlib stream."""
+    """Decompresses a part that consists of a byte of flags, the decompressed length (1 to 4 bytes, big-endian) and a zlib stream."""
     flags, width = part[0], part[0] & LENGTH_BYTES
     if not flags & IS_COMPRESSED or flags & METHOD != ZLIB or not 1 <= width <= 4:
         raise BinlogFormatError("an event is compressed by an unknown method")

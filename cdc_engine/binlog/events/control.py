@@ -1,8 +1,8 @@
 """Parses control events: the next file (ROTATE), the format of a file (FORMAT_DESCRIPTION), and statements (QUERY).
 Called by `scan`.
 
-mysql-replication parses ROTATE and FORMAT_DESCRIPTION. QUERY is parsed here, because the library stops at a status
-variable that it does not know and decodes every statement as UTF-8. Here the client's character set decides
+The library mysql-replication parses ROTATE and FORMAT_DESCRIPTION. This file parses QUERY itself, because the library fails at a status
+variable that it does not know, and decodes every statement as UTF-8 instead of in the client's charset
 (`charsets.statement_text`).
 """
 
@@ -37,12 +37,12 @@ from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
-# Status variables of a QUERY event: codes that are used here, sizes of fixed-size values, and codes of values with a
-# length byte.
+# Status variables of a QUERY event: codes of those that are used here, then sizes of all with a fixed size (_SIZES) and codes of those
+# with a length byte (_TEXTS).
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
-_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # This bit is MariaDB's.
+_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # Only MariaDB writes this bit.
 _SIZES = {
     _FLAGS: 4,
     _SQL_MODE: 8,
@@ -61,16 +61,18 @@ _SIZES = {
     _MARIADB_MICROSECONDS: 3,
     129: 8,  # MariaDB's transaction id
 }
-_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # The code of a variable → how many bytes follow its text.
-_MANY_DATABASES = 254  # The server writes this count if more databases changed than it lists.
-# MariaDB's binlog_alter_two_phase logs an ALTER when it begins and when it ends. These are the flags of the phase, and the number
-# of bytes that follow the flags of an end.
+_TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # Code of a variable with a length byte → number of bytes after its text.
+_MANY_DATABASES = (
+    254  # The server writes this number, and no names, if a statement changes too many databases to list them.
+)
+# With binlog_alter_two_phase, MariaDB logs an ALTER when it begins and when it ends. The first line has the flags of the phases, the
+# second the number of bytes after the flags of an end.
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
 _STARTED_AS_BYTES = 8
-# MariaDB writes explicit_defaults_for_timestamp into the flags since these versions, and since 10.10
+# Minor → first patch version of MariaDB 10 that logs explicit_defaults_for_timestamp in the flags. From 10.10 on, all versions do.
 _TELLS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
 _QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
-_COLLATION_PAIR_BYTES = 4  # character_set_collations: two ids
+_COLLATION_PAIR_BYTES = 4  # Each pair in MariaDB's character_set_collations has two collation ids of two bytes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Rotation:
 
 @dataclasses.dataclass(frozen=True)
 class FileFormat:
-    """The format of a binlog file. `checksum`: its events end with a CRC32. `created`: seconds since 1970."""
+    """The format of a binlog file. `checksum`: whether its events end with a CRC32. `created`: when it began, in seconds since 1970."""
 
     server_version: str
     checksum: bool
@@ -89,7 +91,7 @@ class FileFormat:
 
     @property
     def tells_timestamps(self) -> bool:
-        """Whether the flags of a QUERY event contain the session's explicit_defaults_for_timestamp."""
+        """Whether this server logs a session's explicit_defaults_for_timestamp in the flags of QUERY events."""
         version, mariadb, _ = self.server_version.lower().removeprefix("5.5.5-").partition("-mariadb")
         numbers = [int(digits) for digits in version.split(".")[:3] if digits.isdecimal()]
         if not mariadb or len(numbers) < 3:
@@ -102,7 +104,9 @@ class FileFormat:
 
 @dataclasses.dataclass(frozen=True)
 class QueryStatement:
-    """A QUERY event. `takes_effect`: False for an ALTER that only begins here or that failed (MariaDB's binlog_alter_two_phase)."""
+    """The statement of a QUERY event. `takes_effect`: False if the event logs the begin or the failure of an ALTER (MariaDB's
+    binlog_alter_two_phase).
+    """
 
     text: str
     database: str
@@ -112,7 +116,7 @@ class QueryStatement:
 
 
 class _Packet:
-    """The part of mysql-replication's packet that its events read."""
+    """A substitute for mysql-replication's packet class, with only the members that its event classes use."""
 
     def __init__(self, event: bytes, body: bytes) -> None:
         self.timestamp, self.event_type = struct.unpack_from("<IB", event)
@@ -134,7 +138,7 @@ class _Packet:
 
 
 class _NoConnection:
-    """A substitute for the library's connection. The library asks it for the server's brand and for nothing else."""
+    """A substitute for mysql-replication's connection. Its event classes call only `_get_dbms`."""
 
     @staticmethod
     def _get_dbms() -> str:
@@ -149,17 +153,17 @@ def _parse(event_class: Any, event: bytes, body: bytes) -> Any:
 
 
 def parse_rotate(event: bytes, checksum_bytes: int) -> Rotation:
-    """Parses a ROTATE event. `event`: the whole event with header and checksum, as for all functions here."""
+    """Parses a ROTATE event. `event`: the whole event with header and checksum, as in all functions of this file."""
     rotate = _parse(RotateEvent, event, event[HEADER_BYTES : len(event) - checksum_bytes])
     rotation = Rotation(rotate.next_binlog.rstrip("\0"), int(rotate.position))
-    # This raises if file and offset cannot form an order key.
+    # Called only for its error: it raises if file and offset cannot form an order key.
     order_key(0, file_number(rotation.file), rotation.offset)
     return rotation
 
 
 def parse_format_description(event: bytes) -> FileFormat:
-    """Parses a FORMAT_DESCRIPTION event. Verifies its own checksum and that the headers of row events have the size
-    that the kernel expects.
+    """Parses a FORMAT_DESCRIPTION event. Raises BinlogFormatError if the event's checksum is wrong, or if the headers of row events do not
+    have the sizes that the kernel expects.
     """
     parsed = _parse(FormatDescriptionEvent, event, event[HEADER_BYTES:])
     checksum = parsed.checksum_algorithm == CHECKSUM_CRC32
@@ -189,9 +193,10 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
 
 
 def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> QueryStatement:
-    """Parses the text and the default database of a QUERY event. The kernel has checked that its parts lie in the event.
+    """Parses the text, the default database and the session variables of a QUERY event. The scan kernel has already checked that the
+    lengths in the event are valid.
 
-    `tells_timestamps`: see FileFormat.
+    `tells_timestamps`: see `FileFormat.tells_timestamps`.
     """
     body = event[HEADER_BYTES : len(event) - checksum_bytes]
     database_length, error_code, status_length = struct.unpack_from("<BHH", body, 8)
@@ -215,8 +220,8 @@ def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = F
 
 
 def parse_load(event: bytes, checksum_bytes: int) -> QueryStatement:
-    """Parses an EXECUTE_LOAD_QUERY event (LOAD DATA in statement format). It is a QUERY with the offsets of the file
-    name before its variables.
+    """Parses an EXECUTE_LOAD_QUERY event (LOAD DATA in statement format). Its layout is that of a QUERY event with an additional header
+    before the status variables.
     """
     begin = HEADER_BYTES + _QUERY_HEADER_BYTES
     rest = begin + _LOAD_HEADER_BYTES
@@ -248,8 +253,8 @@ def _explicit_timestamps(variables: dict[int, bytes], *, tells_timestamps: bool)
 
 
 def _charsets(collations: bytes) -> tuple[str, str, str]:
-    """Returns the charsets of client, connection and server. They are empty if they were not logged, or if no known server has the
-    collation.
+    """Returns the charsets of client, connection and server. A charset is empty if the event does not have it, or if its collation id is
+    unknown.
     """
     ids = struct.unpack("<HHH", collations) if collations else (0, 0, 0)
     client, connection, server = (charset_of_id(number) for number in ids)
@@ -257,7 +262,7 @@ def _charsets(collations: bytes) -> tuple[str, str, str]:
 
 
 def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields code and value of each status variable. Stops at the first that is unknown or truncated."""
+    """Yields (code, value) of each status variable. Stops at the first one that is unknown or truncated."""
     at = 0
     while at < len(status):
         code, begin = status[at], at + 1
@@ -279,8 +284,8 @@ def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _end_of_names(status: bytes, at: int) -> int:
-    """Returns the offset after an invoker's user and host, or after the names of changed databases; 0 if truncated. The
-    code is at `at` - 1.
+    """Returns the offset after the invoker's user and host, or after the names of the changed databases; 0 if they are truncated. The
+    variable's code is at `at` - 1.
     """
     if status[at - 1] == _INVOKER:
         for _ in range(2):

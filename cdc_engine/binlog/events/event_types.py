@@ -10,10 +10,12 @@ from __future__ import annotations
 HEADER_BYTES = 19
 TYPE_AT, SERVER_ID_AT, LENGTH_AT, END_AT, FLAGS_AT = 4, 5, 9, 13, 17
 CHECKSUM_BYTES = 4
-# The flag of a statement that depends on its session (a temporary table, CONNECTION_ID(), GET_LOCK).
+# Set if a statement depends on its session (a temporary table, CONNECTION_ID(), GET_LOCK).
 FLAG_THREAD_SPECIFIC = 0x04
-FLAG_IN_USE = 0x01  # In a format description: the file is still being written. The flag is not part of the checksum.
-FLAG_ARTIFICIAL = 0x20  # The dump thread created the event; it is not in the file.
+FLAG_IN_USE = (
+    0x01  # In a format description: the server still writes the file. The checksum does not include this flag.
+)
+FLAG_ARTIFICIAL = 0x20  # The server's dump thread created the event; the binlog file does not contain it.
 FLAG_IGNORABLE = 0x80  # A replica that does not know the type may ignore the event.
 
 QUERY = 2
@@ -112,6 +114,6 @@ NAMES = {
 
 
 def event_name(event_type: int) -> str:
-    """Returns `TABLE_MAP (19)`, or `type 77` for an unknown type."""
+    """Returns the name of an event type for messages: `TABLE_MAP (19)`, or `type 77` if the type is unknown."""
     name = NAMES.get(event_type)
     return f"{name} ({event_type})" if name else f"type {event_type}"

@@ -1,6 +1,4 @@
-"""Keeps the events of prepared XA transactions in memory, for streams that do not outlive the process. `store.prepared` keeps them on
-disk.
-"""
+"""Stores the events of prepared XA transactions in memory, for streams that end with the process. `store.prepared` stores them on disk."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class RecordedEvents:
 
 @dataclasses.dataclass(frozen=True)
 class _RecordedTransaction:
-    """The events of a transaction, with the order key of its prepare and, after the decision, that of its commit."""
+    """The events of an XA transaction. `prepared`: order key of its XA PREPARE. `committed`: order key of its XA COMMIT, or None."""
 
     name: str
     events: bytes
@@ -35,7 +33,7 @@ class _RecordedTransaction:
 
 
 class MemoryPrepared:
-    """Implements `contracts.PreparedTransactions` in memory; it also keeps committed transactions until the process ends."""
+    """Implements `contracts.PreparedTransactions` in memory. It also stores committed transactions, for streams that are rewound."""
 
     def __init__(self) -> None:
         self._open: bytearray | None = None
@@ -57,7 +55,7 @@ class MemoryPrepared:
         self._open = None
 
     def undecided(self) -> dict[str, bytes]:
-        """Returns the name and the events of each transaction that is prepared and not decided."""
+        """Returns name → events of each transaction that is prepared and neither committed nor rolled back."""
         return {name: each.events for name, each in self._prepared.items()}
 
     def commit(self, name: str, order_key: int) -> Content | None:

@@ -1,7 +1,7 @@
-"""Classifies the statement of a QUERY event. Pure. `scan` calls it for the few statements that the kernel does not know.
+"""Classifies the statement of a QUERY event. `scan` calls it for the statements that its kernel cannot classify.
 
-In row format a logged statement delimits a transaction, sets a savepoint, or is XA or DDL. A row change logged as a
-statement means that somebody left row format: the tables that it writes to stop."""
+With binlog_format=ROW, the server logs as statements only transaction boundaries, savepoints, XA and DDL. A row change in a statement
+means that a session used another binlog format; Sluice then stops the tables that the statement writes to."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import re
 class StatementKind(enum.Enum):
     BEGIN = "begin"
     COMMIT = "commit"
-    ROLLBACK = "rollback"  #: It ends the transaction and undoes its row events on transactional tables.
+    ROLLBACK = "rollback"  #: Ends the transaction and undoes its row events on transactional tables.
     SAVEPOINT = "savepoint"
-    ROLLBACK_TO = "rollback to"  #: It undoes what came after the savepoint.
+    ROLLBACK_TO = "rollback to"  #: Undoes the row events after the savepoint.
     RELEASE = "release"
     XA_START = "xa start"
     XA_END = "xa end"
     XA_COMMIT = "xa commit"
     XA_ROLLBACK = "xa rollback"
-    ROW_CHANGE = "row change"  #: INSERT, UPDATE, … as a statement; SELECT if a function in it changed rows
-    DEFINITION = "definition"  #: Everything else; the schema history decides whether it matters.
+    ROW_CHANGE = (
+        "row change"  #: INSERT, UPDATE and so on; also SELECT, which the server logs if a function in it changes rows.
+    )
+    DEFINITION = "definition"  #: Every other statement; the schema history decides whether it changes a captured table.
 
 
 _COMMENT = re.compile(r"\s+|--\s[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!).*?\*/|/\*M?!\d*|;", re.DOTALL)
@@ -47,8 +49,8 @@ _SAVEPOINT_NAME = re.compile(r"(?:SAVEPOINT|TO(?:\s+SAVEPOINT)?)\s+" + _NAME, re
 
 
 def without_comments(statement: str) -> str:
-    """Returns the statement from its first word on. The content of an executable comment (`/*!40000 … */`) counts as part of the
-    statement.
+    """Returns the statement without the blanks and comments before its first word. The text in an executable comment (`/*!40000 … */`) is
+    part of the statement.
     """
     at = 0
     while match := _COMMENT.match(statement, at):
@@ -62,15 +64,13 @@ def statement_kind(statement: str) -> StatementKind:
 
 
 def savepoint_name(statement: str) -> str:
-    """Returns the name in SAVEPOINT x and ROLLBACK TO x, in lower case because MySQL ignores its case; empty if there is none."""
+    """Returns the savepoint's name in SAVEPOINT x or ROLLBACK TO x; empty if it has none. In lower case, because MySQL ignores the case."""
     match = _SAVEPOINT_NAME.search(without_comments(statement))
     return _unquoted(match[1]).lower() if match else ""
 
 
 def xa_name(statement: str) -> str:
-    """Returns the transaction in XA COMMIT x …, in the server's form but in lower case: x'…',x'…',1. A trailing ONE PHASE is not part of
-    it.
-    """
+    """Returns the transaction id in an XA statement, in the server's form but in lower case: x'…',x'…',1. Removes ONE PHASE at the end."""
     words = without_comments(statement).split(None, 2)
     return re.sub(r"\s+ONE\s+PHASE\s*\Z", "", words[2] if len(words) > 2 else "", flags=re.IGNORECASE).strip().lower()
 

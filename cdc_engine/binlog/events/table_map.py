@@ -1,15 +1,15 @@
 """Parses table map events, which describe the table of the following row events and the layout of its row images.
 
-The parser calls this for every table map whose bytes it has not seen before; `table_meta` reads the result. Pure; every
-length is checked. mysql-replication's TableMapEvent is not used: it asks the live server for names, misplaces an
-unsigned YEAR, and does not know newer fields.
+The parser calls this for every table map with new bytes; `table_meta` reads the result. Every length is checked.
+mysql-replication's TableMapEvent is not used: it queries the live server for names, reads the sign of YEAR columns wrongly, and lacks
+newer fields.
 
 The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/rows_event.h), which MariaDB 10.5 and later
 share: table id (6 bytes), flags (2); database and table name, each a length byte, text, NUL; number of columns
 (length-encoded); a type byte per column; metadata (length-encoded, then 0, 1 or 2 bytes per column); a bitmap of the
-nullable columns; then optional fields as type (1 byte), length (length-encoded), value. MySQL always writes signedness,
-charsets and geometry types, and the rest with binlog_row_metadata=FULL. MariaDB writes none of them unless configured;
-MySQL 5.7 has none."""
+nullable columns; then optional fields as type (1 byte), length (length-encoded), value. MySQL 8 always writes signedness,
+charsets and geometry types, and the other fields with binlog_row_metadata=FULL. MariaDB writes optional fields only if
+binlog_row_metadata requests them. MySQL 5.7 writes none."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sluice.cdc_engine.binlog.events.byte_cursor import ByteCursor
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.errors import BinlogFormatError
 
-BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns
-COLUMNS_MAX = 4096  # MySQL's and MariaDB's own limit of columns in a table
+BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # Type codes of MariaDB's COMPRESSED columns.
+COLUMNS_MAX = 4096  # MySQL and MariaDB allow no more columns in a table.
 
 _ONE_BYTE: frozenset[int] = frozenset(
     {
@@ -56,11 +56,10 @@ CHARACTER: frozenset[int] = frozenset(
     }
 )
 LABELLED: frozenset[int] = frozenset({TypeCode.ENUM, TypeCode.SET})
-# These columns have no characters, but a server still writes a charset for them, always binary.
+# Types without characters for which the server nevertheless writes a charset, always `binary`.
 _COUNTED_BY_MYSQL: frozenset[int] = frozenset({TypeCode.VECTOR})
 _COUNTED_BY_MARIADB: frozenset[int] = frozenset({TypeCode.GEOMETRY})
-# The highest valid metadata of a type. A kernel would read a higher number as a count of bytes or digits that no value
-# has.
+# Type code → highest valid metadata. The kernels use metadata as a number of bytes or digits, so they cannot work with a higher one.
 _METADATA_MAX: dict[int, int] = {
     **dict.fromkeys((TypeCode.BLOB, TypeCode.JSON, TypeCode.GEOMETRY, BLOB_COMPRESSED, TypeCode.VECTOR), 4),
     **dict.fromkeys((TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB), 4),
@@ -74,8 +73,8 @@ _METADATA_MAX: dict[int, int] = {
 
 @dataclasses.dataclass(frozen=True)
 class Charsets:
-    """The charsets of the character columns, as logged. `each`: one collation per column. If None, the collation is
-    `default` except for `others`, pairs of (index among the character columns, collation).
+    """The collations of the character columns, as the server logs them. `each`: one collation per column. If `each` is None, every column
+    has the collation `default`, except those in `others`: pairs of (index among the character columns, collation).
     """
 
     each: tuple[int, ...] | None = None
@@ -83,7 +82,7 @@ class Charsets:
     others: tuple[tuple[int, int], ...] = ()
 
     def spread(self, count: int) -> tuple[int, ...]:
-        """Returns one collation for each of `count` columns. Raises BinlogFormatError if the number does not match."""
+        """Returns one collation for each of `count` columns. Raises BinlogFormatError if the collations do not fit that number."""
         if self.each is not None:
             if len(self.each) != count:
                 raise BinlogFormatError(f"a table map gives {len(self.each)} character sets for {count} columns")
@@ -95,7 +94,7 @@ class Charsets:
 
 
 class Field(enum.IntEnum):
-    """The types of the optional fields."""
+    """The types of a table map's optional fields."""
 
     SIGNEDNESS = 1
     DEFAULT_CHARSET = 2
@@ -113,16 +112,16 @@ class Field(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableMap:
-    """A table map event. Tuples have one entry per column. A value is None if its optional field was not logged.
+    """A table map event. Tuples have one entry per column. A value is None if the server did not log its optional field.
 
-    `type_codes`: MYSQL_TYPE_*, with ENUM and SET instead of STRING. `metadata`: by type, as in contracts.Column: FLOAT,
+    `type_codes`: MYSQL_TYPE_*, with ENUM and SET instead of STRING. `metadata`, by type, as in contracts.Column: FLOAT,
     DOUBLE, blobs, JSON, GEOMETRY: bytes of the value or of its length; VARCHAR, STRING: maximum bytes; ENUM, SET: bytes
-    of the value; BIT: whole bytes << 8 | further bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2,
-    TIMESTAMP2: fraction digits; others 0. `charsets`: of the character columns; see `collations`. `labelled`: collation
-    ids of enums and sets. `labels`: of enums and sets. `primary_key`: indexes of its columns; empty with `names` known:
-    no primary key. `key_prefixes`: characters of each key column that are in the key; 0: all of them. `geometry_types`:
-    OGC numbers of the geometry columns, in their order. `unreadable`: why only the names could be parsed; empty if the
-    whole event was.
+    of the value; BIT: whole bytes << 8 | additional bits; NEWDECIMAL: precision << 8 | scale; TIME2, DATETIME2,
+    TIMESTAMP2: fraction digits; other types: 0. `charsets`: of the character columns; see `collations`. `labelled`: collation
+    ids of ENUM and SET columns. `labels`: of ENUM and SET columns. `primary_key`: indexes of its columns; if it is empty and `names` is
+    not None, the table has no primary key. `key_prefixes`: how many characters of each key column are in the key; 0 means all.
+    `geometry_types`: OGC numbers of the geometry columns. `unreadable`: why only the names could be parsed; empty if the whole event
+    could be parsed.
     """
 
     table_id: int
@@ -151,12 +150,12 @@ class TableMap:
         return len(self.type_codes)
 
     def collations(self, *, mariadb: bool) -> tuple[int, ...] | None:
-        """Returns MySQL's collation id per column; 0 for other types than character, enum and set, and where none was
-        logged. None if no charset was logged.
+        """Returns the collation id of each column: 0 for a column that is not character, ENUM or SET, or whose collation was not logged.
+        None if no collation was logged.
 
-        MySQL counts VECTOR among the character columns, and MariaDB counts GEOMETRY; the bytes do not say which server
-        wrote them. Raises BinlogFormatError if the number of charsets is not that of the columns, or if one of these
-        columns has a charset that is not binary: the charsets would then belong to other columns.
+        MySQL counts VECTOR among the character columns, and MariaDB counts GEOMETRY. The event does not say which server wrote it, so
+        the caller passes `mariadb`. Raises BinlogFormatError if the number of collations does not fit, or if a VECTOR or GEOMETRY column
+        has a collation other than binary: the collations would then belong to different columns.
         """
         if self.charsets is None and self.labelled is None:
             return None
@@ -172,7 +171,7 @@ class TableMap:
 
 @dataclasses.dataclass
 class _LoggedFields:
-    """The logged optional fields, before they are assigned to columns."""
+    """The values of the optional fields, in the order in which the server logs them."""
 
     unsigned: tuple[bool, ...] | None = None
     charsets: Charsets | None = None
@@ -187,11 +186,10 @@ class _LoggedFields:
 
 
 def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
-    """Parses the body of a table map event: without the 19 bytes of the common header and without checksum.
+    """Parses a table map event. `body`: the event without the common header of 19 bytes and without checksum.
 
-    If a length, an index or a column's type is invalid, the TableMap names only its table and says why (`unreadable`):
-    it may be a table that nobody captures, and no other table depends on it. Raises BinlogFormatError if the names
-    cannot be parsed.
+    If a length, an index or a column's type is invalid, the result has only the table's name and the reason (`unreadable`). The error is
+    not raised here, because the table may not be captured. Raises BinlogFormatError if the names cannot be parsed.
     """
     cursor = ByteCursor(bytes(body), "the table map")
     table_id = cursor.integer(6)
@@ -205,7 +203,7 @@ def parse_table_map(body: bytes | bytearray | memoryview) -> TableMap:
 
 
 def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
-    """Parses everything after the names. Raises BinlogFormatError if something is invalid."""
+    """Parses the part of the event after the names. Raises BinlogFormatError if the part is invalid."""
     count = cursor.packed()
     if not 0 < count <= COLUMNS_MAX:
         raise BinlogFormatError(f"the table map has {count} columns")
@@ -244,7 +242,7 @@ def _name(cursor: ByteCursor) -> str:
 
 
 def _layout(types: bytes, metadata: ByteCursor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the type code and the metadata integer of each column."""
+    """Returns (type code of each column, metadata of each column as an integer). Raises BinlogFormatError."""
     pairs = [_column_layout(code, metadata) for code in types]
     for code, value in pairs:
         if value > _METADATA_MAX.get(code, value) or (code == TypeCode.NEWDECIMAL and value & 0xFF > value >> 8):
@@ -269,8 +267,8 @@ def _column_layout(code: int, metadata: ByteCursor) -> tuple[int, int]:
 
 
 def _real_type(first: int, second: int) -> tuple[int, int]:
-    """Decodes a STRING's metadata. Its first byte has the code of ENUM or SET, or the inverted two high bits of the length of a CHAR over
-    255 bytes.
+    """Decodes the metadata of type code STRING to (real type code, metadata). The first byte is the type code of ENUM or SET, or for a CHAR
+    it also has the two high bits of the length, inverted.
     """
     code = first | 0x30
     if code not in _REAL_TYPE:
@@ -289,7 +287,7 @@ def _fields(cursor: ByteCursor) -> Iterator[tuple[int, bytes]]:
 
 
 def _bits(value: bytes, count: int, *, lowest_first: bool) -> tuple[bool, ...]:
-    """Returns the first `count` bits of a bitmap. Optional fields count from the highest bit of a byte, other bitmaps from the lowest."""
+    """Returns the first `count` bits of a bitmap. In optional fields, the first bit is the highest bit of a byte; elsewhere, the lowest."""
     if len(value) != (count + 7) // 8:
         raise BinlogFormatError(f"a bitmap in a table map has {len(value)} bytes for {count} columns")
     offsets = range(8) if lowest_first else range(7, -1, -1)
@@ -317,7 +315,7 @@ def _read_names(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]
 
 
 def _default_charset(value: ByteCursor) -> Charsets:
-    """Parses a default collation, and the pairs (index among the columns of their kind, collation) of columns that differ."""
+    """Parses a default collation and the exceptions from it: pairs of (index among the columns of the same kind, collation)."""
     default, *others = _each(value) or (0,)
     if len(others) % 2:
         raise BinlogFormatError(f"{value.what} ends between a column and its charset")
@@ -406,7 +404,9 @@ _READERS: dict[int, Callable[[_LoggedFields, ByteCursor, tuple[int, ...]], None]
 
 
 def _labels(codes: tuple[int, ...], fields: _LoggedFields) -> tuple[tuple[str, ...], ...] | None:
-    """Decodes labels, each column's in its own charset. None if those of an enum or set were not logged."""
+    """Returns the labels of each column, decoded in the column's charset. None if the server did not log the labels of all ENUM and SET
+    columns.
+    """
     waiting: dict[int, Iterator[list[bytes]]] = {
         TypeCode.ENUM: iter(fields.enum_labels or ()),
         TypeCode.SET: iter(fields.set_labels or ()),

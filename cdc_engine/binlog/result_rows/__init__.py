@@ -1,1 +1,1 @@
-"""Decodes SELECT results of the server's binary protocol into the same columns as row events. Called by `cdc_engine.snapshot`."""
+"""Decodes SELECT results in MySQL's binary protocol to the same Arrow columns as row events. Called by `cdc_engine.snapshot`."""

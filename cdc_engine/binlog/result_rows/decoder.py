@@ -1,8 +1,8 @@
-"""Decodes rows of a SELECT into Arrow record batches, with the same types and values as the stream. Called by
+"""Decodes rows of a SELECT into Arrow record batches, with the same types and values as row events. Called by
 `cdc_engine.snapshot`.
 
-`ResultDecoder` builds the column list of the SELECT, checks the server's column descriptions, and decodes what `locate`
-found.
+`ResultDecoder` makes the column list of the SELECT, checks the server's column descriptions, and decodes the values that `locate`
+finds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True)
 class SentColumn:
-    """The server's description of a result column: type code, collation id, and whether it is unsigned."""
+    """The server's description of a result column. `type_code`: MYSQL_TYPE_*. `collation`: a collation id."""
 
     type_code: int
     collation: int
@@ -43,7 +43,7 @@ class SentColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedCell:
-    """A value that was removed from its row. `key`: as in refused_values.RefusedValue."""
+    """A value that cannot be decoded and was replaced by NULL. `key`: as in refused_values.RefusedValue."""
 
     column: Column
     raw: bytes
@@ -54,7 +54,7 @@ class RefusedCell:
 class ResultDecoder:
     """Decodes SELECT results of one table version. `kept`: as in `rows.decoder`. Raises TableStoppedError as RowDecoder does.
 
-    `schema`: of the decoded rows, after the policy's rules, with the shard column. `columns`: as they are read.
+    `schema`: the Arrow schema of the decoded rows, after the policy's rules and with the shard column. `columns`: those of the SELECT.
     """
 
     def __init__(self, version: TableVersion, kept: Int32s | None = None, policy: ValuePolicy = DEFAULT_POLICY) -> None:
@@ -86,11 +86,11 @@ class ResultDecoder:
         self._refused: list[RefusedCell] = []
 
     def select_list(self, quoted: Sequence[str]) -> str:
-        """Returns the column list of the SELECT. `quoted`: the quoted names of `columns`."""
+        """Returns the column list of the SELECT. `quoted`: the names of `columns`, quoted for SQL."""
         return ", ".join(each.expression.format(name) for name, each in zip(quoted, self.types, strict=True))
 
     def differences(self, sent: Sequence[SentColumn]) -> str:
-        """Returns why the result does not fit this version of the table; empty if it fits."""
+        """Returns why the result's columns do not fit this table version; empty if they fit."""
         if len(sent) != len(self.types):
             return f"it has {len(sent)} columns instead of {len(self.types)}"
         for column, each, found in zip(self.columns, self.types, sent, strict=True):
@@ -99,9 +99,9 @@ class ResultDecoder:
         return ""
 
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:
-        """Decodes located values (columns by rows) into a record batch, without rows that are not captured.
+        """Decodes located values (columns by rows) into a record batch that has only the rows that meet the row filter.
 
-        Raises TableStoppedError on a refused value and on a key that is NULL.
+        Raises TableStoppedError for a value that cannot be decoded, or for a key that is NULL.
         """
         found: list[tuple[int, int, bytes, str]] = []
         arrays = [
@@ -119,7 +119,7 @@ class ResultDecoder:
         return pa.RecordBatch.from_arrays(rules.read(batch.columns), schema=self._shown)
 
     def take_refused(self) -> tuple[RefusedCell, ...]:
-        """Returns the values that were removed from rows since the last call, under the policy "quarantine"."""
+        """Returns the values that the policy "quarantine" replaced by NULL since the last call."""
         taken, self._refused = tuple(self._refused), []
         return taken
 

@@ -1,13 +1,13 @@
-"""Kernels that convert values of the binary protocol to their form in row images. Called by `result_types`.
+"""Kernels that convert values of a SELECT's binary protocol to the form of row images. Called by `result_types`.
 
-So the decoder of row images decodes both: a value that a snapshot reads equals the value from the stream, for every type and every policy
-of a table (zero dates, text, undecodable values). Integers, floats, bits and strings have the same form in both protocols. This module
-converts the other types.
+The same column types then decode snapshots and row events. So a value has the same result in both, for every type and every policy
+of a table (zero dates, text, undecodable values). Integers, floats, bits and strings already have the same form; this file converts
+the other types.
 
-The server sends, with the bytes of each field: a date or timestamp as year (2), month, day, hour, minute, second (1 each), microseconds
-(4), without trailing zeros; a time as sign (1), days (4), hour, minute, second, microseconds (4); a decimal as its digits.
+The server sends a date or timestamp as year (2 bytes), month, day, hour, minute, second (1 each) and microseconds (4), without trailing
+zeros. It sends a time as sign (1), days (4), hour, minute, second (1 each) and microseconds (4), and a decimal as text.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-NOT_A_VALUE = -2  # This is returned instead of a row if all values are valid.
+NOT_A_VALUE = -2  # A kernel returns this if all values are valid, otherwise the first row that is not.
 
 
 @compiled
 def put_big_endian(out: Bytes, at: Integer, size: Integer, value: Integer) -> None:
-    """Writes the lowest `size` bytes of a value, highest first."""
+    """Writes the lowest `size` bytes of a value in big-endian order."""
     for index in range(size):
         out[at + index] = (value >> np.int64(8 * (size - 1 - index))) & 0xFF
 
 
 @compiled
 def byte_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer) -> Integer:
-    """Returns one byte of the value, by its index; 0 if the value omits it."""
+    """Returns the byte at index `offset` of a value, or 0 if the server omitted it as a trailing zero."""
     return np.int64(buffer[start + offset]) if offset < size else np.int64(0)
 
 
 @compiled
 def fraction_of(buffer: Bytes, start: Integer, size: Integer, offset: Integer, digits: Integer) -> Integer:
-    """Returns the microseconds at an index of the value, in the unit of an image with this many fraction digits."""
+    """Returns the fraction of a second in the unit of a row image with `digits` fraction digits. The value has the microseconds at index
+    `offset`, or omits them.
+    """
     micros = little_endian(buffer, start + offset, 4) if size >= offset + 4 else np.int64(0)
     return micros // (10_000 if digits <= 2 else 100 if digits <= 4 else 1)
 
 
 @compiled
 def date_images(buffer: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> None:
-    """Converts DATE: year << 9 | month << 5 | day in three bytes, lowest first."""
+    """Converts dates to DATE's row image: year << 9 | month << 5 | day, three bytes, little-endian."""
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0:
@@ -57,7 +59,7 @@ def date_images(buffer: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> Non
 
 @compiled
 def datetime_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes) -> None:
-    """Converts DATETIME2: five bytes and the fraction's."""
+    """Converts dates with times to DATETIME2's row image of `width` bytes: five bytes and the fraction."""
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0:
@@ -74,13 +76,13 @@ def datetime_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Intege
 def timestamp_images(
     buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes
 ) -> Integer:
-    """Converts TIMESTAMP2, sent in UTC: seconds since 1970 in four bytes and the fraction's. Returns the first row that
-    is not a valid time, or NOT_A_VALUE.
+    """Converts UTC timestamps to TIMESTAMP2's row image of `width` bytes: seconds since 1970 in four bytes, and the fraction. Returns the
+    first row that is not a valid timestamp, or NOT_A_VALUE.
     """
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0 or size == 0:
-            continue  # A zero timestamp was sent without bytes.
+            continue  # The server sends a zero timestamp without bytes.
         year = byte_of(buffer, start, size, 0) | byte_of(buffer, start, size, 1) << 8
         days = days_from_civil(year, byte_of(buffer, start, size, 2), byte_of(buffer, start, size, 3))
         clock = byte_of(buffer, start, size, 4) * 3600 + byte_of(buffer, start, size, 5) * 60
@@ -94,7 +96,9 @@ def timestamp_images(
 
 @compiled
 def time_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, width: Integer, out: Bytes) -> None:
-    """Converts TIME2: a number of three bytes and the fraction's, negated as a whole, with the highest bit as offset."""
+    """Converts times to TIME2's row image of `width` bytes: hours, minutes, seconds and fraction as one signed number, plus half of its
+    range.
+    """
     for row in range(starts.shape[0]):
         start, size = starts[row], sizes[row]
         if start < 0:
@@ -110,7 +114,7 @@ def time_images(buffer: Bytes, starts: Int64s, sizes: Int64s, digits: Integer, w
 
 @compiled
 def year_images(buffer: Bytes, starts: Int64s, out: Bytes) -> None:
-    """Converts YEAR: years since 1900 in a byte, 0 for 0."""
+    """Converts years to YEAR's row image: one byte with the years since 1900, or 0 for the year 0."""
     for row in range(starts.shape[0]):
         if starts[row] >= 0:
             year = little_endian(buffer, starts[row], 2)
@@ -119,7 +123,7 @@ def year_images(buffer: Bytes, starts: Int64s, out: Bytes) -> None:
 
 @compiled
 def digits_between(buffer: Bytes, first: Integer, last: Integer) -> Integer:
-    """Returns the number that the digits form, or -1 if one is not a digit."""
+    """Returns the number that the characters from `first` to `last` form, or -1 if one of them is not a digit."""
     value = np.int64(0)
     for index in range(first, last):
         digit = np.int64(buffer[index]) - 48
@@ -133,11 +137,10 @@ def digits_between(buffer: Bytes, first: Integer, last: Integer) -> Integer:
 def decimal_images(
     buffer: Bytes, starts: Int64s, sizes: Int64s, groups: Int64s, byte_counts: Int64s, scale: Integer, out: Bytes
 ) -> Integer:
-    """Converts DECIMAL: groups of digits, whole groups from the point to the left, in as few bytes as they need;
-    inverted if negative.
+    """Converts decimal texts to DECIMAL's row image: groups of up to nine digits, with all bits inverted if the number is negative.
 
-    `groups`: digits of each group; `byte_counts`: bytes by digits; `out`: zeros. Returns the first row that is not such
-    a number, or NOT_A_VALUE.
+    `groups`: number of digits in each group. `byte_counts`: bytes of a group, indexed by its digits. `out`: filled with zeros. Returns the
+    first row that is not a number of this type, or NOT_A_VALUE.
     """
     width, precision = np.int64(0), np.int64(0)
     for index in range(groups.shape[0]):
@@ -150,12 +153,12 @@ def decimal_images(
         negative = sizes[row] > 0 and buffer[at] == 45
         if negative:
             at += 1
-        # Where the digits of the integer part and of the fraction would begin if all of them were sent.
+        # The decimal point is `scale` digits before the end of the text, because the server sends all digits of the scale.
         point = end - scale - 1 if scale else end
         if at > point or (scale and buffer[point] != 46):
             return row
         while at < point and buffer[at] == 48:
-            at += 1  # A ZEROFILL column has leading zeros.
+            at += 1  # The server sends leading zeros for a ZEROFILL column.
         if point - at > precision - scale:
             return row
         offset, write, whole_left = point - (precision - scale), row * width, precision - scale
@@ -176,7 +179,7 @@ def decimal_images(
 
 
 def images_of(values: Values, out: Bytes, width: int) -> Values:
-    """Returns the values with their images in `out`, `width` bytes each."""
+    """Returns Values for row images in `out`, `width` bytes per row. The same rows are NULL as in `values`."""
     starts = np.arange(values.count, dtype=np.int64) * width
     starts[values.starts < 0] = -1
     return Values(out, starts, np.where(values.starts < 0, 0, width).astype(np.int64))

@@ -1,14 +1,14 @@
-"""Finds, in a kernel, every value in the rows of a SELECT in the binary protocol. Called by `decoder`; decodes nothing.
+"""Kernel that finds the values in the rows of a SELECT result in MySQL's binary protocol. `decoder` decodes the values.
 
-A packet: length (3), number (1), payload; one of 0xFFFFFF bytes continues in the next. A row's payload is 0x00, a
-bitmap of NULLs that begins at its third bit, and the values that are not NULL, back to back: some have a fixed width,
-the others a length-encoded length before them. After the rows comes a packet that begins with 0xFE and is shorter than
-nine bytes, or an error, which begins with 0xFF
+A packet has a length (3 bytes), a number (1) and a payload; a packet of 0xFFFFFF bytes continues in the next one. A row's payload is
+0x00, a bitmap of NULLs whose first two bits are unused, and the values that are not NULL, back to back. Some types have a fixed width;
+other values have a length-encoded length before them. After the rows, the server sends a packet that begins with 0xFE and is shorter
+than nine bytes, or an error packet, which begins with 0xFF
 (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_binary_resultset.html).
 
-Every read is checked against the packet's end, and the packet against the received bytes. A row must end where its
+The kernel checks that every read is within its packet, that the packet is within the received bytes, and that a row ends where its
 packet ends."""
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument, and numba has no keyword-only arguments
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-# Results of `locate_rows`. MORE: the next packet is incomplete. FULL: the arrays are full. END: the result's end was
-# read. FAILED: the server sent an error (its payload is between cursor[3] and cursor[4]). BROKEN: the bytes are not of
-# the protocol.
+# Results of `locate_rows`. MORE: the next packet is incomplete. FULL: the arrays are full. DONE: the result ends. ERROR: the server sent
+# an error (cursor[PAYLOAD] and cursor[PAYLOAD_END] are its payload). WRONG: the bytes do not follow the protocol.
 MORE, FULL, DONE, ERROR, WRONG = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 4
-GOES_ON = 0xFFFFFF  # The length of a packet that continues in the next one.
+GOES_ON = 0xFFFFFF  # A packet of this length continues in the next packet.
 ROW, END, REFUSED = 0x00, 0xFE, 0xFF
 END_BYTES_MAX = 8
 NULL_BITS_FIRST = 2
@@ -34,7 +33,7 @@ CURSOR_FIELDS = 5
 
 @compiled
 def packet_end(buffer: Bytes, at: Integer, end: Integer) -> Integer:
-    """Returns the end of the packet at `at` with all its continuations; -1 if it is incomplete."""
+    """Returns the end of the packet at `at`, including the packets that continue it; -1 if it is incomplete."""
     length = GOES_ON
     while length == GOES_ON:
         if at + HEADER_BYTES > end:
@@ -48,10 +47,10 @@ def packet_end(buffer: Bytes, at: Integer, end: Integer) -> Integer:
 
 @compiled
 def join_packets(buffer: Bytes, at: Integer, sequence: Integer) -> tuple[Integer, Integer]:
-    """Joins the parts of a whole packet by removing the headers between them. Returns (its payload's end, number of the
-    next packet).
+    """Joins a packet with the packets that continue it, in place, by removing the headers between them. Returns (end of the joined payload,
+    number of the next packet).
 
-    The end is -1 if a packet number is wrong.
+    The end is -1 if a packet has a wrong number.
     """
     length = GOES_ON
     write, read = at + HEADER_BYTES, at
@@ -71,7 +70,7 @@ def join_packets(buffer: Bytes, at: Integer, sequence: Integer) -> tuple[Integer
 
 @compiled
 def length_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Returns (the length-encoded length at `at`, the offset after it). The length is -1 if it is truncated or invalid."""
+    """Returns (length-encoded integer at `at`, offset after it). The integer is -1 if it is truncated or invalid."""
     if at >= end:
         return -1, at
     first = np.int64(buffer[at])
@@ -87,8 +86,8 @@ def length_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Intege
 def locate_row(
     buffer: Bytes, at: Integer, end: Integer, width: Int8s, starts: Int64s, sizes: Int64s, row: Integer
 ) -> bool:
-    """Writes start and size of each value of the row whose payload is between `at` and `end`; NULL starts at -1.
-    Returns False if it is not a row.
+    """Writes the offset and size of each value of a row; NULL has the offset -1. The row's payload is from `at` to `end`. Returns False if
+    the payload is not a valid row.
     """
     columns = width.shape[0]
     nulls = at + 1
@@ -112,11 +111,10 @@ def locate_row(
 
 @compiled
 def locate_rows(buffer: Bytes, end: Integer, width: Int8s, cursor: Int64s, starts: Int64s, sizes: Int64s) -> Integer:
-    """Continues until a packet is incomplete before `end` (MORE), the arrays are full (FULL), or the rows end.
+    """Locates the values of rows in `buffer` up to `end`. Returns MORE, FULL, DONE, ERROR or WRONG.
 
-    `cursor` (int64, 5): offset of the next packet, its number, rows located so far, and for an ERROR where its payload
-    begins and ends. `width`: bytes of each value of a column, 0 if a length precedes it. `starts`, `sizes`: columns by
-    rows.
+    `cursor` (int64, CURSOR_FIELDS): offset of the next packet, its number, number of rows located, and begin and end of the last payload.
+    `width`: bytes of a value of each column, or 0 if a length precedes it. `starts`, `sizes`: columns by rows.
     """
     while True:
         at = cursor[AT]

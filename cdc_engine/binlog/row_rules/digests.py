@@ -3,7 +3,7 @@
 
 The digest of a value is hashlib.sha256(salt + value) as 64 hexadecimal digits.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - a kernel takes each array as an argument, and numba has no keyword-only arguments
 
 from __future__ import annotations
 

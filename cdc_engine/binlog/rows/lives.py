@@ -85,7 +85,7 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 
 
 @kernel
-def follow(  # noqa: PLR0917  numba knows no keyword-only arguments
+def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
     """Writes into `life` (n) the number of each image's life, or AT_HOME. `first_row`: number of the first image, from 1. `slots` must have

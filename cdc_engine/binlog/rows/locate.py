@@ -9,7 +9,7 @@ the values, column by column.
 
 Every read is checked against the event's end, and the event against the buffer. Bytes are cast to int64 before they are
 shifted, because numba turns a mix of unsigned and signed integers into a float."""
-# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
 

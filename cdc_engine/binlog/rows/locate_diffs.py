@@ -5,7 +5,7 @@ of which only the bit PARTIAL_JSON is known. If it is set, a bitmap follows with
 table, whether the image has it or not. A value whose bit is set contains, after its usual length, the differences from
 the document in the before image.
 """
-# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
 

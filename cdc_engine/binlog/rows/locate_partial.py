@@ -9,7 +9,7 @@ Whether columns may be missing is decided once per event, from facts of the tabl
 column). Servers differ: one that writes version 1 of these events (MariaDB; MySQL with log_bin_use_v1_row_events) omits
 virtual columns from an update that changes them, and writes some REPLACE as an update that omits the columns which
 REPLACE set to their defaults."""
-# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ REWOUND = 1 << 31  # If an end position is ahead by more than half of 32 bits, t
 
 
 @kernel
-def scan(  # noqa: PLR0917  numba knows no keyword-only arguments
+def scan(  # noqa: PLR0917  numba has no keyword-only arguments
     buffer: Bytes,
     state: Int64s,
     events: Int64s,
