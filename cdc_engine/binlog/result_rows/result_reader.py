@@ -1,7 +1,7 @@
-"""Reads one result of the binary protocol: its column descriptions, then its rows as record batches.
+"""Reads one SELECT result of MySQL's binary protocol: its column descriptions, then its rows as record batches.
 
-Bytes come from the caller's `receive`, in pieces of any size, into one buffer that is reused. It grows for a larger row
-and shrinks afterwards. Called by `cdc_engine.snapshot`.
+The caller's `receive` fills one buffer, which is reused, in pieces of any size. The buffer grows if a row is larger, and shrinks
+afterwards. Called by `cdc_engine.snapshot`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sluice.cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MA
 from sluice.cdc_engine.contracts import Int64s
 from sluice.cdc_engine.errors import SourceConnectionError
 
-# A function that reads from the connection into a buffer and returns the number of bytes; 0 if the connection has ended.
+# A function that receives bytes into the given memory and returns their number; 0 means that the connection ended.
 Receive = Callable[[memoryview], int]
-ERROR_TEXT_AT = 9  # An error packet has 0xFF, code (2), '#' and state (6), text.
+ERROR_TEXT_AT = 9  # An error packet has 0xFF, the code (2 bytes), '#' and the SQL state (6 bytes), and the text.
 ERROR_BYTES_MIN = 3
-WIDER = 0xFC  # This byte precedes a number of two bytes.
+WIDER = 0xFC  # First byte of a length-encoded integer whose next two bytes are the number.
 
 
 class ServerRefusedError(Exception):
-    """An error packet: the server's error number and text."""
+    """The server sent an error instead of a result. `code`, `text`: the server's error number and message."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -38,10 +38,10 @@ class ServerRefusedError(Exception):
 
 
 class ResultReader:
-    """Reads a result: first `sent_columns`, then `batches`. `received`: the bytes read so far.
+    """Reads a result. Callers call `sent_columns` once, then `batches`. `received`: number of bytes received so far.
 
-    Both raise ServerRefusedError on the server's error, and SourceConnectionError if the connection ends or bytes are
-    not of a result.
+    Both methods raise ServerRefusedError if the server sends an error, and SourceConnectionError if the connection ends or the bytes do not
+    follow the protocol.
     """
 
     def __init__(self, receive: Receive, buffer_bytes: int = limits.READ_BUFFER_BYTES) -> None:
@@ -49,10 +49,10 @@ class ResultReader:
         self._buffer = np.empty(buffer_bytes, np.uint8)
         self._filled, self.received = 0, 0
         self._cursor = np.zeros(locate.CURSOR_FIELDS, np.int64)
-        self._cursor[locate.SEQUENCE] = 1  # The command was packet 0.
+        self._cursor[locate.SEQUENCE] = 1  # The client's command has the packet number 0.
 
     def sent_columns(self) -> list[SentColumn]:
-        """Returns the result's column descriptions; empty for a statement without rows."""
+        """Returns the result's column descriptions. The list is empty for a statement that returns no rows."""
         first, *more = self._payload()
         count = first if first != WIDER else int.from_bytes(bytes(more[:2]), "little")
         columns = [sent_column(self._payload()) for _ in range(count)]
@@ -61,7 +61,7 @@ class ResultReader:
         return columns
 
     def batches(self, decoder: ResultDecoder) -> Iterator[pa.RecordBatch]:
-        """Yields the rows as batches, each with as many rows as fit the buffers. Errors of `decoder` also end the reading."""
+        """Yields the rows as record batches, each with as many rows as fit into the buffers. Also raises the errors of `decoder.batch`."""
         rows_max = min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, len(decoder.columns)))
         starts, sizes = (np.empty((len(decoder.columns), rows_max), np.int64) for _ in range(2))
         status = locate.MORE
@@ -79,7 +79,7 @@ class ResultReader:
                 self._make_room()
 
     def _locate(self, decoder: ResultDecoder, starts: Int64s, sizes: Int64s) -> int:
-        """Locates values until the rows end, the arrays are full, or the buffer is full."""
+        """Receives bytes and locates values until the rows end, the arrays are full, or the buffer is full."""
         while True:
             status: int = locate.locate_rows(self._buffer, self._filled, decoder.widths, self._cursor, starts, sizes)
             if status != locate.MORE or self._filled == len(self._buffer):
@@ -94,7 +94,9 @@ class ResultReader:
         self.received += count
 
     def _make_room(self) -> None:
-        """Moves unread bytes to the front: in a larger buffer if they fill this one, in a buffer of the usual size after a large row."""
+        """Moves the unread bytes to the buffer's front. Replaces the buffer by a larger one if they fill it, and by one of the usual size
+        after a large row.
+        """
         rest = self._buffer[self._cursor[locate.AT] : self._filled]
         size = 2 * len(rest) if len(rest) == len(self._buffer) else max(self._buffer_bytes, 2 * len(rest))
         if size != len(self._buffer):
@@ -105,7 +107,7 @@ class ResultReader:
         self._filled, self._cursor[locate.AT] = len(before), 0
 
     def _payload(self) -> bytes:
-        """Returns the payload of the next packet before the rows."""
+        """Reads the next packet before the rows and returns its payload."""
         while (end := locate.packet_end(self._buffer, int(self._cursor[locate.AT]), self._filled)) < 0:
             if self._filled == len(self._buffer):
                 self._make_room()
@@ -126,7 +128,7 @@ class ResultReader:
 
 
 def sent_column(payload: bytes) -> SentColumn:
-    """Parses a packet that describes a column."""
+    """Parses the payload of a packet that describes a column."""
     try:
         field: Any = FieldDescriptorPacket(payload, "utf8")
     except (struct.error, AssertionError, IndexError, ValueError, TypeError, AttributeError):

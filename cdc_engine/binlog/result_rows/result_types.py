@@ -1,7 +1,7 @@
-"""Defines how a column is selected, how the binary protocol sends it, and how it becomes the stream's values. Called by `decoder`.
+"""Defines, for each type, the SQL expression of a SELECT, the form in the binary protocol, and the decoder. Called by `decoder`.
 
-The lake's type and policies are those of `column_types.type_of`: every value passes through its `finish`, in the form
-of a row image. Only what the server formats itself (JSON, UUID, INET4, INET6) is used as sent."""
+Values are converted to the form of row images and decoded by the `finish` of `column_types.type_of`, so that types and policies equal
+those of row events. JSON, UUID, INET4 and INET6 need no conversion, because the server sends them as text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sluice.cdc_engine.binlog.result_rows import images
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-NUMBER = "CAST({} AS UNSIGNED)"  # An ENUM is sent as its number, a SET as its bits.
-# The bytes of a value as sent, by the result's type code. A length precedes values of other types.
+NUMBER = "CAST({} AS UNSIGNED)"  # Makes the server send an ENUM as its number and a SET as its bits.
+# Type code of a result column → bytes of each value. Values of other types have a length before them.
 WIDTHS = {
     TypeCode.TINY: 1,
     TypeCode.SHORT: 2,
@@ -43,8 +43,7 @@ STRINGS = frozenset(
         TypeCode.STRING,
     )
 )
-# Type codes from before MySQL 5.6, as `column_types` knows them, and the current type code whose image has the same
-# values.
+# Type code of the formats before MySQL 5.6 → type code of the current format for the same values.
 _OF_TODAY = {
     TypeCode.TIMESTAMP: TypeCode.TIMESTAMP2,
     TypeCode.DATETIME: TypeCode.DATETIME2,
@@ -55,9 +54,10 @@ _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResultType:
-    """A result column. `expression`: SQL with {} for the quoted name. `sent`: the type codes that the result may have. `unsigned`: whether
-    it must be unsigned; None for either. `charset`: the charset that it must have; empty for any. `type`: the stream's type. `finish`:
-    converts values as sent.
+    """How a SELECT reads a column. `expression`: SQL with {} for the quoted name. `type`: the column type for row events. `finish`: decodes
+    the values that the server sends.
+
+    The server's description must have a type code of `sent`, the sign `unsigned` (None: either), and the charset `charset` (empty: any).
     """
 
     expression: str = "{}"
@@ -69,13 +69,13 @@ class ResultType:
 
     @property
     def width(self) -> int:
-        """Bytes of each value, 0 if a length precedes it."""
+        """Bytes of each value, or 0 if a length precedes each value."""
         return WIDTHS.get(TypeCode(min(self.sent)), 0)
 
 
 def result_type(column: Column, declared_charset: str, zero_dates: str = "null") -> ResultType:
-    """Returns the result type of a column. `column` has the charset in which its values are stored, `declared_charset` is the one that the
-    source declares. Raises TypeUnsupportedError.
+    """Returns how a SELECT reads a column. `column`: with the charset of its stored values. `declared_charset`: the charset that the source
+    declares. Raises TypeUnsupportedError.
     """
     found = type_of(column, zero_dates)
     if _PRINTED.match(column.mysql_type):
@@ -93,7 +93,9 @@ def result_type(column: Column, declared_charset: str, zero_dates: str = "null")
 
 
 def _same(found: ColumnType, column: Column) -> ResultType:
-    """Returns the type of values that are sent with at least the bytes of an image, lowest first. BIT is sent with the same bytes."""
+    """Returns the result type for values whose sent bytes can be decoded like a row image: BIT as it is, and little-endian numbers, which
+    may have additional high bytes.
+    """
     code = TypeCode(column.type_code)
     unsigned = column.unsigned if code in WIDTHS and code not in {TypeCode.FLOAT, TypeCode.DOUBLE} else None
     return ResultType(sent=frozenset({code}), unsigned=unsigned, type=found, finish=found.finish)

@@ -1,1 +1,1 @@
-"""Applies the row filters and column masks of conf/ to record batches."""
+"""Applies the row filters, column masks and transforms of conf/ to record batches."""

@@ -1,8 +1,7 @@
-"""Evaluates a row filter over the columns of a record batch. Created by `rules` for each version of a table.
+"""Evaluates the condition of a row filter on the columns of a record batch. `rules` makes a `Condition` for each table version.
 
-As in SQL, a comparison with NULL is neither true nor false, and a row is kept if the whole condition is true. Texts are
-compared exactly, by their characters: a collation in which 'de' equals 'DE' exists only in the source. ILIKE ignores
-case.
+As in SQL, a comparison with NULL is neither true nor false, and a row meets the condition only if the whole condition is true. Texts are
+compared character by character: unlike in the source, no collation makes 'de' equal to 'DE'. ILIKE ignores case.
 """
 
 from __future__ import annotations
@@ -42,11 +41,13 @@ _COMPARE: Mapping[str, Any] = {
 
 
 class ConditionRefusedError(Exception):
-    """The condition does not fit a column. The message says which and why."""
+    """The condition does not fit the table's columns. The message names the column and the reason."""
 
 
 class Condition:
-    """An expression bound to the types of a table's columns (by lower-case name). Raises ConditionRefusedError if they do not fit."""
+    """A condition with its literals converted to the column types. `types`: by lower-case name. Raises ConditionRefusedError if a literal
+    does not fit its column.
+    """
 
     def __init__(self, expression: Expression, types: Mapping[str, pa.DataType]) -> None:
         self._expression = expression
@@ -58,7 +59,7 @@ class Condition:
         self.met({name: _none_of(types[name]) for name in self.columns})
 
     def met(self, columns: Mapping[str, AnyArray]) -> Chosen:
-        """Returns which rows meet the condition (bool). `columns`: by lower-case name, at least those of `self.columns`."""
+        """Returns which rows meet the condition (bool). `columns`: lower-case name → values, at least for `self.columns`."""
         found: Any = pc.fill_null(self._of(self._expression, columns), False)
         return cast("Chosen", found.to_numpy(zero_copy_only=False))
 
@@ -87,7 +88,7 @@ class Condition:
         return _COMPARE[sign](values, self._scalars[column.lower(), literal])
 
     def _bind(self, term: Expression, types: Mapping[str, pa.DataType]) -> None:
-        """Converts each literal to its column's type."""
+        """Converts each literal to its column's type. Raises ConditionRefusedError."""
         if isinstance(term, Joined):
             for each in term.terms:
                 self._bind(each, types)
@@ -105,7 +106,7 @@ class Condition:
 
 
 def _none_of(of: pa.DataType) -> Any:
-    """Returns an empty array of this type."""
+    """Returns an empty array of the type `of`."""
     return pa.array([], of)
 
 
@@ -123,7 +124,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
         return pa.scalar(float(literal), of)
     if pa.types.is_boolean(of) and literal in (0, 1):
         return pa.scalar(bool(literal), of)
-    # An int64 needs 19 digits before the point; a decimal with a large scale has fewer.
+    # Not converted to `of`: its scale may leave too few digits before the point for the literal.
     if pa.types.is_decimal(of):
         return pa.scalar(decimal.Decimal(literal))
     if pa.types.is_integer(of):
@@ -133,7 +134,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
 
 
 def _converted(column: str, literal: str, of: pa.DataType) -> Any:
-    """Converts a text literal to a text, date or time. A time with a time zone is read as UTC if the literal has none."""
+    """Converts a text literal to an Arrow text, date or timestamp. If only the column has a time zone, the literal is in UTC."""
     try:
         if _is_text(of):
             return pa.scalar(literal, of)

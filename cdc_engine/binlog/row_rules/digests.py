@@ -1,7 +1,6 @@
-"""Computes SHA-256 of many values in a kernel, so that a masked column costs no interpreter step per row. Called by
-`masks`.
+"""Computes SHA-256 digests of many values in a numba kernel, so that a masked column needs no Python loop. Called by `masks`.
 
-The digest of a value is hashlib.sha256(salt + value) as 64 hexadecimal digits.
+The digest of a value equals hashlib.sha256(salt + value).hexdigest().
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument, and numba has no keyword-only arguments
 
@@ -19,7 +18,7 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 Words = npt.NDArray[np.uint32]
 BLOCK_BYTES = 64
 DIGEST_CHARS = 64
-_LENGTH_BYTES = 8  # The last block ends with the number of hashed bits.
+_LENGTH_BYTES = 8  # The last block ends with the number of hashed bits in eight bytes.
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
@@ -34,7 +33,7 @@ def _first_primes(count: int) -> list[int]:
 
 
 def _root_bits(prime: int, power: int) -> int:
-    """Returns the first 32 fraction bits of the prime's square root (power 2) or cube root (3), exactly."""
+    """Returns the first 32 bits of the fraction of the prime's square root (`power` 2) or cube root (`power` 3)."""
     wanted = prime << (32 * power)
     low, high = 0, 1 << 40
     while high - low > 1:
@@ -54,7 +53,7 @@ def _turned(word: Any, bits: Integer) -> Any:
 
 @compiled
 def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
-    """Mixes one block of 64 bytes into the state."""
+    """Updates the SHA-256 state with one block of 64 bytes. `schedule`: scratch memory. `rounds`: the round constants."""
     for index in range(16):
         at = 4 * index
         schedule[index] = np.uint32(
@@ -91,7 +90,9 @@ def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
 def _digests(
     data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: Bytes, first: Words, rounds: Words, digits: Bytes, out: Bytes
 ) -> None:  # fmt: skip
-    """Writes 64 hexadecimal characters for each value that is not NULL into `out`, back to back."""
+    """Writes the digest of each value that is not NULL to `out`, back to back. `first`: SHA-256's initial state. `digits`: the characters
+    of hexadecimal digits.
+    """
     block, schedule, state = np.empty(BLOCK_BYTES, np.uint8), np.empty(64, np.uint32), np.empty(8, np.uint32)
     written = np.int64(0)
     for row in range(len(null)):
@@ -122,7 +123,9 @@ def _digests(
 
 
 def digests(data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: bytes) -> Bytes:
-    """Returns the digests of the values data[offsets[i]:offsets[i + 1]] that are not NULL, back to back."""
+    """Returns the digests (64 hexadecimal characters each) of the values data[offsets[i] : offsets[i + 1]] that are not NULL, back to
+    back.
+    """
     out = np.empty(DIGEST_CHARS * int((~null).sum()), np.uint8)
     _digests(data, offsets, null, np.frombuffer(salt, np.uint8), FIRST_STATE, ROUNDS, _HEX, out)
     return out

@@ -1,13 +1,13 @@
-"""Parses the condition of a row filter: `country = 'DE' AND (amount > 100 OR note IS NULL)`. Pure; used by `condition`
+"""Parses the condition of a row filter: `country = 'DE' AND (amount > 100 OR note IS NULL)`. Used by `condition`
 and `check`.
 
-    condition   terms joined by OR, those by AND, with NOT and brackets; OR binds least
+    condition   terms with AND, OR, NOT and brackets; AND binds more strongly than OR
     term        column  = | <> | != | < | <= | > | >=  literal
                 column  [NOT] IN (literal, …)     column [NOT] BETWEEN literal AND literal
                 column  [NOT] LIKE 'pattern'      column [NOT] ILIKE 'pattern'      column IS [NOT] NULL
     literal     'text' (a quote in it doubled), 12, -1.5, TRUE (1), FALSE (0)
 
-Column names are bare, in backticks or in double quotes, and case-insensitive.
+A column name is a word, or any text in backticks or double quotes. Its case does not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 Literal: TypeAlias = str | int | decimal.Decimal
 CHARACTERS_MAX = 10_000
-DEPTH_MAX = 50  # The most levels of nested brackets and NOTs.
+DEPTH_MAX = 50  # The most nested levels of brackets and NOT.
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))|(?P<quoted>`[^`]+`|"[^"]+")
     |(?P<word>[^\W\d][\w$]*)|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))""",
@@ -34,7 +34,7 @@ COMPARISONS = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">",
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonNode:
-    """A comparison. `sign`: = <> < <= > >=."""
+    """A comparison of a column with a literal. `sign`: = <> < <= > >=."""
 
     column: str
     sign: str
@@ -76,12 +76,12 @@ Expression: TypeAlias = ComparisonNode | OneOf | Like | IsNull | Not | Joined
 
 
 def parse(text: str) -> Expression:
-    """Parses a condition. Raises ConfigurationError, which shows where the mistake is."""
+    """Parses a condition. Raises ConfigurationError with the index of the character at which the text is wrong."""
     return _ExpressionReader(text).whole()
 
 
 def columns_of(expression: Expression) -> frozenset[str]:
-    """Returns the columns of an expression, in lower case."""
+    """Returns the names of all columns in an expression, in lower case."""
     if isinstance(expression, Joined):
         return frozenset[str]().union(*(columns_of(term) for term in expression.terms))
     if isinstance(expression, Not):
@@ -97,7 +97,7 @@ class _Token:
 
     @property
     def word(self) -> str:
-        """The token in upper case; empty for a quoted name or a literal."""
+        """The token in upper case if it is a word or a sign, else empty."""
         return self.text.upper() if self.kind in {"word", "sign"} else ""
 
 

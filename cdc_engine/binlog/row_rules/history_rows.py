@@ -1,7 +1,7 @@
-"""Removes historical rows of MariaDB's system-versioned tables. Called by `rows`.
+"""Removes historical rows of MariaDB's system-versioned tables from the rows of a batch. Called by `rows`.
 
-An update also writes the old version of the row with its end time. A delete is an update that ends the row. DELETE
-HISTORY deletes ended rows. In a row that has not ended, the column ROW END has the greatest possible time.
+MariaDB logs more row events for such a table: an update also inserts the old version of the row, with its end time in the column ROW END.
+A delete is an update that sets ROW END. DELETE HISTORY deletes historical rows. In a current row, ROW END has the greatest possible time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import numpy as np
 
 from sluice.cdc_engine.contracts import Bytes, Column, Int8s, Int64s, Operation
 
-# The values of contracts.Column.generated for the columns with a row's times. Hidden columns are not in the lake.
+# The values of contracts.Column.generated for the columns ROW START and ROW END. The lake has no hidden columns.
 ROW_START, ROW_END, HIDDEN_START, HIDDEN_END = "row start", "row end", "hidden row start", "hidden row end"
 HIDDEN = frozenset({HIDDEN_START, HIDDEN_END})
-END_BYTES = 7  # TIMESTAMP(6): seconds, microseconds
-# The ROW END of a current row: the year 2038; since MariaDB 11.5 the year 2106.
+END_BYTES = 7  # Bytes of a TIMESTAMP(6): four for the seconds, three for the microseconds.
+# ROW END of a current row: in the year 2038, or since MariaDB 11.5 in the year 2106.
 _NEVER = (bytes.fromhex("7fffffff0f423f"), bytes.fromhex("ffffffff0f423f"))
 Mask = np.typing.NDArray[np.bool_]
 
@@ -25,10 +25,11 @@ def row_end(columns: tuple[Column, ...]) -> int:
 
 
 def of_now(operation: Int8s, buffer: Bytes, starts: Int64s, *, keyed: bool) -> Mask:
-    """Returns which images are current. Changes `operation` in place: an update that ends a row becomes a delete.
+    """Returns which images belong to current rows. `starts`: offset of each image's ROW END in `buffer`, or negative if the image omits it
+    because it did not change.
 
-    `starts`: offset of each image's ROW END in the buffer; negative if the image omits it, which means that it did not
-    change. In a table without a key the before image precedes such an update and removes the row.
+    If `keyed`, changes `operation` in place: an update that sets ROW END becomes a delete. In a table without a key, its after image is
+    dropped, and its before image removes the row.
     """
     there = starts >= 0
     found = buffer[np.where(there, starts, 0)[:, None] + np.arange(END_BYTES)]

@@ -1,4 +1,4 @@
-"""Masks columns: NULL, the first characters, or a digest instead of the values. Pure; works on whole columns. Used by `rules`."""
+"""Masks the values of columns: replaces them by NULL, by their first characters, or by a digest. Used by `rules`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HASH, TRUNCATE, NULL = "hash", "truncate", "null"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnMask:
-    """The mask of a column. `kind`: HASH; TRUNCATE to `chars` characters (bytes for binary values); or NULL. `salt`: put before each hashed
-    value.
+    """The mask of a column. `kind`: HASH, TRUNCATE to `chars` characters (bytes for binary values), or NULL. `salt`: the text that precedes
+    each value in the hash.
 
-    `may_be_missing`: a table version without the column does not stop the table. Otherwise it does, because the column
-    would be visible under another name.
+    `may_be_missing`: whether a table version may lack the column. If False, such a version stops the table, because a renamed column would
+    not be masked.
     """
 
     column: str
@@ -32,7 +32,7 @@ class ColumnMask:
     may_be_missing: bool = False
 
     def refusal(self, of: ColumnType, *, in_key: bool) -> str:
-        """Returns why a column of that type cannot be masked this way; empty if it can."""
+        """Returns why this mask cannot be applied to a column of the type `of`; empty if it can. `in_key`: whether it is a key column."""
         if in_key and self.kind != HASH:
             return "it is a key column, and several rows would get one key; use hash, or remove the mask"
         if self.kind == HASH and not _is_hashable(of.arrow):
@@ -42,13 +42,13 @@ class ColumnMask:
         return ""
 
     def shown_type(self, of: ColumnType) -> ColumnType:
-        """Returns the type of the masked column."""
+        """Returns the type of the masked column. `of`: the type without the mask."""
         if self.kind == HASH:
             return dataclasses.replace(of, arrow=pa.string(), spark="string", by_zero_dates={})
         return of
 
     def shown_column(self, column: Column) -> Column:
-        """Returns the column as the lake and consumers see it, without its default and labels, which contain values."""
+        """Returns the column's description for the lake and consumers, without default and labels, because these contain values."""
         plain = dataclasses.replace(column, default=(), labels=())
         if self.kind == HASH:
             return dataclasses.replace(plain, mysql_type=f"char({DIGEST_CHARS})")
@@ -68,13 +68,13 @@ class ColumnMask:
         return cast("str | None", found[0].as_py())
 
     def shown_bytes(self, digits: str) -> str | None:
-        """Masks one binary value, given and returned as hexadecimal digits."""
+        """Masks one binary value. The value and the result are hexadecimal digits."""
         found: Any = self.shown(pa.array([bytes.fromhex(digits)], pa.binary()))[0].as_py()
         return found.hex() if isinstance(found, bytes) else found
 
 
 def hashed(values: AnyArray, salt: bytes) -> AnyArray:
-    """Returns 64 hexadecimal digits per value: SHA-256 of the salt followed by the value's bytes (for a number, its decimal digits)."""
+    """Returns the SHA-256 of the salt and each value's bytes (for a number, of its decimal digits), as 64 hexadecimal digits per value."""
     texts: Any = values if _is_binary(values.type) or _is_text(values.type) else values.cast(pa.string())
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
@@ -87,7 +87,7 @@ def hashed(values: AnyArray, salt: bytes) -> AnyArray:
 
 
 def _bytes_of(texts: Any) -> tuple[Any, Any]:
-    """Returns the offsets (int64) and the bytes of an array of strings or binary values."""
+    """Returns (offsets as int64, bytes) of an Arrow array of strings or binary values."""
     wide = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
     _, offset_buffer, data = texts.buffers()
     kind: Any = np.int64 if wide else np.int32

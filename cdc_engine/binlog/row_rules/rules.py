@@ -1,7 +1,7 @@
-"""Binds a table's row filter, column masks and transform to a version of the table, and applies them in this order. Used by the decoders.
+"""Applies a table's row filter, column masks and transform, in this order, to the rows of one table version. Used by the decoders.
 
-An update may move a row out of the filter or into it. It then becomes a delete or an insert, so that readers of the
-lake and consumers never see the row outside the filter.
+After an update, a row may meet the filter no longer, or for the first time. The update then becomes a delete or an insert, so that readers
+of the lake and consumers never see a row that does not meet the filter.
 
     before image meets it   after image meets it
     yes                     yes                    the update
@@ -9,8 +9,8 @@ lake and consumers never see the row outside the filter.
     no                      yes                    an insert of the after image
     no                      no                     nothing
 
-So every update of such a table must have both images whole, and a transform needs whole images too. A table whose images
-are incomplete stops by name."""
+So a filter requires that both images of each update have all columns, and a transform requires it of every image. A table with incomplete
+images stops."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowRules:
-    """The rules as configured. `condition`: see `expression`; empty for all rows. `masks`: one per masked column. `transform`: the
-    operator's function, if there is one.
+    """A table's rules in conf/. `condition`: of the row filter, see `expression`; empty for all rows. `masks`: one per masked column.
+    `transform`: the operator's function, or None.
     """
 
     condition: str = ""
@@ -48,37 +48,39 @@ class RowRules:
         return bool(self.condition or self.masks or self.transform)
 
     def words(self) -> dict[str, Any]:
-        """Returns what identifies the rules, for digests. Rules without a transform have the words that older versions gave them."""
+        """Returns the values that identify the rules, for digests. Without a transform, the key `transform` is absent, so that digests of
+        earlier Sluice versions stay valid.
+        """
         words = {"condition": self.condition, "masks": [dataclasses.asdict(mask) for mask in self.masks]}
         return words if self.transform is None else {**words, "transform": self.transform.words()}
 
     @property
     def drops_rows(self) -> bool:
-        """Whether rows may be left out."""
+        """Whether the filter or the transform can drop rows."""
         return bool(self.condition) or (self.transform is not None and self.transform.drops)
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Returns the columns of the condition, in lower case. Raises ConfigurationError."""
+        """The names of the condition's columns, in lower case. Raises ConfigurationError if the condition cannot be parsed."""
         return columns_of(parse(self.condition)) if self.condition else frozenset()
 
     def shown_reason(self, column: str, reason: str) -> str:
-        """Returns why a value cannot be decoded, without details if the column is masked."""
+        """Returns the reason why a value cannot be decoded, without details if the column is masked or transformed."""
         if self.transforms_any((column,)):
             return "cannot be decoded (it is transformed, so details are not shown)"
         return "cannot be decoded (it is masked, so details are not shown)" if self.masks_any((column,)) else reason
 
     def touches(self, columns: Iterable[str]) -> bool:
-        """Returns whether one of the columns is masked, part of the condition, or read or written by the transform."""
+        """Returns whether any of the columns has a mask, is in the condition, or is read or written by the transform."""
         names = {column.lower() for column in columns}
         return self.masks_any(names) or self.transforms_any(names) or bool(names & self.wanted)
 
     def transforms_any(self, columns: Iterable[str]) -> bool:
-        """Returns whether the transform reads or writes one of the columns."""
+        """Returns whether the transform reads or writes any of the columns."""
         return self.transform is not None and any(self.transform.concerns(column) for column in columns)
 
     def masks_any(self, columns: Iterable[str]) -> bool:
-        """Returns whether one of the columns is masked."""
+        """Returns whether any of the columns has a mask."""
         masked = {each.column.lower() for each in self.masks}
         return any(column.lower() in masked for column in columns)
 
@@ -87,10 +89,11 @@ NO_RULES = RowRules()
 
 
 class BoundRules:
-    """The rules for one table version. Raises TableStoppedError with ROWS_RULE if they do not fit it, and with TRANSFORM_FAILED if
-    the transform fails.
+    """Rules bound to one table version. Raises TableStoppedError with ROWS_RULE if they do not fit the version, and with TRANSFORM_FAILED
+    if the transform fails.
 
-    `columns`, `types`: of the captured columns, as in the batches. `shown_columns`, `shown_types`: after masking and the transform.
+    `columns`, `types`: of the captured columns, in the order of the batches. `shown_columns`, `shown_types`: of the columns after masking
+    and the transform.
     """
 
     def __init__(
@@ -103,26 +106,26 @@ class BoundRules:
         shown = [(self._masks.get(index), column, types[index]) for index, column in enumerate(columns)]
         self.shown_columns = tuple(mask.shown_column(column) if mask else column for mask, column, _ in shown)
         self.shown_types = tuple(mask.shown_type(each) if mask else each for mask, _, each in shown)
-        #: Whether rows are left out. If so, `streamed` needs both images of each update.
+        #: Whether rows can be dropped. If so, `streamed` needs both images of each update.
         self.filters = rules.drops_rows
         self._transform = self._with_transform(rules.transform) if rules.transform is not None else None
 
     @property
     def needs_whole(self) -> bool:
-        """Whether every image must have all columns."""
+        """Whether the rules require that every image has all columns."""
         return self.filters or self._transform is not None
 
     def mask_of(self, column: str) -> ColumnMask | None:
         return self._masks.get(self._names.index(column.lower())) if column.lower() in self._names else None
 
     def met_by(self, columns: Sequence[Column], arrays: Sequence[AnyArray]) -> Chosen:
-        """Returns which rows meet the condition, from the condition's columns only."""
+        """Returns which rows meet the condition. `columns`, `arrays`: only the columns of the condition."""
         if self._condition is None:
             return np.ones(len(arrays[0]), bool)
         return self._condition.met({column.name.lower(): each for column, each in zip(columns, arrays, strict=True)})
 
     def read(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
-        """Returns the columns of rows that were read from the table: of the captured rows, after masking and the transform."""
+        """Applies the rules to rows that a SELECT read. Returns the columns of the rows that remain, after masking and the transform."""
         if self._transform is not None:
             return self._transformed(self._transform, arrays)[1]
         return self._masked(arrays if self._condition is None else _chosen(arrays, self._met(self._condition, arrays)))
@@ -130,10 +133,11 @@ class BoundRules:
     def streamed(
         self, operation: Int8s, arrays: Sequence[AnyArray], compared: Sequence[int]
     ) -> tuple[Chosen | None, Int8s, list[AnyArray]]:
-        """Returns which images are captured (None: all), the operation that each image has then, and the columns of the captured images
-        after masking and the transform. Each after image follows its before image.
+        """Applies the rules to the images of row events. Returns (which images remain, None for all; new operation of each image; columns
+        of the remaining images after masking and the transform). In `arrays`, each after image follows its before image.
 
-        `compared`: the columns whose change leaves the before image of an update among the captured ones; of none all are left.
+        `compared`: indices of columns. The before image of an update remains only if one of them changes; it always remains if `compared`
+        is empty.
         """
         if self._transform is not None:
             met, shown = self._transformed(self._transform, arrays)
@@ -155,7 +159,9 @@ class BoundRules:
     def _transformed(
         self, transform: BoundTransform, arrays: Sequence[AnyArray]
     ) -> tuple[Chosen | None, list[AnyArray]]:
-        """Returns which rows are captured (None: all), and their columns. The transform does not see rows that the condition leaves out."""
+        """Returns (which rows remain, None for all; their columns after masking and the transform). The transform gets only rows that meet
+        the condition.
+        """
         met = None if self._condition is None else self._met(self._condition, arrays)
         shown, kept = transform.applied(self._masked(arrays if met is None else _chosen(arrays, met)))
         if kept is None:
@@ -209,7 +215,7 @@ class BoundRules:
 
 
 def _left(operation: Int8s, met: Chosen, compared: Sequence[AnyArray]) -> tuple[Chosen, Int8s]:
-    """Returns which images are captured, and the operation that each image has then. `met`: which of them are of captured rows."""
+    """Returns (which images remain, new operation of each image). `met`: which images meet the filter."""
     now, left = operation.copy(), met.copy()
     before = np.flatnonzero(operation == Operation.UPDATE_BEFORE)
     was, is_now = met[before], met[before + 1]
@@ -224,7 +230,9 @@ def _chosen(arrays: Sequence[AnyArray], chosen: Chosen) -> list[AnyArray]:
 
 
 def _changed(before: Any, compared: Sequence[AnyArray]) -> Chosen:
-    """Returns which of the before images (given by row) differ from the after images that follow them."""
+    """Returns which before images differ from their after image in a column of `compared`. `before`: row numbers of the before images; each
+    after image is in the next row.
+    """
     if not compared:
         return np.ones(len(before), bool)
     changed = np.zeros(len(before), bool)

@@ -1,9 +1,9 @@
-"""Applies an operator's function to the rows of a table: it changes values, adds columns and drops rows. Used by `rules`. Pure: the
-function is given as a callable, which `instance.tables.transform_functions` makes.
+"""Applies an operator's function (transform) to the rows of a table. The function can change values, add columns and drop rows. Used by
+`rules`; `instance.tables.transform_functions` makes the callable.
 
-The function gets the columns of `reads` of whole record batches, after the row filter and the masks, and returns the columns of
-`writes` for the same rows in the same order. It gets no operation and no position: so a snapshot, a change and a repair of a row have
-the same result."""
+The function gets the columns `reads` of a record batch, after the row filter and the masks, and returns the columns `writes` for the
+same rows in the same order. It gets neither operation nor position, so that a snapshot, a change and a repair of a row have the same
+result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.states import TableState
 
-KEEP = "_sluice_keep"  # The column in which a function with `drops` says which rows stay.
+KEEP = "_sluice_keep"  # A function with `drops` returns this boolean column; rows with false are dropped.
 Kept = np.typing.NDArray[np.bool_]
 _SPARK_TYPES = {
     pa.bool_(): "boolean",
@@ -41,15 +41,15 @@ TYPES = "bool, int8 to int64, float32, float64, decimal128, string, binary, date
 
 
 class TransformFailedError(Exception):
-    """A call of an operator's function raised or did not return in time. The message is for operators."""
+    """An operator's function raised an error or did not return in time. The message is for operators."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transform:
-    """An operator's function for one table, as configured. `function`: its name in conf/. `reads`, `writes`: the columns that it gets and
-    returns. `drops`: whether it also returns KEEP.
+    """An operator's function for one table, with its settings in conf/. `function`: its name. `reads`, `writes`: the columns that it gets
+    and returns. `drops`: whether it also returns the column KEEP.
 
-    `identity`: another value if the function has other results. `call`: calls the function, or raises TransformFailedError.
+    `identity`: a value that differs whenever the function's results differ. `call`: calls the function; raises TransformFailedError.
     """
 
     function: str
@@ -60,7 +60,7 @@ class Transform:
     call: Callable[[pa.RecordBatch], pa.RecordBatch] = dataclasses.field(compare=False, repr=False)
 
     def words(self) -> dict[str, Any]:
-        """Returns what identifies the results of the function, for digests."""
+        """Returns the values that identify the function's results, for digests."""
         named = (each for each in dataclasses.fields(self) if each.name != "call")
         return {each.name: getattr(self, each.name) for each in named}
 
@@ -74,11 +74,10 @@ class Transform:
 
 
 class BoundTransform:
-    """A transform for one table version. `columns`, `types`: those of the rows that it gets, after masking. `key`: indices of the key
-    columns.
+    """A transform bound to one table version. `columns`, `types`: of its input rows, after masking. `key`: indices of the key columns.
 
-    `shown_columns`, `shown_types`: of the rows after it; columns that the table does not have come last. Raises TableStoppedError with
-    ROWS_RULE if it does not fit the table, and with TRANSFORM_FAILED if the function fails.
+    `shown_columns`, `shown_types`: of its output rows; columns that it adds to the table come last. Raises TableStoppedError with
+    ROWS_RULE if the transform does not fit the table, and with TRANSFORM_FAILED if the function fails.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class BoundTransform:
             self._show(name, slot)
 
     def applied(self, arrays: Sequence[AnyArray]) -> tuple[list[AnyArray], Kept | None]:
-        """Returns the columns after the function, and which rows it keeps; None for all of them."""
+        """Calls the function. Returns (all columns after it, which rows it keeps; None for all rows)."""
         given = pa.RecordBatch.from_arrays([arrays[slot] for slot in self._reads], schema=self._input)
         result = self._called(given)
         self._check_first_rows(given, result)
@@ -124,7 +123,7 @@ class BoundTransform:
         return self._names.index(name.lower())
 
     def _written(self, name: str, key: Sequence[int]) -> int:
-        """Returns the index of the column that is replaced; -1 for a column that is added."""
+        """Returns the index of the column that the function replaces; -1 if it adds the column. Raises TableStoppedError."""
         slot = self._names.index(name.lower()) if name.lower() in self._names else -1
         if slot in key:
             raise self._unfit(
@@ -137,7 +136,9 @@ class BoundTransform:
         return slot
 
     def _show(self, name: str, slot: int) -> None:
-        """Sets column and type of what the function returns. The source's NOT NULL, default and labels do not hold for it."""
+        """Updates `shown_columns` and `shown_types` for a column that the function returns. Removes the source's NOT NULL, default and
+        labels, which need not fit the function's values.
+        """
         arrow = self._types[name]
         spark = _SPARK_TYPES.get(arrow) or (
             f"decimal({arrow.precision},{arrow.scale})"
@@ -183,7 +184,7 @@ class BoundTransform:
             self._check_kept(result.column(KEEP))
         try:
             result.validate(full=True)
-        except pa.ArrowInvalid:  # Its text has values of rows.
+        except pa.ArrowInvalid:  # The message leaves out Arrow's text, which contains values of rows.
             raise self._failed(
                 "it returned values that their types do not have: text that is not UTF-8, or a decimal with too many digits"
             ) from None
@@ -199,8 +200,8 @@ class BoundTransform:
             )
 
     def _check_first_rows(self, given: pa.RecordBatch, result: pa.RecordBatch) -> None:
-        """Calls the function again for one row, once per decoder. Results that depend on other rows, on the time or on chance would differ
-        between a snapshot, a change and a repair of the same row.
+        """Calls the function a second time, for one row, and raises TableStoppedError if the result differs. Does so once per decoder.
+        Results that depend on other rows, on time or on chance would differ between a snapshot, a change and a repair of a row.
         """
         if self._checked or not given.num_rows:
             return
@@ -225,7 +226,7 @@ class BoundTransform:
 
 
 def _is_same(one: AnyArray, other: AnyArray) -> bool:
-    """Returns whether two arrays of one value are equal. NaN equals NaN."""
+    """Returns whether two arrays with one value each are equal. NaN equals NaN."""
     if one.equals(other):
         return True
     return pa.types.is_floating(one.type) and pc.is_nan(one).to_pylist() == pc.is_nan(other).to_pylist() == [True]

@@ -1,7 +1,7 @@
 """Decodes the row events of one table version into Arrow record batches. Called by `staging`.
 
-`RowDecoder` prepares what the kernels need to know of a table version. `chunks` decodes the chosen events of a block,
-one record batch at a time, small enough that the located values of all columns stay in the processor's caches.
+`RowDecoder` prepares the kernels' arguments for a table version. `RowDecoder.chunks` decodes row events of a block. Its record batches
+are so small that the located values of all columns stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")
 CHUNK_CELLS_MAX = 1 << 19  # The most values that are located at once; their offsets take 8 MB.
 CHUNK_ROWS_MAX = 1 << 14  # The most rows at once; a larger chunk does not fit the processor's caches.
-CHUNK_BYTES_MAX = 32 << 20  # The most bytes of images at once; one image may be larger.
+CHUNK_BYTES_MAX = 32 << 20  # The most bytes of images at once; a single larger image is allowed.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Events:
-    """The chosen events of a block, as contiguous arrays of the types that the kernels were compiled for."""
+    """The events of a block that are decoded, as contiguous arrays of the types that the kernels require."""
 
     block: Block
     located: RowEvents
@@ -73,7 +73,7 @@ class _Events:
 
 
 def row_events(block: Block, chosen: Int64s) -> RowEvents:
-    """Returns the row events of a block with these indices, for the kernels."""
+    """Returns the row events of a block with the indices `chosen`, as an argument for kernels."""
     return RowEvents(
         block.buffer,
         np.ascontiguousarray(block.event_offset[chosen], np.int64),
@@ -84,36 +84,35 @@ def row_events(block: Block, chosen: Int64s) -> RowEvents:
 
 
 class ValueLocations:
-    """Memory for the located values of one chunk, which the next chunk reuses. Decoders that are used in turn share it."""
+    """Memory for the located values of one chunk. The next chunk reuses it, and decoders that never run at the same time can share it."""
 
     def __init__(self) -> None:
         self.starts, self.sizes = np.empty(CHUNK_CELLS_MAX, np.int64), np.empty(CHUNK_CELLS_MAX, np.int64)
         self.operation, self.image_event = np.empty(CHUNK_ROWS_MAX, np.int8), np.empty(CHUNK_ROWS_MAX, np.int32)
 
     def rows(self, columns: int) -> int:
-        """Returns how many rows with that many columns fit."""
+        """Returns how many rows with `columns` columns fit into the memory."""
         return min(CHUNK_ROWS_MAX, CHUNK_CELLS_MAX // max(1, columns))
 
     def cells(self, columns: int) -> tuple[Int64s, Int64s]:
-        """Returns (starts, sizes), each columns by rows."""
+        """Returns the arrays (starts, sizes), each columns by rows."""
         rows = self.rows(columns)
         return self.starts[: columns * rows].reshape(columns, rows), self.sizes[: columns * rows].reshape(columns, rows)
 
     def memory(self, columns: int, differences: Int64s) -> ChunkMemory:
-        """Returns the memory of a chunk with that many columns, for the kernels."""
+        """Returns the memory for a chunk with `columns` columns, as an argument for kernels."""
         rows, before = self.rows(columns), (np.empty((columns, 1), np.int64) for _ in range(2))
         values = LocatedValues(*self.cells(columns))
         return ChunkMemory(values, LocatedValues(*before), self.operation[:rows], self.image_event[:rows], differences)
 
 
 class RowDecoder:
-    """Decodes the row events of one table version. `kept` (int32, ascending): indices of the wanted columns; None: all.
+    """Decodes the row events of one table version. `kept` (int32, ascending): indices of the columns to decode; None means all.
 
-    With a key in `version.key`, a before image becomes a row only if a key column's bytes changed; without one it always
-    does. Raises TableStoppedError with TYPE_UNSUPPORTED if a wanted column's type cannot be decoded, and with
-    SCHEMA_MISMATCH if a key column is not a wanted column. `nulls_in_key`: the key does not identify rows (columns that
-    a foreign key references), so it may be NULL. `every_preimage`: keep before images even if the key is unchanged, unless
-    an update changes no wanted column.
+    If `version.key` has columns, the before image of an update becomes a row only if a key column's bytes change; otherwise it always
+    does. Raises TableStoppedError with TYPE_UNSUPPORTED if a column in `kept` cannot be decoded, and with SCHEMA_MISMATCH if a key
+    column is not in `kept`. `nulls_in_key`: allow NULL in the key, because it does not identify rows (columns that a foreign key
+    references). `every_preimage`: make rows of before images even if the key is unchanged, unless an update changes no column in `kept`.
 
     `columns`, `types`, `schema`, `key`: of the decoded rows, after the policy's rules, with the shard column.
     """
@@ -130,8 +129,8 @@ class RowDecoder:
     ) -> None:
         self.version, self.policy, self._nulls_in_key = version, policy, nulls_in_key
         self._refused: list[RefusedValue] = []
-        self._decoded = 0  # rows so far
-        # One entry per refused value of the current chunk: slot, row, bytes, reason.
+        self._decoded = 0  # Number of rows decoded so far.
+        # Slot, row, bytes and reason of each value of the current chunk that cannot be decoded.
         self._found: list[tuple[int, int, bytes, str]] = []
         indices = list(range(len(version.columns))) if kept is None else kept.tolist()
         indices = [index for index in indices if version.columns[index].generated not in HIDDEN]
@@ -144,21 +143,23 @@ class RowDecoder:
         slot = np.full(len(every), -1, np.int32)
         slot[indices] = np.arange(len(self._columns), dtype=np.int32)
         ends = row_end(version.columns)
-        if ends >= 0 and slot[ends] < 0:  # This column shows which rows are current, although it is not captured.
+        if ends >= 0 and slot[ends] < 0:  # ROW END is not captured, but `of_now` needs its values.
             slot[ends] = len(self._columns)
         self._ends = int(slot[ends]) if ends >= 0 else -1
         self._located = max(len(self._columns), self._ends + 1)
         self._key = self._compared = self._key_slots()
-        # The kernels see all columns as the key, so that every change yields a before image.
+        # With all columns as the key, the kernels return the before image of every update that changes a column.
         if every_preimage and version.key:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        paired = self._compared[:0] if filters else self._compared  # Without columns, every before image is kept.
+        paired = (
+            self._compared[:0] if filters else self._compared
+        )  # Without key columns, the kernels return every before image.
         self._layout = TableLayout(prefix, width, slot, paired)
         self._locations = locations or ValueLocations()
         self._starts, self._sizes = self._locations.cells(self._located)
-        # True once an event without all columns was seen: from then on the slower kernel locates values.
+        # True after the first event that omits columns. From then on, the slower kernel `locate_partial` locates values.
         self._leaves_out = False
         scratch = (np.zeros(len(every), np.int8) for _ in range(3))
         self._images = ImageColumns(rows_partial.facts_of(version, slot), *scratch)
@@ -179,13 +180,13 @@ class RowDecoder:
         self.partial_schema = rows_partial.partial_schema(self.schema)
 
     def chunks(self, block: Block, chosen: Int64s) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the events of `block` with these indices, in stream order. `chosen`: int64, ascending, all
-        of this table version.
+        """Yields the rows of row events in stream order. `chosen` (int64, ascending): indices of events in `block`, all of this table
+        version.
 
-        A batch has `self.schema`, or `self.partial_schema` if a row lacks columns that only the lake has. Raises
-        BinlogFormatError on bytes that are not row images, and TableStoppedError on a column count that differs from
-        the schema's (SCHEMA_MISMATCH), missing columns that nothing can fill (IMAGE_NOT_FULL), a key that is NULL
-        (KEY_NULL), and refused values (TYPE_UNSUPPORTED).
+        A batch has `self.schema`, or `self.partial_schema` if a row omits columns whose values only the lake has. Raises
+        BinlogFormatError for bytes that are not row images. Raises TableStoppedError for a column count that differs from the schema's
+        (SCHEMA_MISMATCH), omitted columns that cannot be filled (IMAGE_NOT_FULL), a key that is NULL (KEY_NULL), and values that cannot
+        be decoded (TYPE_UNSUPPORTED).
         """
         if not len(chosen):
             return
@@ -211,12 +212,14 @@ class RowDecoder:
         return self._locations.image_event[:rows].copy()
 
     def take_refused(self) -> list[RefusedValue]:
-        """Returns the values that were removed from rows since the last call, under the policy "quarantine"."""
+        """Returns the values that the policy "quarantine" replaced by NULL since the last call."""
         taken, self._refused = self._refused, []
         return taken
 
     def shown_fill(self, column: str, text: str | None) -> str | None:
-        """Returns what existing rows show for the value that an added column gave them, in the form of `contracts.Column.default`."""
+        """Applies the column's mask to the default that existing rows got when the column was added. `text` and the result have the form of
+        `contracts.Column.default`.
+        """
         mask = self._rules.mask_of(column) if self._rules is not None else None
         if mask is None or text is None:
             return text
@@ -224,7 +227,9 @@ class RowDecoder:
         return mask.shown_bytes(text) if pa.types.is_binary(read.arrow) else mask.shown_text(text)
 
     def _type(self, column: Column, wanted: bool) -> ColumnType:
-        """Returns a column's type. For an unwanted column only the layout counts, so its charset and labels may be unsupported."""
+        """Returns a column's type. Of a column that is not `wanted`, only the layout is used, so an unsupported charset or unknown labels
+        are no error.
+        """
         try:
             stepped_over = column if wanted else dataclasses.replace(column, charset="", labels=("",))
             return type_of(stepped_over, self.policy.zero_dates)
@@ -242,7 +247,9 @@ class RowDecoder:
         return np.array([names.index(name.lower()) for name in self.version.key], np.int32)
 
     def _locate_any(self, events: _Events, cursor: Int64s) -> int:
-        """Locates values with the fast kernel until an image lacks columns, and with the slower kernel from that chunk on."""
+        """Locates a chunk's values. Uses the fast kernel until an image omits columns, and the slower kernel for that chunk and all later
+        ones.
+        """
         begun = cursor.copy()
         status = rows_locate.IMAGE_NOT_FULL if self._leaves_out else self._locate(events, cursor)
         if status == rows_locate.IMAGE_NOT_FULL:
@@ -288,7 +295,7 @@ class RowDecoder:
         return rows_partial.with_presence(batch, left_out) if left_out.any() else batch
 
     def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
-        """Returns the captured rows with their masks and their transform applied."""
+        """Applies the row filter, the masks and the transform to a batch. Returns the rows that remain."""
         ours, arrays = len(self._columns), batch.columns
         if rules.needs_whole and batch.num_columns > len(self._schema):
             raise self._not_whole(f"{events.block.file}:{int(events.position[self._locations.image_event[0]])}")
@@ -313,7 +320,7 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.IMAGE_NOT_FULL, reason)
 
     def _keep_those_of_now(self, events: _Events, rows: int) -> int:
-        """Drops located rows that a system-versioned table keeps as history, before their values are decoded. Returns how many are left."""
+        """Drops the located rows that are history in a system-versioned table, before their values are decoded. Returns how many remain."""
         locations = self._locations
         starts = self._starts[self._ends, :rows]
         now = of_now(locations.operation[:rows], events.block.buffer, starts, keyed=bool(self.version.key))
@@ -325,7 +332,7 @@ class RowDecoder:
         return kept
 
     def _refuse_null_keys(self, events: _Events, offset: Int64s, arrays: list[AnyArray]) -> None:
-        """Raises TableStoppedError if a key column is NULL: several source rows may share a NULL key and would become one."""
+        """Raises TableStoppedError if a key column is NULL, because several source rows can have NULL there and would become one row."""
         for slot in self._key.tolist():
             nulls = arrays[slot + 3]
             if not nulls.null_count:
@@ -353,8 +360,8 @@ class RowDecoder:
     def _changed_documents(
         self, slot: int, values: Values, differences: Int64s, events: _Events, offset: Int64s
     ) -> AnyArray:
-        """Decodes a JSON column in which some rows have differences. A difference that cannot be applied stops the table, because a
-        document cannot be computed without it.
+        """Decodes a JSON column in which some rows have differences instead of documents. A difference that cannot be applied stops the
+        table, because no later document can be computed.
         """
         try:
             texts = rows_diffs.documents(values, differences)
@@ -378,7 +385,7 @@ class RowDecoder:
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 
     def _without_refused(self, slot: int, values: Values) -> AnyArray:
-        """Decodes a column, with NULL for each value that its type refuses. `_described` reports these values later."""
+        """Decodes a column with NULL for each value that cannot be decoded. Adds these values to `_found`, which `_described` reports."""
         finish = self._types[slot].finish
         found = refusals(values, finish)
         self._found += [(slot, *each) for each in found]
@@ -446,7 +453,7 @@ class RowDecoder:
 
 
 def _schema(columns: tuple[Column, ...], types: tuple[ColumnType, ...]) -> pa.Schema:
-    """Returns Sluice's three columns followed by the table's."""
+    """Returns the schema of decoded rows: Sluice's three columns, then the table's columns."""
     meta = [
         pa.field(OPERATION, pa.int8(), False),
         pa.field(ORDER_KEY, pa.int64(), False),

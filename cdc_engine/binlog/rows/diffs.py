@@ -1,6 +1,7 @@
-"""Applies JSON differences (PARTIAL_JSON) of a chunk of rows and returns their column's texts. Called by `rows`.
+"""Applies the JSON differences (PARTIAL_JSON) of a chunk of rows and returns the resulting documents as texts. Called by `rows`.
 
-The kernel `locate_diffs` has noted them in an int64 array, 4 by n: slot, row, start and size of the document before.
+The kernels of `locate_diffs` list the differences in an int64 array (4 by n): slot and row of the value, offset and size of the document
+in the before image.
 """
 
 from __future__ import annotations
@@ -21,28 +22,32 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 DIFFERENCES_MAX = 1 << 12  # The most differences of a chunk; a chunk with more ends early.
-NODES_MIN = 1 << 10  # The first number of nodes of a tree; it doubles when a document has more.
+NODES_MIN = (
+    1 << 10
+)  # Nodes that are allocated first for a document's tree. Their number doubles while a document has more.
 
 
 def room(columns: int) -> Int64s:
-    """Allocates the array in which the kernel notes a chunk's differences; large enough for those of any row."""
+    """Allocates the array for a chunk's differences. It is large enough for a row in which all columns are differences."""
     return np.empty((DIFFERENCE_ROWS, max(DIFFERENCES_MAX, columns)), np.int64)
 
 
 def of_column(differences: Int64s, slot: int) -> Int64s:
-    # Most chunks have no differences, and this is called once per column.
+    # Without differences, as in most chunks, this skips the comparison, which would run for every column.
     return differences[:, differences[SLOT] == slot] if differences.shape[1] else differences
 
 
 def without(values: Values, differences: Int64s) -> Values:
-    """Returns the values with NULL where they are differences."""
+    """Returns the values with NULL in the rows that have differences."""
     starts, sizes = values.starts.copy(), values.sizes.copy()
     starts[differences[ROW]], sizes[differences[ROW]] = -1, 0
     return Values(values.buffer, starts, sizes)
 
 
 def documents(values: Values, differences: Int64s) -> AnyArray:
-    """Returns the documents after the change, in the order of `differences`. Raises ValueRefusedError if one cannot be computed."""
+    """Returns the documents after the differences, as texts in the order of `differences`. Raises ValueRefusedError for a difference that
+    cannot be applied.
+    """
     rows, starts, sizes = (np.ascontiguousarray(differences[field]) for field in (ROW, BEFORE_START, BEFORE_SIZE))
     absent = np.flatnonzero(starts < 0)
     if len(absent):
@@ -72,7 +77,7 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
 
 
 def _changed(document: bytes, differences: bytes, row: int) -> bytes:
-    """Applies differences in Python, for documents that the kernel does not support."""
+    """Applies differences in Python, for a row that the kernel cannot process. Raises ValueRefusedError."""
     try:
         return json_diff.changed(document, differences).encode()
     except JsonFormatError as error:
@@ -81,7 +86,7 @@ def _changed(document: bytes, differences: bytes, row: int) -> bytes:
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
-    """Inserts the texts into the column, at the rows of the differences, which are in ascending order."""
+    """Replaces the values in the rows that have differences by `texts`. `differences`: with ascending rows."""
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True
     column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), texts)

@@ -1,7 +1,7 @@
-"""Computes 128-bit fingerprints of row keys. Equal keys have equal fingerprints, and different keys of a batch
-different ones. Used by `staging`.
+"""Computes 128-bit fingerprints of row keys: equal keys have equal fingerprints, and different keys practically never do. Used by
+`staging`.
 
-They are computed from decoded values, which the lake compares, and start with random bits, so that nobody can choose
+The fingerprints are computed from decoded values, because the lake compares these. They begin with random bits, so that nobody can choose
 keys that collide. They never leave the process.
 """
 
@@ -28,7 +28,7 @@ _HALF, _EIGHT, _ZERO = np.uint64(32), np.uint64(8), np.uint64(0)
 
 
 def fingerprints(columns: Sequence[Any]) -> Int64s:
-    """Returns the fingerprint of each row (2 by n) from the Arrow arrays of the key's columns."""
+    """Returns the fingerprint of each row (int64, 2 by n). `columns`: the Arrow arrays of the key columns."""
     lanes = np.repeat(_SEEDS.reshape(LANES, 1), len(columns[0]), axis=1)
     for column in columns:
         mix_words(column.is_null().to_numpy(zero_copy_only=False).astype(np.uint64).reshape(-1, 1), lanes, _FACTORS)
@@ -48,7 +48,9 @@ def _words(column: Any) -> Words:
         return np.ascontiguousarray(pairs[column.offset : column.offset + len(column)])
     if pa.types.is_floating(column.type):
         floats: Any = pc.fill_null(column.cast(pa.float64()), 0.0)
-        bits: Words = (floats.to_numpy() + 0.0).view(np.uint64)  # -0.0 and 0.0 are equal
+        bits: Words = (floats.to_numpy() + 0.0).view(
+            np.uint64
+        )  # The addition turns -0.0 into 0.0: they are equal keys.
         return bits.reshape(-1, 1)
     narrow = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
     whole: Any = pc.fill_null(narrow.cast(pa.int64()), 0)
@@ -58,7 +60,9 @@ def _words(column: Any) -> Words:
 
 @kernel
 def _mixed(lane: np.uint64, word: np.uint64, factor: np.uint64) -> np.uint64:
-    """Mixes a word into a lane. Injective in `word`: keys of one word never collide."""
+    """Mixes a word into a lane of the fingerprint. For a given lane, different words have different results, so keys of one word never
+    collide.
+    """
     lane = (lane ^ word) * factor
     lane ^= lane >> _HALF
     lane *= _FINAL
@@ -68,7 +72,7 @@ def _mixed(lane: np.uint64, word: np.uint64, factor: np.uint64) -> np.uint64:
 
 @kernel
 def mix_words(words: Words, lanes: Words, factors: Words) -> None:
-    """Mixes the words of each row (n by words) into its lanes (2 by n)."""
+    """Mixes the words of each row (`words`: n by words per row) into its two lanes (`lanes`: 2 by n)."""
     for lane in range(LANES):
         for row in range(words.shape[0]):
             for index in range(words.shape[1]):
@@ -77,7 +81,7 @@ def mix_words(words: Words, lanes: Words, factors: Words) -> None:
 
 @kernel
 def mix_bytes(data: Bytes, ends: Int64s, lanes: Words, factors: Words) -> None:
-    """Mixes the bytes of each row, from ends[row] to ends[row + 1], into its lanes (2 by n)."""
+    """Mixes the length and the bytes of each row, data[ends[row] : ends[row + 1]], into its two lanes (`lanes`: 2 by n)."""
     for row in range(ends.shape[0] - 1):
         at, end = ends[row], ends[row + 1]
         length = np.uint64(end - at)

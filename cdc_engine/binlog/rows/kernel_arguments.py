@@ -1,4 +1,4 @@
-"""Groups the arguments of the kernels that find values in row events. `decoder` and `entries` make them."""
+"""Named tuples that group the arguments of the kernels that find values in row events. `decoder` and `entries` make them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class RowEvents(NamedTuple):
-    """The row events of one table in a buffer, one entry per event."""
+    """Row events of one table. `buffer`: contains the events. The arrays have one entry per event."""
 
     buffer: Bytes
     offset: Int64s
@@ -20,10 +20,10 @@ class RowEvents(NamedTuple):
 
 
 class TableLayout(NamedTuple):
-    """How to step over the values of a table, one entry per column, and which values to locate.
+    """How a table's row images store values, and which values to locate. The arrays have one entry per column, except `key`.
 
-    `prefix`: length bytes before a value; `width`: its fixed size. `slot`: the row of the located values that receives the value, -1 to
-    skip it. `key`: slots of the key columns; empty for a table without a key.
+    `prefix`: number of length bytes before a value. `width`: bytes of a value without a length. `slot`: the index of the column in the
+    located values, or -1 to skip it. `key`: slots of the key columns; empty for a table without a key.
     """
 
     prefix: Int8s
@@ -33,9 +33,10 @@ class TableLayout(NamedTuple):
 
 
 class ImageColumns(NamedTuple):
-    """Which columns the images of an event have, one entry per column. `facts`: of the table's columns; the others are scratch memory.
+    """Which columns the images of an event have, one entry per column. The caller fills only `facts` (bits, see `locate_partial`); the
+    kernels fill the other arrays.
 
-    `before`, `after`: columns that the image has; `partial`: columns whose value is a JSON difference.
+    `before`, `after`: whether the image has the column. `partial`: whether the column's value is a JSON difference.
     """
 
     facts: Int8s
@@ -45,9 +46,10 @@ class ImageColumns(NamedTuple):
 
 
 class ChunkMemory(NamedTuple):
-    """Memory for the located rows of one chunk. `values`: columns by rows; `before`: scratch memory for one before image.
+    """Memory for the located rows of one chunk. `values`: columns by rows. `before`: scratch memory for one before image. `operation`,
+    `image_event`: operation and event index, one entry per row.
 
-    `operation`, `image_event`: one entry per row. `differences` (4 by at least the number of columns): see `locate_diffs`.
+    `differences` (4 by at least the number of columns): see `locate_diffs`.
     """
 
     values: LocatedValues
@@ -58,7 +60,9 @@ class ChunkMemory(NamedTuple):
 
 
 class OpenEvent(NamedTuple):
-    """The event whose images are being located. `doubted`: an update that leaves the key unchanged may be a REPLACE."""
+    """The event whose images a kernel locates. `end`: end of its images. `doubted`: whether an update without a key change may be a
+    REPLACE.
+    """
 
     buffer: Bytes
     end: Integer

@@ -1,9 +1,7 @@
-"""Follows, in a kernel, rows whose keys change, to find which row an image belongs to. A life is the time of one row from insert to delete.
-Used by `staging`.
+"""Kernel that finds which source row an image belongs to, if updates change keys. Used by `staging`.
 
-A *life* is one row from its first image in a segment until it is deleted. As long as no row with missing columns has
-moved to or from a key, the key itself identifies the life, and its images are AT_HOME. From then on `slots` maps the
-key to its life."""
+A *life* is one source row from its first image in a segment until it is deleted. Usually the key identifies the life, and the
+life is AT_HOME. After an update that changes the key and omits columns, the table `slots` maps the old and the new key to their lives."""
 
 from __future__ import annotations
 
@@ -15,25 +13,25 @@ import numpy.typing as npt
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Int8s, Int64s
 
-# Rows of `slots`, an open-addressing hash table by key fingerprint. LIFE is the number of a life, or one of the
-# constants below.
+# Rows of `slots`, an open-addressing hash table. HIGH and LOW are the two words of a key's fingerprint; LIFE is the number of a life, or
+# AT_HOME, NOBODY or FREE.
 HIGH, LOW, LIFE = range(3)
 SLOT_ROWS: Final = 3
 SLOTS_FIRST: Final = 1 << 10
-# AT_HOME: the row that the lake has under this key. NOBODY: no row has this key any more. FREE: an empty slot.
+# AT_HOME: the row that the lake has under this key. NOBODY: no row has this key after a move or a delete. FREE: an empty slot.
 AT_HOME, NOBODY, FREE = (
     -1,
     -2,
     -3,
 )
-KEYS, LIVES = range(2)  # indices in `counts`
+KEYS, LIVES = range(2)  # Indices in `counts`: number of keys in `slots`, and number of lives.
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 Mask = npt.NDArray[np.bool_]
 
 
 class KeyedImages(NamedTuple):
-    """n images of a segment. `keys` (2 by n): fingerprints. `moved`: after images with missing columns whose key differs from that of their
-    before image. `whole`: images with all columns.
+    """n images of a segment. `keys` (2 by n): fingerprints of their keys. `moved`: whether it is an after image that omits columns and
+    whose key differs from its before image's key. `whole`: whether the image has all columns.
     """
 
     keys: Int64s
@@ -43,8 +41,8 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """Rows that are followed from certain images on, in order. `births`: the number of a row's first image, or 0 if the lake has the row
-    under its original key. `origins`: the index of an image with that key.
+    """The lives that begin in a call of `follow`, in order. `births`: number of the life's first image, or 0 if the lake has the row under
+    its original key. `origins`: index of an image with that key.
     """
 
     births: Int64s
@@ -52,13 +50,13 @@ class BegunLives(NamedTuple):
 
 
 def free_slots(count: int) -> Int64s:
-    """Allocates a table for up to `count` / 2 keys. `count` must be a power of two."""
+    """Allocates an empty table `slots` for up to `count` / 2 keys. `count` must be a power of two."""
     return np.full((SLOT_ROWS, count), FREE, np.int64)
 
 
 @kernel
 def slot_of(slots: Int64s, high: Integer, low: Integer) -> Integer:
-    """Returns the slot of a key, or the free slot where it belongs."""
+    """Returns the slot of a key, or the free slot for the key if the table lacks it. `high`, `low`: the key's fingerprint."""
     mask = slots.shape[1] - 1
     at = low & mask
     while slots[LIFE, at] != FREE and (slots[HIGH, at] != high or slots[LOW, at] != low):
@@ -76,7 +74,7 @@ def put(slots: Int64s, counts: Int64s, high: Integer, low: Integer, life: Intege
 
 @kernel
 def move_slots(slots: Int64s, larger: Int64s) -> None:
-    """Copies every key into a larger table."""
+    """Copies all keys of `slots` into the table `larger`."""
     for at in range(slots.shape[1]):
         if slots[LIFE, at] != FREE:
             other = slot_of(larger, slots[HIGH, at], slots[LOW, at])
@@ -88,8 +86,8 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 def follow(  # noqa: PLR0917  numba has no keyword-only arguments
     images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
 ) -> None:
-    """Writes into `life` (n) the number of each image's life, or AT_HOME. `first_row`: number of the first image, from 1. `slots` must have
-    room for n more keys.
+    """Writes the number of each image's life, or AT_HOME, to `life` (n). `first_row`: number of the first image; images count from 1.
+    `slots` must have free slots for n more keys.
     """
     keys, operation, moved, whole = images
     births, origins = begun_here

@@ -1,14 +1,14 @@
-"""Finds, in a kernel, every column value in the row events of one table version. Called by `decoder`; decodes nothing.
+"""Kernel that finds the column values in the row events of one table version. Called by `decoder`.
 
-A row event (MySQL's rows_event.h): 19-byte common header; table id (6) and flags (2); in version 2 an extra part whose
-2-byte length counts itself; the column count, length-encoded; a bitmap of the columns present, two of them for an
-update; then row images up to the end. An image is a bitmap of NULLs and the values that are not NULL, back to back. Two
-numbers per column are enough to step over a value: how many length bytes precede it (`prefix`), or its fixed size
-(`width`). So the kernel knows no types. It writes where each value starts and how long it is; `column_types` decodes
-the values, column by column.
+A row event (MySQL's rows_event.h) has: a 19-byte common header; table id (6) and flags (2); in version 2 an extra part whose
+2-byte length includes itself; the column count, length-encoded; a bitmap of the columns present, two of them for an
+update; then row images up to the end. An image is a bitmap of NULLs and the values that are not NULL, back to back.
 
-Every read is checked against the event's end, and the event against the buffer. Bytes are cast to int64 before they are
-shifted, because numba turns a mix of unsigned and signed integers into a float."""
+For each column, the kernel needs only the number of length bytes before a value (`prefix`) or the value's fixed size (`width`). It writes
+the offset and size of each value; `column_types` decodes the values, column by column.
+
+The kernel checks that each read is within the event, and that the event is within the buffer. It casts bytes to int64 before it
+shifts them, because numba turns a mix of unsigned and signed integers into a float."""
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, RowEvents, TableLayout
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-# Results of `locate`. cursor[0] is then the event at which it stopped.
+# Results of `locate`. Unless the result is DONE, cursor[0] is the event at which it stopped.
 DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4
 
 HEADER_BYTES = 19
@@ -31,7 +31,7 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4  # contracts.Operation
 
 @kernel
 def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
-    """Returns whether the bitmap at `at` contains every column."""
+    """Returns whether the bitmap at `at` has the bit of every column."""
     for column in range(column_count):  # noqa: SIM110 - compiled, a loop is the fast form
         if not (np.int64(buffer[at + (column >> 3)]) >> np.int64(column & 7)) & 1:
             return False
@@ -40,8 +40,8 @@ def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
 
 @kernel
 def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Reads a length-encoded column count. Returns (count, offset after it); count is -1 if truncated, -2 if no table
-    can have so many columns.
+    """Reads a length-encoded column count. Returns (count, offset after it). The count is -1 if it is truncated, and -2 if it is more than
+    a table can have.
     """
     if at + 1 > end:
         return -1, at
@@ -57,8 +57,8 @@ def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, 
 def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
-    """Returns the offset in `buffer` of the event's first row image, or minus the reason why there is none. Version 3
-    is for `locate_partial`.
+    """Returns the offset in `buffer` of the event's first row image, or a negated result of `locate`, for example -TRUNCATED. Events of
+    version 3 need `locate_partial`.
     """
     at += HEADER_BYTES + 8
     if version >= 2:
@@ -84,7 +84,9 @@ def first_image(
 def locate_image(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, values: LocatedValues, row: Integer
 ) -> Integer:
-    """Writes start and size of each wanted value of the image at `at`; NULL starts at -1. Returns the image's end, or -1 if truncated."""
+    """Writes the offset and size of each value of the image at `at` that has a slot; NULL has the offset -1. Returns the image's end, or -1
+    if the image is truncated.
+    """
     prefix, width, slot, _ = layout
     starts, sizes = values
     column_count = prefix.shape[0]
@@ -116,7 +118,7 @@ def locate_image(
 
 @kernel
 def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer, others: LocatedValues) -> bool:
-    """Returns whether the bytes of any key column differ between row `row` and row 0 of `others`."""
+    """Returns whether any key column has different bytes in row `row` of `values` and in row 0 of `others`."""
     starts, sizes = values
     other_starts, other_sizes = others
     for index in range(key.shape[0]):
@@ -135,7 +137,7 @@ def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer,
 
 @kernel
 def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues) -> None:
-    """Moves row `row` down by one and inserts row 0 of `others` before it."""
+    """Moves row `row` of `values` to the next row, and copies row 0 of `others` to row `row`."""
     starts, sizes = values
     other_starts, other_sizes = others
     for column in range(starts.shape[0]):
@@ -147,8 +149,8 @@ def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues)
 def locate_update(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, row: Integer, memory: ChunkMemory
 ) -> tuple[Integer, Integer]:
-    """Locates both images of an updated row. Returns (their end or -1, rows written). The before image becomes a row only if a key column
-    changed or there is no key.
+    """Locates both images of an updated row. Returns (end of the images or -1, rows written). The before image becomes a row only if a key
+    column changes or the table has no key.
     """
     after_at = locate_image(buffer, at, end, layout, memory.before, 0)
     if after_at < 0:
@@ -168,11 +170,11 @@ def locate_update(
 
 @kernel
 def locate(events: RowEvents, layout: TableLayout, cursor: Int64s, bytes_max: Integer, memory: ChunkMemory) -> Integer:
-    """Continues at `cursor`. Stops at the end of the events (DONE), when the rows or `bytes_max` bytes of images are reached (FULL), or
-    when bytes are refused.
+    """Locates the values of images from `cursor` on. Returns DONE at the end of the events, FULL if the memory has no free row or
+    `bytes_max` bytes of images are done, or the reason why it cannot continue.
 
-    `cursor` (int64, 3): event index, offset in `buffer` of the next image (0: at the event's header), rows written by
-    this call.
+    `cursor` (int64, at least 3): index of the event, offset in `buffer` of the next image (0 at the beginning of an event), number of rows
+    that this call wrote.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     column_count, operation, image_event = layout.prefix.shape[0], memory.operation, memory.image_event

@@ -1,9 +1,8 @@
-"""Locates JSON differences in PARTIAL_UPDATE_ROWS events, for the kernel of `locate_partial`.
+"""Kernels that locate JSON differences in PARTIAL_UPDATE_ROWS events. Called by `locate_partial`.
 
-The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with value options: a length-encoded integer,
-of which only the bit PARTIAL_JSON is known. If it is set, a bitmap follows with a bit for each JSON column of the
-table, whether the image has it or not. A value whose bit is set contains, after its usual length, the differences from
-the document in the before image.
+The after image (MySQL's rows_event.h, Partial_update_rows_event) begins with value options, a length-encoded integer. Its only
+defined bit is PARTIAL_JSON. If the bit is set, a bitmap follows that has a bit for every JSON column of the table, even if the image
+omits the column. If a column's bit is set, its value is not a document but the differences from the document in the before image.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -16,19 +15,19 @@ from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.locate import TRUNCATED
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
-PARTIAL_JSON = 1  # the only known value option
-DOCUMENT = 32  # A fact of a column, in addition to those of `locate_partial`: the column is JSON.
-OPTIONS_UNKNOWN = 5  # A reason to refuse an event, in addition to the results of `locate`.
-# The rows of the array of differences: slot and row of the value, and the document before it; -1: that is NULL, -2: it
-# is absent.
+PARTIAL_JSON = 1  # The only value option that MySQL defines.
+DOCUMENT = 32  # A bit of `ImageColumns.facts`: the column is JSON. `locate_partial` defines the other bits.
+OPTIONS_UNKNOWN = 5  # A result in addition to those of `locate`: the event has an unknown value option.
+# Rows of the array of differences: slot and row of the value, and offset and size of the document in the before image. The offset is -1 if
+# the document is NULL, and -2 if the image omits it.
 SLOT, ROW, BEFORE_START, BEFORE_SIZE = range(4)
 DIFFERENCE_ROWS = 4
 
 
 @kernel
 def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, partial: Int8s) -> Integer:
-    """Reads the options at `at`. Returns their end, or minus the reason why they cannot be read. `partial` (one per
-    column) then marks values that are differences.
+    """Reads the value options at `at` and sets `partial` (one per column) to 1 for values that are differences. Returns the end of the
+    options, or -TRUNCATED or -OPTIONS_UNKNOWN.
     """
     partial[:] = 0
     if at + 1 > end:
@@ -59,7 +58,7 @@ def note_differences(
     differences: Int64s,
     found: Integer,
 ) -> Integer:
-    """Appends the values of row `row` that are differences to `differences`, which has `found` of them. Returns how many there are then."""
+    """Adds the values of row `row` that are differences to `differences`, which has `found` entries. Returns the new number of entries."""
     for column in range(partial.shape[0]):
         wanted = slot[column]
         if partial[column] and wanted >= 0 and starts[wanted, row] >= 0:
@@ -72,7 +71,7 @@ def note_differences(
 
 @kernel
 def column_without_document(partial: Int8s, slot: Int32s, before: Int8s, after: Int8s) -> Integer:
-    """Returns the first wanted column with differences from a document that the before image omits, or -1."""
+    """Returns the first column with a slot whose value is differences from a document that the before image omits, or -1."""
     for column in range(partial.shape[0]):
         if partial[column] and slot[column] >= 0 and after[column] and not before[column]:
             return column
