@@ -1,14 +1,13 @@
-"""Locates values, in a kernel, in row events that omit columns (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or contain JSON differences
+"""Kernel that locates values in row events that omit columns (binlog_row_image MINIMAL, NOBLOB, FULL_NODUP) or contain JSON differences
 (version 3, see `locate_diffs`). Called by `decoder`.
 
-It does what `locate` does, more slowly: it reads each event's bitmaps of present columns, and an image has a NULL bit
-only for these. What an update's after image omits and its before image has is taken from the before image. A value that
-is in neither starts at ABSENT.
+The kernel is a slower form of `locate`. It reads the bitmaps of present columns in each event; an image has NULL bits only for present
+columns. If an update's after image omits a value, the kernel uses the before image's value. A value that both omit starts at ABSENT.
 
-Whether columns may be missing is decided once per event, from facts of the table's columns (bits of one int8 per
-column). Servers differ: one that writes version 1 of these events (MariaDB; MySQL with log_bin_use_v1_row_events) omits
-virtual columns from an update that changes them, and writes some REPLACE as an update that omits the columns which
-REPLACE set to their defaults."""
+Once per event, the kernel checks whether its omitted columns can be handled, from facts of the table's columns (bits of one int8 per
+column). Servers that write version 1 of the events (MariaDB; MySQL with log_bin_use_v1_row_events) need more checks. Such a server omits
+virtual columns from an update that changes them. It also logs some REPLACE statements as updates that omit the columns which REPLACE set
+to their defaults."""
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
 from __future__ import annotations
@@ -43,14 +42,13 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-ABSENT = -2  # This stands for the start of an absent value.
-# Reasons to refuse an event, in addition to the results of `locate` and `locate_diffs`. cursor[3] is then the column
-# concerned.
+ABSENT = -2  # The start of a value that the image omits.
+# Results in addition to those of `locate` and `locate_diffs`: why an event cannot be decoded. cursor[3] is then the index of the column.
 KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, ALL_ABSENT, DOCUMENT_ABSENT = range(
     10, 17
 )
-# Facts of a column: it is wanted, part of the key, its default is known, it is virtual or may be, NOBLOB omits it;
-# `locate_diffs` adds DOCUMENT.
+# Bits of a column's facts. WANTED: it is decoded. KEY: it is in the key. DEFAULTED: its default is known. VIRTUAL: it is, or may be, a
+# virtual column. LARGE: NOBLOB omits it. `locate_diffs` defines one more bit, DOCUMENT.
 WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
 
 
@@ -64,8 +62,8 @@ def read_bitmap(buffer: Bytes, at: Integer, present: Int8s) -> None:
 def first_image_of(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
 ) -> Integer:
-    """Returns the offset of the event's first row image, or minus the reason why there is none. Writes the present
-    columns into `before` and `after`.
+    """Returns the offset of the event's first row image, or a negated result of `locate`. Writes to `before` and `after` which columns the
+    images have.
     """
     at += HEADER_BYTES + 8
     if version >= 2:
@@ -91,9 +89,9 @@ def first_image_of(
 def why_refused(
     kind: Integer, version: Integer, keyed: bool, facts: Int8s, before: Int8s, after: Int8s
 ) -> tuple[Integer, Integer]:
-    """Returns 0, or why such images cannot be decoded, with the index of the table's column concerned."""
+    """Returns (0, -1) if images with the columns `before` and `after` can be decoded, else (reason, index of the column)."""
     if kind == KIND_INSERT and not after.any():
-        return ALL_ABSENT, 0  # Images without bytes cannot be counted.
+        return ALL_ABSENT, 0  # Images without columns have no bytes, so the number of rows is unknown.
     for column in range(facts.shape[0]):
         fact = facts[column]
         if not fact & WANTED:
@@ -113,9 +111,10 @@ def why_refused(
 
 @kernel
 def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> bool:
-    """Returns whether an update with these images that leaves the key unchanged may be a REPLACE with unlogged columns.
+    """Returns whether an update that leaves the key unchanged may be a REPLACE whose omitted columns got their defaults.
 
-    An UPDATE writes the key only if it sets it. NOBLOB always does; its before image distinguishes it from MINIMAL.
+    With MINIMAL, the after image of an UPDATE has key columns only if the statement sets them. With NOBLOB, it always has them. The before
+    image shows which of the two the server uses.
     """
     names_key, incomplete, minimal = False, False, False
     for column in range(facts.shape[0]):
@@ -130,7 +129,7 @@ def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s
 def locate_present(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, present: Int8s, values: LocatedValues, row: Integer
 ) -> Integer:
-    """Locates the values of an image that has the columns `present`, like `locate.locate_image`. Returns -TRUNCATED if it does not fit."""
+    """Locates the values of an image with the columns `present`, like `locate.locate_image`. Returns the image's end, or -TRUNCATED."""
     prefix, width, slot, _ = layout
     starts, sizes = values
     nulls, count, index = at, np.int64(0), np.int64(0)
@@ -163,7 +162,7 @@ def locate_present(
 
 @kernel
 def inherit(values: LocatedValues, row: Integer, before: LocatedValues) -> None:
-    """Copies the values that `row` lacks from row 0 of `before`."""
+    """Copies the values that are ABSENT in row `row` of `values` from row 0 of `before`."""
     starts, sizes = values
     before_starts, before_sizes = before
     for column in range(starts.shape[0]):
@@ -181,8 +180,8 @@ def locate_after(
     row: Integer,
     cursor: Int64s,
 ) -> Integer:
-    """Locates an update's after image, like `locate_present`. May also return the negative of a result of `read_value_options`, or
-    -DOCUMENT_ABSENT.
+    """Locates the values of an update's after image. Returns the image's end, or a negative result of `locate_present` or
+    `read_value_options`, or -DOCUMENT_ABSENT.
     """
     if event.version == 3:
         at = read_value_options(event.buffer, at, event.end, images.facts, images.partial)
@@ -205,7 +204,7 @@ def locate_partial_update(
     memory: ChunkMemory,
     cursor: Int64s,
 ) -> tuple[Integer, Integer]:
-    """Locates both images of an update, like `locate.locate_update`. Returns (minus the reason, 0) if the event is refused."""
+    """Locates both images of an update, like `locate.locate_update`. If the event cannot be decoded, returns (negated reason, 0)."""
     values, before, key = memory.values, memory.before, layout.key
     after_at = locate_present(event.buffer, at, event.end, layout, images.before, before, 0)
     if after_at < 0:
@@ -240,10 +239,10 @@ def locate_partial(
     bytes_max: Integer,
     memory: ChunkMemory,
 ) -> Integer:
-    """Locates values like `locate.locate`, in events whose images may lack columns.
+    """Locates values like `locate.locate`, in events whose images may omit columns.
 
-    `cursor` (int64, 5): the fourth entry is the table's column that a refusal is about; the last is how many
-    `memory.differences` this call wrote.
+    `cursor` (int64, 5): the first three entries are those of `locate.locate`. The fourth is the index of the column that is the reason of a
+    refusal; the last is the number of `memory.differences` that this call wrote.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, _ = images

@@ -1,9 +1,8 @@
-"""Handles row images without all columns: fills in defaults, adds columns that record what is present, and explains why a table stops.
-Called by `rows`.
+"""Handles row images that omit columns: fills in defaults, adds columns that say which values are present, and explains why a table
+stops. Called by `rows`.
 
-An INSERT describes a whole row: a column that its image omits has its constant default, which is filled in. A column
-that an update, a delete or a before image omits stays as it is in the lake. Batches with such rows have the columns of
-`partial_schema` after the table's own."""
+A column that the image of an INSERT omits has its constant default, which is filled in. A column that another image omits keeps the value
+that it has in the lake. Batches with such rows have the additional columns of `partial_schema` after the table's own."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
-GROUP_COLUMNS = 63  # Each column takes one bit of an int64 that is never negative.
+GROUP_COLUMNS = 63  # Columns per `_sluice_present_` word: one bit each, without the sign bit of the int64.
 LARGE_CODES = {
     TypeCode.BLOB,
     TypeCode.TINY_BLOB,
@@ -49,14 +48,14 @@ _REASONS = {
 
 
 def refusal(status: int, column: Column, where: str) -> str:
-    """Returns the sentence for an operator about a refused event. `where`: file and offset of the event."""
+    """Returns the message for an operator about an event that cannot be decoded. `where`: file and offset of the event."""
     what = _REASONS[status].format(column=column.name)
     return f"the row event at {where} {what}; set binlog_row_image=FULL on the source"
 
 
 def key_null(column: Column, where: str, *, in_source: bool) -> str:
-    """Returns the sentence about a key column that is NULL in the row event at `where`: NULL in the source, or a value that cannot be
-    stored otherwise.
+    """Returns the message about a key column that is NULL in the row event at `where`. `in_source`: whether the source has NULL; otherwise
+    the source has a zero or partial date.
     """
     what = f"the key column {column.name} ({column.mysql_type}) is NULL in a row of the event at {where}"
     if in_source:
@@ -65,7 +64,7 @@ def key_null(column: Column, where: str, *, in_source: bool) -> str:
 
 
 def facts_of(version: TableVersion, slot: Any) -> Int8s:
-    """Returns, for each column of the table, the facts that the kernel needs. `slot`: -1 for an unwanted column."""
+    """Returns the facts of each column for the kernel `locate_partial`. `slot`: per column, -1 if the column is not decoded."""
     key = {name.lower() for name in version.key}
     return np.array([_facts(column, slot[index] >= 0, key) for index, column in enumerate(version.columns)], np.int8)
 
@@ -82,7 +81,7 @@ def _facts(column: Column, wanted: bool, key: set[str]) -> int:
 
 
 def absences(starts: Int64s) -> Mask | None:
-    """Returns which values (columns by rows) are absent, or None if none is. Makes them NULL in `starts`."""
+    """Returns which values (columns by rows) the images omit, or None if they omit none. Changes `starts`: these values become NULL."""
     absent: Mask = starts == locating.ABSENT
     if not absent.any():
         return None
@@ -91,7 +90,7 @@ def absences(starts: Int64s) -> Mask | None:
 
 
 def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnType) -> AnyArray:
-    """Returns the array with a default in the rows `chosen`. Raises ValueError if its text is not a value of the type."""
+    """Returns the array with the default `text` in the rows `chosen`. Raises ValueError if the text is not a value of the type."""
     if text is None:
         return array
     filled: AnyArray = pc.if_else(pa.array(chosen), scalar_value(text, each), array)
@@ -99,10 +98,10 @@ def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnTy
 
 
 def partial_schema(schema: pa.Schema) -> pa.Schema:
-    """Returns `schema` (Sluice's three columns, then the table's) with the columns for partial images appended:
+    """Returns `schema` (Sluice's three columns, then the table's) with the columns for partial images appended.
 
-    `_sluice_present_<g>` (int64): bit b says that column 63 * g + b of the table is present. `_sluice_moved` (bool): an
-    update that changed the key and lacks columns; the before image precedes it.
+    `_sluice_present_<g>` (int64): bit b is set if the image has column 63 * g + b of the table. `_sluice_moved` (bool): whether the row is
+    the after image of an update that changes the key and omits columns; its before image is the row before.
     """
     groups = -(-(len(schema) - 3) // GROUP_COLUMNS)
     ours = [pa.field(f"{PRESENT}{group}", pa.int64(), False) for group in range(groups)]
@@ -110,13 +109,13 @@ def partial_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def key_fields(schema: pa.Schema, key: tuple[str, ...]) -> list[pa.Field[Any]]:
-    """Returns the fields of the key's columns. Column names are case-insensitive."""
+    """Returns the fields of the key columns. The case of column names does not matter."""
     names = {field.name.lower(): field for field in schema}
     return [names[name.lower()] for name in key]
 
 
 def with_presence(batch: pa.RecordBatch, absent: Mask | None = None) -> pa.RecordBatch:
-    """Returns the batch with the columns of `partial_schema`. `absent`: columns by rows; None if everything is present."""
+    """Returns the batch with the additional columns of `partial_schema`. `absent`: omitted values, columns by rows; None means none."""
     schema = partial_schema(batch.schema)
     rows = batch.num_rows
     if absent is None:

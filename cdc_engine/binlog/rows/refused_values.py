@@ -1,7 +1,6 @@
-"""Applies a table's policy for values that cannot be decoded, and keeps the values that it removes from their rows. Used by `rows`.
+"""Defines a table's policy for its values, and finds the values of a column that cannot be decoded. Used by `rows`.
 
-Finding them costs nothing if there are none: only a column that refused a value is searched, by bisection, for all
-refused values."""
+Only a column whose decoder raised an error is searched, by bisection. So the search costs nothing for columns without such values."""
 
 from __future__ import annotations
 
@@ -18,15 +17,17 @@ from sluice.cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"
-REFUSED_VALUES_MAX = 100_000  # More such values of one table in a batch indicate a wrong charset.
+REFUSED_VALUES_MAX = (
+    100_000  # If more values of a table in one batch cannot be decoded, the table stops: its charset is probably wrong.
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValuePolicy:
-    """How values of a table are decoded. `zero_dates`: see `column_types.entry.type_of`. `undecodable`: "stop" the
-    table, or move the value into "quarantine" and put NULL in its row. `charsets`: column name → the charset that its
-    bytes really have, if the source declares another. `rules`: which rows are captured, and which columns are masked.
-    `shard`: the column that distinguishes the shards of a common table.
+    """How a table's values are decoded. `zero_dates`: see `column_types.entry.type_of`. `undecodable`: for a value that cannot be
+    decoded, "stop" stops the table; "quarantine" stores the value and writes NULL into its row. `charsets`: column name → real charset of
+    the bytes, if the source declares a wrong one. `rules`: row filter, masks and transform. `shard`: the column that distinguishes the
+    shards of a lake table.
     """
 
     zero_dates: str = "null"
@@ -36,7 +37,7 @@ class ValuePolicy:
     shard: ShardColumn | None = None
 
     def corrected(self, column: Column) -> Column:
-        """Returns the column with the charset that this policy gives it."""
+        """Returns the column with its charset in `charsets`, or unchanged if it has none there."""
         charset = self.charsets.get(column.name)
         return dataclasses.replace(column, charset=charset) if charset else column
 
@@ -46,11 +47,11 @@ DEFAULT_POLICY = ValuePolicy()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RefusedValue:
-    """A value that was removed from its row. `key`: the row's key columns with their decoded values; all columns for a
-    table without a key.
+    """A value that cannot be decoded and that the decoder replaced by NULL. `raw`: its bytes. `key`: the row's key columns with their
+    decoded values; all columns for a table without a key.
 
-    `file` and `offset`: of the row event. `order_key`: of its transaction. `image`: ascending number of the image in
-    the transaction. `column`: as the decoder had it.
+    `file` and `offset`: of the row event. `order_key`: of its transaction. `image`: a number that rises from image to image. `column`: with
+    the charset that the decoder used.
     """
 
     column: Column
@@ -66,7 +67,7 @@ class RefusedValue:
 
 
 def refusals(values: Values, finish: Finish) -> list[tuple[int, bytes, str]]:
-    """Returns (row, bytes, reason) of every value that `finish` refuses, ascending."""
+    """Returns (row, bytes, reason) of every value that `finish` cannot decode, in ascending order of rows."""
     found: list[tuple[int, bytes, str]] = []
     waiting = [(0, values.count)]
     while waiting:

@@ -1,4 +1,6 @@
-"""Adds the column with the shard's name to rows of a common table. Used by the decoders of row events and of SELECT results."""
+"""Adds the column with the shard's name to rows of a lake table that has several shards. Used by the decoders of row events and SELECT
+results.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardColumn:
-    """The shard column. `column`: its name in the lake. `name`: the shard's name, the same in every row."""
+    """The shard column. `column`: its name in the lake. `name`: the shard's name, which is its value in every row."""
 
     column: str
     name: str
 
     def declared(self) -> Column:
-        """Returns the column as a source would declare it."""
+        """Returns the column's description, as if the source had the column."""
         return Column(
             name=self.column,
             type_code=TypeCode.VARCHAR,
@@ -39,8 +41,8 @@ class ShardColumn:
         return type_of(self.declared())
 
     def key(self, key: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the key of a row among the rows of all shards. The shard column is last, because files are pruned by the first columns.
-        Empty for a table without a key.
+        """Returns the key that identifies a row among all shards, or an empty key for a table without one. The shard column comes last,
+        because readers skip files by the first key columns.
         """
         return (*key, self.column) if key else ()
 
@@ -49,7 +51,7 @@ class ShardColumn:
         return cast("AnyArray", pa.repeat(one, rows))
 
     def refuse_taken(self, version: TableVersion, columns: tuple[Column, ...]) -> None:
-        """Raises TableStoppedError if the table has a column of that name."""
+        """Raises TableStoppedError if the table has a column with the shard column's name."""
         if any(column.name.lower() == self.column.lower() for column in columns):
             why = (
                 f"it has a column {self.column}, which conf/ uses for the name of its shard: set another "
@@ -58,8 +60,8 @@ class ShardColumn:
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
     def inserted_into(self, batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
-        """Inserts the column at index `index`, after the table's own columns. If the batch records which columns are present, this one
-        always is.
+        """Inserts the shard column at `index`, after the table's own columns. In a batch with `partial_schema`, marks it as present in
+        every row.
         """
         arrays = list(batch.columns)
         bit, own = (index - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)

@@ -1,4 +1,4 @@
-"""Compiled kernels that encode rows as Avro. They read each value from its text, as Canal clients get it. Called by `avro_rows`."""
+"""Numba kernels that encode rows as Avro, from the texts of values that Canal clients get. Called by `avro_rows`."""
 # ruff: noqa: PLR0917, PLR1714, SIM109 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ DOT = 46
 def put_decimal(
     out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer, scale: Integer, limbs: Int64s
 ) -> Integer:
-    """Writes a decimal as Avro bytes: its unscaled value in two's complement, the highest byte first. Returns the end."""
+    """Writes a decimal as Avro bytes: its unscaled value in two's complement, big-endian. Returns the offset after it. `limbs`: scratch
+    memory.
+    """
     for index in range(LIMBS):
         limbs[index] = 0
     negative = texts[first] == MINUS
@@ -87,7 +89,7 @@ def byte_of(limbs: Int64s, index: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def times_ten(limbs: Int64s, used: Integer, digit: Integer) -> Integer:
-    """Multiplies a number by ten and adds a digit. Returns how many limbs it has."""
+    """Multiplies the number in `limbs` by ten and adds a digit. Returns how many limbs the number has. `used`: how many it had."""
     carry = digit
     for limb in range(used):
         carry += limbs[limb] * 10
@@ -108,7 +110,7 @@ def put_value(
     image: Integer,
     values: SchemaValues,
 ) -> Integer:
-    """Writes the value of a column in one image as a union of null and its type. An invalid date such as 0000-00-00 becomes null."""
+    """Writes a column's value in one image as a union of null and the column's type. An invalid date such as 0000-00-00 becomes null."""
     starts, sizes, _, texts = values.shown
     size, first = sizes[column, image], starts[column, image]
     kind, end = columns.kinds[column], first + size
@@ -149,7 +151,7 @@ def put_row(
 
 @kernel
 def put_omitted(out: Bytes, at: Integer, columns: RowColumns, image: Integer, other: Integer, sizes: Int64s) -> Integer:
-    """Writes an array of the names of the columns that the image omits and that `other` omits too. Returns the end."""
+    """Writes an array with the names of the columns that both `image` and `other` omit. Returns the offset after it."""
     omitted = np.int64(0)
     for column in range(sizes.shape[0]):
         omitted += sizes[column, image_of(sizes, column, image, other)] == ABSENT
@@ -172,7 +174,7 @@ def put_messages(
     key_ends: Int64s,
     ends: Int64s,
 ) -> None:
-    """Writes the key and the value of each message into `out`, and their ends into `key_ends` and `ends`."""
+    """Writes the key and the value of each message to `out`, and their ends to `key_ends` and `ends`."""
     at = np.int64(0)
     has_key = frame.starts[KEY_HEAD + 1] > frame.starts[KEY_HEAD]
     for unit in range(units.kinds.shape[0]):

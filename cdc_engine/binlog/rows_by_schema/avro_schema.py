@@ -1,7 +1,7 @@
-"""Makes the Avro schemas of a table: a record with its columns, the envelope of a change, and the record of its key. Pure.
+"""Makes the Avro schemas of a table: a record with its columns, the envelope of a change, and the record of its key.
 
-Every column is a union of null and its type, and null is the default. So a schema change that adds or drops columns is compatible
-with the versions before it, in the sense of BACKWARD.
+Every column is a union of null and its type, and null is the default. So a schema that has more or fewer columns than its predecessor is
+compatible with it (the registry's compatibility level BACKWARD).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SOURCE = {
 
 @dataclasses.dataclass(frozen=True)
 class AvroType:
-    """The Avro type of a column. `schema`: the type as JSON. `scale`: of a decimal."""
+    """The Avro type of a column. `kind`: the kind of its values. `schema`: the type as JSON. `scale`: the scale of a decimal."""
 
     kind: ColumnKind
     schema: Any
@@ -51,7 +51,8 @@ class AvroType:
 
 
 UNSIGNED_PRECISION = 20
-# Avro's type time-micros ends after a day, and a TIME may be longer. `column_type` distinguishes a TIME from a BIGINT in comparisons.
+# Not Avro's time-micros, which allows less than a day: a TIME can be longer. The property `column_type` distinguishes a TIME from a BIGINT
+# when schemas are compared.
 TIME = {"type": "long", "column_type": "time"}
 NAMES_OF_KINDS: dict[ColumnKind, Any] = {
     ColumnKind.INT: "int",
@@ -68,7 +69,7 @@ NAMES_OF_KINDS: dict[ColumnKind, Any] = {
 
 
 def avro_type(column: Column, texts: ColumnTexts) -> AvroType:
-    """Returns the Avro type of a column. `texts`: how its values are written as text, from which the kernels encode them."""
+    """Returns the Avro type of a column. `texts`: how the column's values become texts, from which the kernels encode."""
     found = column_type(column, texts)
     if found.kind == ColumnKind.DECIMAL:
         return AvroType(found.kind, _decimal(found.precision, found.scale), found.scale)

@@ -1,5 +1,5 @@
-"""Decides for Avro and Protobuf alike how the columns of a table are encoded: the kind of each column's values, and its name in a schema.
-Pure. Each format maps a kind to one of its own types.
+"""Determines, for Avro and Protobuf, the kind of each column's values and the column's name in a schema. Each format maps a kind to one of
+its types.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
 NAMESPACE = "sluice"
-LONG_BITS = 64  # An unsigned integer of this size does not fit into a signed one: its kind is UNSIGNED.
-# What is escaped in a name: characters that schemas do not permit, a digit at the beginning, and text that looks like an escape.
+LONG_BITS = 64  # An unsigned integer with this many bits does not fit into a signed one; its kind is UNSIGNED.
+# Matches what `schema_name` escapes: characters that schemas do not permit, a digit at the beginning, and text that looks like an escape.
 ESCAPED = re.compile(r"[^A-Za-z0-9_]|^[0-9]|_(?=u[0-9a-f]{4})")
 
 
 class ColumnKind(enum.IntEnum):
-    """The kind of a column's values, which decides how the kernels encode them. `kernel` defines the same numbers."""
+    """The kind of a column's values. It determines how the kernels encode them. `kernel` defines the same numbers."""
 
     INT = 0
     LONG = 1
@@ -40,7 +40,7 @@ class ColumnKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class SchemaType:
-    """The kind of a column. `precision`, `scale`: of a decimal."""
+    """The kind of a column's values. `precision`, `scale`: of a decimal, else 0."""
 
     kind: ColumnKind
     precision: int = 0
@@ -49,8 +49,8 @@ class SchemaType:
 
 @dataclasses.dataclass(frozen=True)
 class TableSchemas:
-    """The schemas of a table version. `value`, `key`: the texts of the schemas. `record`, `key_record`: the full names of the envelope and
-    of the key's record. `key` is empty for a table without a key.
+    """The schemas of a table version. `value`, `key`: the texts of the schemas of a message's value and key; `key` is empty for a table
+    without a key. `record`, `key_record`: the full names of their record types.
     """
 
     record: str
@@ -61,7 +61,7 @@ class TableSchemas:
 
 @dataclasses.dataclass(frozen=True)
 class SchemaIds:
-    """The ids of a table's schemas in the registry, and the texts that the schemas have there. `key`: None for a table without a key."""
+    """The registry's ids and texts of a table's schemas. `key`: None for a table without a key."""
 
     value: int
     key: int | None
@@ -84,10 +84,10 @@ KINDS = {
 
 
 def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
-    """Returns the kind of a column. `texts`: how its values are written as text, from which the kernels encode them."""
+    """Returns the kind of a column's values. `texts`: how the values become texts, from which the kernels encode."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
-    if texts.sql_type == SqlType.VARCHAR and not is_year:  # also a `hash` mask of a column of another type
+    if texts.sql_type == SqlType.VARCHAR and not is_year:  # True also for a column of another type with a `hash` mask.
         return SchemaType(ColumnKind.STRING)
     if code in BYTES:
         return _integer(BYTES[code] * 8, unsigned=column.unsigned)
@@ -101,7 +101,7 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
 
 
 def schema_name(name: str) -> str:
-    """Escapes a name for a schema: each character that schemas do not permit becomes `_u` and four hexadecimal digits per UTF-16 unit."""
+    """Returns a name in the form that schemas permit: `_u` and four hexadecimal digits replace each UTF-16 unit of other characters."""
     return ESCAPED.sub(lambda found: "".join(map(_escape, _units(found.group()))), name) or "_"
 
 

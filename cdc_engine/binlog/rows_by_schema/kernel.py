@@ -1,4 +1,4 @@
-"""Compiled kernels that Avro and Protobuf share: they parse numbers, dates and times from text, and write integers and bytes. Called by
+"""Numba kernels for both Avro and Protobuf: they parse numbers, dates and times from text, and write integers and bytes. Called by
 `avro_kernel`, `protobuf_kernel` and `table`.
 """
 # ruff: noqa: PLR1714, SIM109 - numba compiles comparisons, and cannot compile a test in a set
@@ -19,20 +19,20 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 # The numbers of `columns.ColumnKind`.
 INT, LONG, UNSIGNED, DECIMAL, DATE, DATETIME, TIMESTAMP, TIME, FLOAT, DOUBLE, STRING, BYTES = range(12)
-# The indices of the pieces that `SchemaTable.frame` returns: the headers of key and value, the binlog file, the table, and ts_ms.
+# Indices in the result of `SchemaTable.frame`: header of the key, header of the value, binlog file, table, and ts_ms.
 KEY_HEAD, VALUE_HEAD, FILE, TABLE, NOW = range(5)
-CELL_BYTES, DECIMAL_BYTES = 16, 48  # An encoded value has at most so many bytes more than its text.
-MESSAGE_BYTES = 128  # A message has at most so many bytes in addition to its values and pieces.
+CELL_BYTES, DECIMAL_BYTES = 16, 48  # The most bytes by which an encoded value, or decimal, is longer than its text.
+MESSAGE_BYTES = 128  # The most bytes of a message in addition to its values and pieces.
 DAY_MICROS, SECOND_MICROS = 86_400_000_000, 1_000_000
-NO_MOMENT = -(2**62)  # The result for an invalid date such as 2021-02-31.
-LIMBS = 8  # A decimal of 65 digits has 216 bits, 32 in each limb.
+NO_MOMENT = -(2**62)  # Returned for an invalid date such as 2021-02-31.
+LIMBS = 8  # Limbs of 32 bits for a decimal: 65 digits have 216 bits.
 MINUS = 45
 OPS = np.frombuffer(b"cud", np.uint8)
 
 
 class RowColumns(NamedTuple):
-    """The columns of a table, as arrays by column. `keys`: 1 for key columns. `bits`: the row of `SchemaValues.bits` with the values of a
-    FLOAT or DOUBLE column; -1 for other columns. `names`: encoded by the format.
+    """The columns of a table, one entry per column. `kinds`: see `ColumnKind`. `keys`: 1 for key columns. `bits`: for a FLOAT or DOUBLE
+    column, its row in `SchemaValues.bits`, else -1. `names`: the names, encoded by the format.
     """
 
     kinds: Int8s
@@ -43,7 +43,7 @@ class RowColumns(NamedTuple):
 
 
 class SchemaValues(NamedTuple):
-    """The values to encode. `shown`: their texts. `bits`: the bits of FLOAT and DOUBLE values, by column and image. `limbs`: working memory
+    """The values to encode. `shown`: their texts. `bits`: the bits of FLOAT and DOUBLE values, columns by images. `limbs`: scratch memory
     for one decimal.
     """
 
@@ -53,8 +53,8 @@ class SchemaValues(NamedTuple):
 
 
 class RowUnits(NamedTuple):
-    """What each message is made of: kind of change, first image, and the offset, time and server of its event. `gtids`: encoded GTIDs;
-    `marks`: the index of each message's GTID in it.
+    """The rows to encode, one entry per message: kind of change, index of the first image, and offset, time (ms) and server id of the
+    event. `gtids`: encoded GTIDs. `marks`: the index of each message's GTID in `gtids`.
     """
 
     kinds: Int8s
@@ -68,7 +68,7 @@ class RowUnits(NamedTuple):
 
 @nb.njit(inline="always")
 def put_unsigned(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes a number as an unsigned varint. Returns the end."""
+    """Writes the 64 bits of a number as an unsigned varint. Returns the offset after it."""
     while value & ~0x7F:
         out[at] = value & 0x7F | 0x80
         value = (value >> 7) & 0x1FFFFFFFFFFFFFF
@@ -79,7 +79,7 @@ def put_unsigned(out: Bytes, at: Integer, value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_long(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Writes a signed number as a zigzag varint. Returns the end."""
+    """Writes a signed number as a zigzag varint. Returns the offset after it."""
     return put_unsigned(out, at, (value << 1) ^ (value >> 63))
 
 
@@ -92,7 +92,7 @@ def put_bits(out: Bytes, at: Integer, bits: Integer, size: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def digits_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Parses the digits of a number without a sign."""
+    """Returns the number that the digits texts[first:end] form."""
     found = np.int64(0)
     for index in range(first, end):
         found = found * 10 + (np.int64(texts[index]) - 48)
@@ -101,7 +101,9 @@ def digits_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def number_of(kind: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Parses an integer, a date (as days) or a time (as microseconds). Returns NO_MOMENT for an invalid date."""
+    """Parses the text of a value: returns an integer as it is, a date as days since 1970, and any other date or time as microseconds.
+    Returns NO_MOMENT for an invalid date.
+    """
     if kind == DATE or kind == DATETIME or kind == TIMESTAMP:
         days = days_of(texts, first)
         if kind == DATE or days == NO_MOMENT:
@@ -115,7 +117,7 @@ def number_of(kind: Integer, texts: Bytes, first: Integer, end: Integer) -> Inte
 
 @kernel
 def days_of(texts: Bytes, first: Integer) -> Integer:
-    """Returns the days from 1970-01-01 to a date. Returns NO_MOMENT if the date is invalid or before year 1."""
+    """Returns the days from 1970-01-01 to the date at `first`, or NO_MOMENT if the date is invalid or before year 1."""
     year, month, day = (
         digits_of(texts, first, first + 4),
         digits_of(texts, first + 5, first + 7),
@@ -138,7 +140,7 @@ def days_of(texts: Bytes, first: Integer) -> Integer:
 
 @kernel
 def clock_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Returns the microseconds of a time such as 12:34:56.789; its hours may have any number of digits."""
+    """Returns the microseconds of a time such as 12:34:56.789. The hours can have any number of digits."""
     colon = first
     while texts[colon] != 58:
         colon += 1
@@ -153,7 +155,7 @@ def clock_of(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def iso_size(texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Returns the number of bytes that `put_iso` writes for a text."""
+    """Returns how many bytes `put_iso` writes for the text texts[first:end]."""
     size = end - first
     for index in range(first, end):
         size -= texts[index] >= 0xC0
@@ -162,7 +164,7 @@ def iso_size(texts: Bytes, first: Integer, end: Integer) -> Integer:
 
 @kernel
 def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer) -> Integer:
-    """Converts UTF-8 text to ISO 8859-1, in which each character is one byte of a binary value, and writes the bytes. Returns the end."""
+    """Writes the bytes of a binary value, whose text has one ISO 8859-1 character per byte in UTF-8. Returns the offset after them."""
     index = first
     while index < end:
         byte = np.int64(texts[index])
@@ -177,13 +179,15 @@ def put_iso(out: Bytes, at: Integer, texts: Bytes, first: Integer, end: Integer)
 
 @nb.njit(inline="always")
 def image_of(sizes: Int64s, column: Integer, image: Integer, other: Integer) -> Integer:
-    """Returns the image that has a column's value: `image`, or `other` if `image` omits the column, because an update did not change it."""
+    """Returns the image to read a column's value from: `image`, or `other` if `image` omits the column because the update did not change
+    it.
+    """
     return other if sizes[column, image] == ABSENT else image
 
 
 @kernel
 def room_of(units: RowUnits, columns: RowColumns, values: ShownValues, frame: Pieces) -> Integer:
-    """Returns an upper bound of the bytes of all messages."""
+    """Returns an upper bound for the total bytes of all messages."""
     constant, sizes = frame.starts[-1] + MESSAGE_BYTES, values.sizes
     total = np.int64(0)
     for unit in range(units.kinds.shape[0]):
@@ -205,7 +209,7 @@ def room_of(units: RowUnits, columns: RowColumns, values: ShownValues, frame: Pi
 
 @kernel
 def gather_shown(values: ShownValues, column: Integer, offsets: Int64s, out: Bytes) -> None:
-    """Concatenates the texts of one column in `out`, and writes where each begins into `offsets`."""
+    """Copies the texts of one column to `out`, back to back, and writes their offsets to `offsets`."""
     at = np.int64(0)
     for image in range(values.sizes.shape[1]):
         offsets[image] = at

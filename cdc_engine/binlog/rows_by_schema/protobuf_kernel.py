@@ -1,6 +1,6 @@
-"""Compiled kernels that encode rows as Protobuf. They read each value from its text, as Canal clients get it. Called by `protobuf_rows`.
+"""Numba kernels that encode rows as Protobuf, from the texts of values that Canal clients get. Called by `protobuf_rows`.
 
-The bytes are the same as those of Google's library: fields are in the order of their numbers, and fields with default values are left out.
+The bytes equal those of Google's library: fields are in the order of their numbers, and fields with default values are omitted.
 """
 # ruff: noqa: PLR0917, PLR1714, SIM109 - numba has no keyword-only arguments; it compiles comparisons, and cannot compile a test in a set
 
@@ -47,15 +47,15 @@ from sluice.cdc_engine.binlog.rows_by_schema.kernel import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-LENGTH_BYTES = 5  # The bytes that are reserved for the length of a nested message.
-# The keys of the fields of Envelope and Source: number << 3 | wire type.
+LENGTH_BYTES = 5  # Bytes that are reserved for the length of a nested message, until its size is known.
+# Keys of the fields of the messages Envelope and Source: field number << 3 | wire type.
 BEFORE, AFTER, SOURCE, OP, OMITTED, OMITTED_BEFORE = 0x0A, 0x12, 0x1A, 0x22, 0x32, 0x3A
 POS, TS_MS, SERVER_ID = 0x10, 0x20, 0x28
 
 
 class RowFields(NamedTuple):
-    """The fields of the columns. `order`: the columns in the order of their field numbers. `keys`: the encoded key of each column's field
-    (number and wire type).
+    """The Protobuf fields of the columns. `order`: the columns' indices in the order of their field numbers. `keys`: the encoded key of
+    each column's field (number and wire type).
     """
 
     order: Int64s
@@ -66,7 +66,7 @@ class RowFields(NamedTuple):
 def put_value(
     out: Bytes, at: Integer, columns: RowColumns, column: Integer, image: Integer, keys: Pieces, values: SchemaValues
 ) -> Integer:
-    """Writes the field of a column. Writes nothing for NULL or an invalid date such as 0000-00-00."""
+    """Writes a column's field, or nothing for NULL and for an invalid date such as 0000-00-00. Returns the offset after it."""
     starts, sizes, _, texts = values.shown
     size, first = sizes[column, image], starts[column, image]
     if size < 0:
@@ -105,8 +105,8 @@ def put_row(
 
 @nb.njit(inline="always")
 def put_length(out: Bytes, at: Integer, end: Integer) -> Integer:
-    """Writes the length of a nested message at `at`, and moves the message, which begins LENGTH_BYTES later, to directly after the length.
-    Returns its end.
+    """Writes the length of a nested message at `at`. The message is in `out` from `at` + LENGTH_BYTES up to `end`; moves it directly after
+    the length. Returns its new end.
     """
     size = end - at - LENGTH_BYTES
     return put_bytes(out, put_unsigned(out, at, size), out, at + LENGTH_BYTES, size)
@@ -114,7 +114,7 @@ def put_length(out: Bytes, at: Integer, end: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_number(out: Bytes, at: Integer, key: Integer, value: Integer) -> Integer:
-    """Writes an integer field. Writes nothing for 0, the default."""
+    """Writes an integer field, or nothing for the default value 0. Returns the offset after it."""
     if value == 0:
         return at
     out[at] = key
@@ -136,7 +136,7 @@ def put_source(out: Bytes, at: Integer, units: RowUnits, unit: Integer, frame: P
 def put_omitted(
     out: Bytes, at: Integer, key: Integer, columns: RowColumns, image: Integer, other: Integer, sizes: Int64s
 ) -> Integer:
-    """Writes the names of the columns that the image omits and that `other` omits too. Returns the end."""
+    """Writes the names of the columns that both `image` and `other` omit. Returns the offset after them."""
     for column in range(sizes.shape[0]):
         if sizes[column, image_of(sizes, column, image, other)] == ABSENT:
             out[at] = key
@@ -154,8 +154,8 @@ def put_messages(
     frame: Pieces,
     ends: tuple[Int64s, Int64s],
 ) -> None:
-    """Writes the key and the value of each message into `out`. `fields`: of the key and of the value. `ends`: gets the ends of the keys and
-    of the values.
+    """Writes the key and the value of each message to `out`. `fields`: the columns' fields in the key's schema and in the value's schema.
+    `ends`: the kernel writes the ends of the keys and of the values there.
     """
     of_key, of_value = fields
     at, sizes = np.int64(0), values.shown.sizes

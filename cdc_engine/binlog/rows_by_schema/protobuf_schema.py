@@ -1,9 +1,9 @@
-"""Makes the Protobuf schemas of a table: a message with its columns, the envelope of a change, and the message of its key. Pure; used by
+"""Makes the Protobuf schemas of a table: a message with its columns, the envelope of a change, and the message of its key. Used by
 `protobuf_rows`.
 
-Every column is an `optional` field, which is absent if the value is NULL. The field numbers here are those of a new subject;
-`brokers.registry.field_numbers` replaces them with the numbers of an existing one. Protobuf has no logical types, so each kind of value
-that consumers must distinguish has a Protobuf type of its own: only a DATE is `sint32`.
+Every column is an `optional` field, which is absent if the value is NULL. This file numbers the fields for a new subject of the registry;
+`brokers.registry.field_numbers` replaces the numbers by those of an existing subject. Protobuf has no logical types. So each kind of value
+that consumers must distinguish has its own Protobuf type; for example, only a DATE is `sint32`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPES = {
     ColumnKind.STRING: "string",
     ColumnKind.BYTES: "bytes",
 }
-ROWS = ("Value", "Key")  # the messages with a table's columns
+ROWS = ("Value", "Key")  # Names of the messages whose fields are a table's columns.
 ENVELOPE = ProtobufMessage(
     "Envelope",
     (
@@ -70,7 +70,7 @@ def protobuf_schemas(
 
 
 def rows_of(schema: ProtobufSchema) -> ProtobufMessage:
-    """Returns the message of a schema that has the columns: Value or Key. Raises ValueError if there is none."""
+    """Returns the message `Value` or `Key` of a schema, whose fields are the columns. Raises ValueError if the schema has neither."""
     found = next((each for each in schema.messages if each.name in ROWS), None)
     if found is None:
         raise ValueError("the schema has no message Value or Key")

@@ -1,7 +1,7 @@
-"""Parses and writes Protobuf schemas (.proto files). Pure; used by `protobuf_schema`, and by `brokers.registry` for registered schemas.
+"""Parses and writes Protobuf schemas (.proto files). Used by `protobuf_schema`, and by `brokers.registry` for registered schemas.
 
-The parser accepts every file that protoc accepts, because a registry may format the text in its own way. It keeps what decides how
-messages are read: package, messages, fields and reserved numbers.
+A registry may reformat the text of a schema, so the parser accepts the whole syntax that protoc accepts, except maps. It returns only the
+package, messages, fields and reserved numbers, which determine how messages are read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOKEN = re.compile(
 LABELS = ("optional", "repeated", "required")
 BLOCKS, SKIPPED = ("enum", "extend", "service"), ("option", "extensions", "import", "syntax", "edition")
 NUMBER_MAX = (1 << 29) - 1
-# Field numbers that Protobuf reserves for itself.
+# Field numbers that Protobuf reserves for its implementation.
 OWN_NUMBERS = range(19_000, 20_000)
 ESCAPES = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
 QUOTED = re.compile(r'[\\"\x00-\x1f\x7f]')
@@ -24,7 +24,7 @@ QUOTED = re.compile(r'[\\"\x00-\x1f\x7f]')
 
 @dataclasses.dataclass(frozen=True)
 class ProtobufField:
-    """A field of a message. `deprecated`: the table no longer has its column."""
+    """A field of a message. `deprecated`: whether the table no longer has the field's column."""
 
     name: str
     type: str
@@ -43,7 +43,7 @@ class ProtobufField:
 
 @dataclasses.dataclass(frozen=True)
 class ProtobufMessage:
-    """A message type. `reserved`: ranges of numbers (first, last) that no field may have."""
+    """A message type. `reserved`: ranges (first, last) of numbers that no field may have."""
 
     name: str
     fields: tuple[ProtobufField, ...]
@@ -51,7 +51,7 @@ class ProtobufMessage:
 
     @property
     def next_number(self) -> int:
-        """Returns the number for a new field: it is larger than all numbers that are used or reserved."""
+        """The number for a new field. It is greater than all used and reserved numbers."""
         used = [field.number for field in self.fields] + [last for _, last in self.reserved]
         return after(max(used, default=0))
 
@@ -65,14 +65,14 @@ class ProtobufMessage:
 
 @dataclasses.dataclass(frozen=True)
 class ProtobufSchema:
-    """A Protobuf schema. `messages`: all message types, also nested ones, in the order of the text."""
+    """A Protobuf schema. `messages`: all message types, including nested ones, in the order of the text."""
 
     package: str
     messages: tuple[ProtobufMessage, ...]
 
     @property
     def record(self) -> str:
-        """Returns the full name of the first message, which is the type of the encoded data."""
+        """The full name of the first message, which is the type of the encoded data."""
         return f"{self.package}.{self.messages[0].name}"
 
     @property
@@ -82,12 +82,12 @@ class ProtobufSchema:
 
 
 def after(number: int) -> int:
-    """Returns the next field number that Protobuf permits."""
+    """Returns the least permitted field number that is greater than `number`."""
     return OWN_NUMBERS.stop if number + 1 in OWN_NUMBERS else number + 1
 
 
 def parsed(text: str) -> ProtobufSchema:
-    """Parses the text of a schema. Raises ValueError."""
+    """Parses the text of a schema. Raises ValueError if it is not a valid schema or has a map."""
     reader = _Reader(text)
     try:
         package = reader.file()
@@ -101,7 +101,9 @@ def parsed(text: str) -> ProtobufSchema:
 
 
 class _Reader:
-    """Parses the tokens of a schema one after the other. Its methods raise IndexError if the text ends too early, and ValueError."""
+    """Parses the tokens of a schema from first to last. Its methods raise IndexError if the text ends too early, and ValueError for other
+    mistakes.
+    """
 
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = [found for found in TOKEN.findall(text) if found]
@@ -168,7 +170,7 @@ class _Reader:
         return found
 
     def _skip(self) -> None:
-        """Skips the rest of a statement: up to its `;`, or past the end of its block."""
+        """Skips the rest of a statement up to and including its `;` or the `}` of its block."""
         depth = 0
         while (word := self._next()) != ";" or depth:
             depth += (word == "{") - (word == "}")
@@ -185,7 +187,9 @@ class _Reader:
 
 
 def _share_json_names(fields: Sequence[ProtobufField]) -> bool:
-    """Returns whether two fields have one name in JSON, such as user_id and userId. protoc refuses them without the option."""
+    """Returns whether two fields have the same name in JSON, such as user_id and userId. protoc then requires the message option
+    deprecated_legacy_json_field_conflicts.
+    """
     names = ({_in_json(field.name) for field in fields}, {field.json_name or _in_json(field.name) for field in fields})
     return min(map(len, names)) < len(fields)
 

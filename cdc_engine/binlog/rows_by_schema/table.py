@@ -1,5 +1,5 @@
-"""Encodes row events of one table version as messages with a schema, one per changed row. Avro and Protobuf are subclasses. Called by
-`brokers.messages`.
+"""Defines the base class that encodes row events of one table version as messages with a schema, one per changed row. Each format, Avro
+and Protobuf, has a subclass. Called by `brokers.messages`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REALS = {ColumnKind.FLOAT: (pa.float32(), np.uint32), ColumnKind.DOUBLE: (pa.flo
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SchemaMessages:
-    """Encoded messages, one after the other in `data`. A message is its key, up to its entry in `key_ends`, and its value, up to its entry
-    in `ends`. `events`, `partitions`: the row event and the partition of each message.
+    """Encoded messages, back to back in `data`. A message consists of its key, which ends at its entry in `key_ends`, and its value, which
+    ends at its entry in `ends`. `events`, `partitions`: the row event and the partition of each message.
     """
 
     data: Bytes
@@ -41,7 +41,7 @@ class SchemaMessages:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Written:
-    """The arrays that a format's kernel fills: the messages in `out`, and where each message's key and value end."""
+    """The arrays that a format's kernel fills: `out` with the messages, `key_ends` and `ends` with the ends of their keys and values."""
 
     out: Bytes
     key_ends: Int64s
@@ -49,8 +49,8 @@ class Written:
 
 
 class SchemaTable(abc.ABC):
-    """Encodes the rows of one table version. `kinds`, `scales`, `names`: of its columns, the names as the format encodes them. Raises
-    ConsumerStoppedError if the messages leave a column of the key out.
+    """Encodes the rows of one table version. `kinds`, `scales`, `names`: one per column; the names are encoded by the format. Raises
+    ConsumerStoppedError if the messages omit a key column.
     """
 
     schemas: TableSchemas
@@ -69,7 +69,7 @@ class SchemaTable(abc.ABC):
         )
 
     def messages(self, shown: ShownRows, units: Units, block: Block, ids: SchemaIds, now_ms: int) -> SchemaMessages:
-        """Returns one message per unit, which is an inserted, updated or deleted row. `now_ms`: the value of ts_ms."""
+        """Returns one message per unit, which is an inserted, updated or deleted row. `now_ms`: the messages' ts_ms, in milliseconds."""
         events, facts = units.event, shown.facts
         gtids, marks = self._gtids(block, facts.transactions[events])
         offsets, ms, servers = (np.ascontiguousarray(each[events]) for each in (facts.offsets, facts.ms, facts.servers))
@@ -83,26 +83,28 @@ class SchemaTable(abc.ABC):
 
     @abc.abstractmethod
     def frame(self, ids: SchemaIds, file: str, now_ms: int) -> list[bytes]:
-        """Returns the encoded parts that all messages of a call share: headers of key and value, binlog file, table, and ts_ms."""
+        """Returns the encoded parts that are the same in all messages: header of the key, header of the value, binlog file, table,
+        ts_ms.
+        """
 
     @abc.abstractmethod
     def gtid(self, name: str) -> bytes:
-        """Encodes the field gtid. `name`: empty if there is none."""
+        """Encodes the field `gtid`. `name`: the GTID, or empty if the transaction has none."""
 
     @abc.abstractmethod
     def put(
         self, written: Written, units: kernel.RowUnits, values: kernel.SchemaValues, frame: Pieces, ids: SchemaIds
     ) -> None:
-        """Writes the messages with the format's kernel."""
+        """Calls the format's kernel, which writes the messages to `written`."""
 
     def _gtids(self, block: Block, transactions: Int64s) -> tuple[Pieces, Int64s]:
-        """Returns the encoded GTIDs of transactions, and for each transaction the index of its GTID."""
+        """Returns (encoded GTIDs, index of each transaction's GTID in them)."""
         each, marks = np.unique(transactions, return_inverse=True)
         names = [name_of(block, transaction) for transaction in each.tolist()]
         return byte_pieces([self.gtid(name) for name in names]), marks.astype(np.int64)
 
     def _bits(self, shown: ShownRows) -> Int64s:
-        """Parses the values of FLOAT and DOUBLE columns and returns their bits, by column and image."""
+        """Parses the texts of FLOAT and DOUBLE columns. Returns the numbers' bits, columns by images."""
         values, count = shown.values, shown.sizes.shape[1]
         found = np.zeros((len(self._reals), count), np.int64)
         for row, (column, kind) in enumerate(self._reals):

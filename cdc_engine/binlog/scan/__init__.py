@@ -1,1 +1,1 @@
-"""Turns received bytes into blocks: splits packets, scans events in a compiled pass, and handles the remaining events in Python."""
+"""Makes blocks from received bytes: splits packets, scans most events in a numba kernel, and handles the remaining events in Python."""

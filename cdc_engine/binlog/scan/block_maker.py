@@ -1,4 +1,6 @@
-"""Makes blocks from what the kernel found. `scanner` uses it at the end of a buffer, `control_events` before a new file or a DDL."""
+"""Makes blocks from the events that the scan kernel found. `scanner` does so at the end of a buffer, `control_events` before a new file or
+a DDL statement.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ from sluice.cdc_engine.position import Position
 
 
 class BlockMaker:
-    """The stream's state (epoch, file, server) and the current buffer. `mariadb`: how GTID sources are named.
+    """Makes blocks. Has the stream's epoch, file and server, and the current buffer. `mariadb`: whether GTIDs are MariaDB's.
 
-    `last_time_us`: commit time of the last transaction in a block, or of the start; 0 if unknown.
+    `last_time_us`: commit time of the last transaction in a block, or the time of the start position; 0 if unknown.
     """
 
     def __init__(
@@ -44,16 +46,18 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        self._query: Bytes = self._buffer  # The SQL text that is marked as CARRIED, because its buffer was replaced.
+        self._query: Bytes = (
+            self._buffer
+        )  # The rows query event of the query marked as CARRIED, copied from the previous buffer.
 
     @property
     def file(self) -> str:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """Sets the buffer that holds what the kernel finds from here on. Blocks must have been made of everything in the buffer before.
+        """Sets the buffer that the kernel scans next. The caller must first make blocks of all events in the current buffer.
 
-        A rows query whose row events are still to come is copied.
+        Copies a rows query event from the current buffer if its row events are still to come.
         """
         state = self.memory.state
         begin = int(state[at.QUERY_AT])
@@ -66,7 +70,7 @@ class BlockMaker:
         return self._buffer is buffer
 
     def position(self, time_us: int = 0) -> Position:
-        """Returns the position after the current event. Its GTID set has the transactions that are in blocks so far."""
+        """Returns the position after the current event. Its GTID set includes the transactions in blocks, but no later ones."""
         offset = int(self.memory.state[at.FILE_END])
         return Position(
             epoch=self.epoch,
@@ -79,7 +83,9 @@ class BlockMaker:
         )
 
     def cut(self, changes: tuple[TableChange, ...] = (), statement: LoggedStatement | None = None) -> Iterator[Block]:
-        """Yields a block with what was found since the last call, if anything was found."""
+        """Yields a block with the events and transaction ends since the last call, and with `changes` and `statement`. Yields nothing if it
+        would be empty.
+        """
         state = self.memory.state
         event_count, end_count = int(state[at.EVENT_COUNT]), int(state[at.END_COUNT])
         anything = bool(event_count or end_count or changes or statement)
@@ -92,7 +98,7 @@ class BlockMaker:
             yield block
 
     def _open_frame(self) -> Frames:
-        """Returns the frame of the open transaction, whose end is not known yet."""
+        """Returns the known fields of FRAME for the open transaction, or NO_FRAMES if no transaction is open."""
         state = self.memory.state
         if not state[at.OPEN]:
             return NO_FRAMES
@@ -159,14 +165,16 @@ class BlockMaker:
         )
 
     def _bytes_of(self, events: Int64s, queries: Int64s) -> tuple[int, Bytes]:
-        """Returns what must be subtracted from the offsets of events, and the bytes of a block. Adapts the offsets in `queries`."""
+        """Returns (offset of the block's bytes in the buffer, bytes of the block). Changes the offsets in `queries` to offsets in these
+        bytes.
+        """
         if not events.size:
             return 0, self._buffer[:0]
         begin, end = int(events[at.OFFSET, 0]), int(events[at.OFFSET, -1] + events[at.LENGTH, -1])
         offsets = queries[at.QUERY_OFFSET]
         if not len(offsets):
             return begin, self._buffer[begin:end]
-        carried = offsets == at.CARRIED  # At most the first one is carried.
+        carried = offsets == at.CARRIED  # Only the first query can be marked as CARRIED.
         if not carried[0]:
             begin = min(begin, int(offsets[0]))
         buffer = self._buffer[begin:end]
@@ -178,7 +186,7 @@ class BlockMaker:
 
 
 def frames_of(fields: Int64s) -> Frames:
-    """Returns the frames that `fields` describes: it has one frame per column and one field of FRAME per row."""
+    """Converts an array with one row per field of FRAME and one column per transaction to an array of FRAME."""
     frames = np.empty(fields.shape[1], FRAME)
     for name, values in zip(FRAME_FIELDS, fields, strict=True):
         frames[name] = values

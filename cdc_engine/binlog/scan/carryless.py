@@ -1,8 +1,7 @@
 """Computes CRC32 with carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by `checksum`.
 
-The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ": a run of bytes is
-replaced, 128 bits at a time, by a shorter one with the same remainder. The last 128 bits are left to the tables, so no
-reduction is needed here."""
+The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step replaces the bytes
+by 128 fewer bits with the same remainder. `checksum` computes the remainder of the last 128 bits with its tables."""
 
 from __future__ import annotations
 
@@ -18,22 +17,22 @@ from numba.extending import intrinsic
 from sluice.cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
-LANES = 4  # The number of accumulators; with several, multiplications do not wait for each other.
+LANES = 4  # Number of accumulators. With more than one, a multiplication need not wait for the previous one.
 FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
 
 def _power(exponent: int) -> int:
-    """Returns x^exponent modulo the polynomial of CRC-32, with reversed bits as in zlib, shifted left by one as the
+    """Returns x^exponent modulo the polynomial of CRC-32, with reversed bits as in zlib, and shifted left by one as the
     instruction requires.
     """
-    remainder = 0x80000000  # This is the polynomial 1 with its bits reversed.
+    remainder = 0x80000000  # The polynomial 1 with its bits reversed.
     for _ in range(exponent):
         remainder = (remainder >> 1) ^ (0xEDB88320 if remainder & 1 else 0)
     return remainder << 1
 
 
 def _distance(bits: int) -> tuple[int, int]:
-    """Returns the factors that move 128 bits forward by a distance: for the lower half, then for the upper half."""
+    """Returns the factors (for the lower half, for the upper half) that move a 128-bit value forward by `bits` bits."""
     return _power(bits + 32), _power(bits - 32)
 
 
@@ -72,7 +71,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 class _Code:
-    """Emits the instructions of the function. `start`: pointer to the first unit."""
+    """Emits the LLVM instructions of `folded`. `start`: pointer to the first unit of 16 bytes."""
 
     def __init__(self, builder: Any, start: Any) -> None:
         self._builder, self._start = builder, start
@@ -84,7 +83,7 @@ class _Code:
         return self._builder.load(self._builder.gep(self._start, [index]), align=1)
 
     def moved(self, value: Any, factors: tuple[int, int]) -> Any:
-        """Moves `value` forward by the distance of its factors: lower times lower, upper times upper."""
+        """Returns `value` moved forward by the distance of `factors`: the sum of the products of the lower halves and the upper halves."""
         by = ir.Constant(_VECTOR, list(factors))
         lower, upper = (
             self._builder.call(self._multiply, [value, by, ir.Constant(_BYTE, halves)]) for halves in (0x00, 0x11)
@@ -92,8 +91,8 @@ class _Code:
         return self._builder.xor(lower, upper)
 
     def loop(self, lanes: list[Any], at: Any, units: Any, factors: tuple[int, int]) -> tuple[list[Any], Any]:
-        """Emits a loop that processes len(lanes) units per iteration while that many remain after `at`. Returns the lanes and the next
-        unit.
+        """Emits a loop that folds len(lanes) units per iteration, from unit `at` on, while that many remain. Returns (new lanes, index of
+        the next unit).
         """
         builder, step = self._builder, ir.Constant(_WORD, len(lanes))
         before = builder.block
@@ -117,6 +116,6 @@ class _Code:
 
 
 Folded = Callable[[Bytes, int, int, np.uint32], tuple[np.uint64, np.uint64]]
-#: Returns (lower, upper) 64 bits with the remainder of buffer[begin : begin + 16 * units] started with `crc`; at least
-# LANES units.
+#: Returns 128 bits, as (lower, upper) uint64, with the same remainder as buffer[begin : begin + 16 * units] with the initial value `crc`.
+# `units` must be at least LANES.
 folded = cast("Folded", intrinsic(_typed))

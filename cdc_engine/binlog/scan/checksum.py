@@ -1,9 +1,8 @@
-"""Computes the CRC32 of binlog events in the scan, with the same result as zlib's crc32, which MySQL calls. Called by `kernel`.
+"""Computes the CRC32 of binlog events, with the same result as zlib's crc32, which MySQL calls. Called by `kernel`.
 
-Most bytes are folded by carry-less multiplication if the processor has it (`carryless`: 14 GB/s). The rest, or all
-bytes on other processors, goes through tables, sixteen bytes per step ("slicing-by-16": 2 GB/s): each table maps one
-byte at one distance from the end of the step, so the sixteen lookups do not wait for each other. Calling zlib from
-compiled code would need a pointer that numba cannot cache on disk."""
+`carryless` processes most bytes if the processor has carry-less multiplication (14 GB/s). Tables process the remaining bytes, or all
+bytes on other processors, sixteen per step ("slicing-by-16": 2 GB/s). Each table maps one byte at one distance from the end of the step,
+so the sixteen lookups do not wait for each other. zlib is not called, because numba cannot cache a pointer to its function on disk."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ TABLES = _make_tables()
 
 @nb.njit(inline="always")
 def _word(buffer: Bytes, at: int) -> np.uint32:
-    """Reads four little-endian bytes. LLVM compiles it to one load."""
+    """Reads a little-endian integer of four bytes. LLVM compiles this to one load instruction."""
     return np.uint32(
         np.uint32(buffer[at])
         | np.uint32(buffer[at + 1]) << np.uint32(8)
@@ -48,7 +47,9 @@ def _word(buffer: Bytes, at: int) -> np.uint32:
 
 @nb.njit(inline="always")
 def _fold(word: np.uint32, first: int) -> np.uint32:
-    """Maps the four bytes of a word through four neighbouring tables and combines the results. `first`: the table of the lowest byte."""
+    """Maps the four bytes of a word with four tables and XORs the results. `first`: index of the lowest byte's table; the other three have
+    the next lower indices.
+    """
     return np.uint32(
         TABLES[first, word & np.uint32(0xFF)]
         ^ TABLES[first - 1, (word >> np.uint32(8)) & np.uint32(0xFF)]
@@ -59,7 +60,7 @@ def _fold(word: np.uint32, first: int) -> np.uint32:
 
 @kernel
 def crc32(buffer: Bytes, begin: int, end: int) -> int:
-    """Returns the CRC32 of buffer[begin:end]. The caller has checked that both lie in the buffer."""
+    """Returns the CRC32 of buffer[begin:end]. The caller ensures that both offsets are in the buffer."""
     crc = np.uint32(0xFFFFFFFF)
     at = begin
     if AVAILABLE and end - begin >= FOLD_BYTES_MIN:

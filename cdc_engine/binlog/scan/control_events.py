@@ -1,7 +1,6 @@
-"""Handles the events that the kernel leaves to Python: new files, new table maps, statements, XA, and events that must
-stop the stream.
+"""Handles the events that the scan kernel does not handle: new files, new table maps, statements, XA, and events that stop the stream.
 
-Called by `scanner.Scanner`. Each handler may yield blocks: what came before the event, and the block of a DDL.
+Called by `scanner.Scanner`. A handler may yield a block with everything before its event, and a block for a DDL statement.
 """
 
 from __future__ import annotations
@@ -27,11 +26,13 @@ from sluice.cdc_engine.position import Position
 HARMLESS = frozenset(
     {
         *(types.IGNORABLE, types.TRANSACTION_CONTEXT, types.VIEW_CHANGE, types.MARIADB_START_ENCRYPTION),
-        # These events carry the file of a LOAD DATA in statement format.
+        # Events with the file of a LOAD DATA in statement format.
         *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),
     }
 )
-MARIADB_PREPARED_XA = 0x40  # A flag of MariaDB's GTID event: the rows of an XA transaction follow, without an XA START.
+MARIADB_PREPARED_XA = (
+    0x40  # Flag of MariaDB's GTID event: the row events of an XA transaction follow, without an XA START.
+)
 ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
     *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS, types.PARTIAL_UPDATE_ROWS),
@@ -45,13 +46,13 @@ REFUSED = {
         "GTID_TAGGED (42) has an unknown form: the server is newer than the versions that Sluice can read; use a newer Sluice"
     ),
 }
-# Rows keep this distance from the end of a statement in the same transaction: two units of the order key.
+# Bytes between the end of a DDL statement and the transaction offset of rows after it in the same transaction: two units of the order key.
 DEFINITION_BYTES = 32
-GTID_LIST_COUNT_BITS = 28  # The upper four bits of the count are flags.
+GTID_LIST_COUNT_BITS = 28  # In GTID_LIST, the upper four bits of the count are flags.
 
 
 class ControlEvents:
-    """Has a handler for each event type. `take` receives the current event with header and checksum."""
+    """Handles events one at a time, with a handler for each event type. Handlers get the whole event, with header and checksum."""
 
     def __init__(
         self,
@@ -67,11 +68,11 @@ class ControlEvents:
         self._references = references
         self._history = history
         self._captured = captured
-        # Savepoint's name → the number of row events that the open transaction had before it.
+        # Savepoint's name → number of row events in the open transaction before the savepoint.
         self._savepoints: dict[str, int] = {}
         self._xa = xa
-        self._tells_timestamps = False  # This is a fact of the current file.
-        self._file_begins = False  # True while the first events of a file are read.
+        self._tells_timestamps = False  # `FileFormat.tells_timestamps` of the current file.
+        self._file_begins = False  # True from a file's format description to its PREVIOUS_GTIDS.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,
@@ -86,8 +87,8 @@ class ControlEvents:
         }
 
     def take(self, event: bytes) -> Iterator[Block]:
-        """Handles an event. Raises UnknownEventError on an unknown event that may carry rows, and BinlogFormatError on
-        an unreadable one.
+        """Handles an event. Raises UnknownEventError for an unknown event that may contain row changes, and BinlogFormatError for an event
+        that cannot be parsed.
         """
         event_type = control.event_type_of(event)
         if event_type in self._handlers:
@@ -111,7 +112,7 @@ class ControlEvents:
         return event[types.HEADER_BYTES : len(event) - self._checksum_bytes]
 
     def _time_us(self, event: bytes) -> int:
-        """Returns the commit time from the GTID event, or else the event's own time."""
+        """Returns the commit time in microseconds: from the transaction's GTID event, or from the event's header if there is none."""
         return int(self._state[at.TIME_US]) or struct.unpack_from("<I", event)[0] * 1_000_000
 
     # ── files ──
@@ -144,22 +145,24 @@ class ControlEvents:
         self._maker.executed.file_begins(previous, self._maker.file)
         if self._file_begins:
             self._file_begins = False
-            yield from self._position_at_begin(event)  # MySQL's binlog ends here until something is written.
+            yield from self._position_at_begin(
+                event
+            )  # PREVIOUS_GTIDS is the last event of a new file until a transaction follows.
 
     def _position_at_begin(self, event: bytes) -> Iterator[Block]:
-        """Yields a position at a file's beginning, so that the cursor moves into the file even if no transaction follows: older files may
-        be purged.
+        """Yields an empty transaction at a file's beginning, so that the cursor moves into the file even if no transaction follows.
+        Otherwise the source could purge the file of the cursor.
 
-        Its time is that of the last commit. The header's time comes from the clock of whoever created the file: on a
-        delayed replica it is later than transactions that are still to come.
+        Its time is the time of the last commit. The time in the event's header is unsuitable: on a delayed replica, it is later than the
+        commits of transactions that follow.
         """
         yield from self._maker.cut()
         self._add_end(event, self._maker.last_time_us)
         yield from self._maker.cut()
 
     def _gtid_list(self, event: bytes) -> Iterator[Block]:
-        """Adopts MariaDB's GTID state at the beginning of a file, if no state is known yet. The last entry of a domain is the current
-        one.
+        """Takes MariaDB's GTID state at a file's beginning as the executed set, if the executed set is unknown. The last entry of a domain
+        is the domain's current state.
         """
         yield from self._maker.cut()
         if not self._maker.executed.known:
@@ -202,16 +205,17 @@ class ControlEvents:
         elif kind is StatementKind.XA_START:
             self._open()
             self._xa.start()
-        elif kind is not StatementKind.XA_END:  # XA END contains nothing that XA_PREPARE does not contain.
+        elif (
+            kind is not StatementKind.XA_END
+        ):  # XA END needs no handling: XA_PREPARE follows it and ends the transaction.
             yield from self._decide(kind, statement.text)
             yield from self._end(event)
 
     def _definition(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Yields a DDL statement as a block of its own. Inside a transaction (CREATE TABLE … SELECT) that block has no transaction end; the
-        block with the rows has it.
+        """Yields a DDL statement as a separate block. Inside a transaction (CREATE TABLE … SELECT), this block has no transaction end,
+        because the transaction's rows follow in a later block.
 
-        The position of the rows is then after the statement's and still within the transaction: a table map, rows and
-        an end follow.
+        The transaction offset of these rows is greater than the statement's position and still within the transaction.
         """
         yield from self._maker.cut()
         stands_alone = not self._state[at.OPEN]
@@ -244,8 +248,8 @@ class ControlEvents:
             return (stopped_change(error, position),)
 
     def _row_change(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Stops the tables to which a statement that changes rows may have written; other tables continue. In an XA transaction it takes
-        effect at the XA COMMIT, as rows do.
+        """Handles a row change that is logged as a statement: stops the tables that it may have written to. In an XA transaction, the
+        statement is recorded and handled at the XA COMMIT.
         """
         if self._xa.recording:
             self._xa.record_statement(event)
@@ -259,12 +263,12 @@ class ControlEvents:
         yield from self._end_if_alone(event)
 
     def _load(self, event: bytes) -> Iterator[Block]:
-        """Handles LOAD DATA in statement format."""
+        """Handles a LOAD DATA in statement format, which is a row change."""
         yield from self._row_change(control.parse_load(event, self._checksum_bytes), event)
 
     def _savepoint(self, kind: StatementKind, text: str) -> None:
-        """Tracks savepoints. With row format, rows that were undone are removed from the transaction by the server, unless it must keep a
-        statement about a temporary table.
+        """Tracks savepoints, and raises UnknownEventError for a ROLLBACK TO that undoes logged rows. Usually the server removes undone rows
+        from the transaction before it logs it; it cannot if the transaction has a statement about a temporary table.
         """
         name, rows = savepoint_name(text), int(self._state[at.OPEN_ROWS])
         if kind is StatementKind.SAVEPOINT:
@@ -297,7 +301,7 @@ class ControlEvents:
         self._savepoints.clear()
 
     def _note_begin(self, event: bytes) -> None:
-        """Records a BEGIN, as the kernel does if the text is exactly BEGIN."""
+        """Records where the transaction begins. For the text BEGIN, the kernel does this; other forms of the statement come here."""
         seconds = struct.unpack_from("<I", event)[0]
         thread = struct.unpack_from("<I", event, types.HEADER_BYTES)[0]
         began = (self._state[at.BEGAN], len(event), seconds, thread)
@@ -325,7 +329,7 @@ class ControlEvents:
         self._savepoints.clear()
 
     def _frame(self, event: bytes) -> tuple[int, ...]:
-        """Returns the frame of the transaction that this event ends (`contracts.FRAME`)."""
+        """Returns the fields of `contracts.FRAME` for the transaction that `event` ends."""
         begin = self._state[[at.BEGIN_AT, at.BEGIN_LENGTH, at.BEGIN_SECONDS, at.BEGIN_THREAD]].tolist()
         seconds, server = struct.unpack_from("<IxI", event)
         clock = self._state[[at.COMMITTED, at.SEQUENCE]].tolist()
@@ -334,7 +338,7 @@ class ControlEvents:
     # ── XA ──
 
     def _mariadb_xa(self, event: bytes) -> Iterator[Block]:
-        """Handles a GTID event with an XA flag. The kernel has read its GTID already."""
+        """Handles MariaDB's GTID event with an XA flag. The kernel already read the GTID itself."""
         if event[types.HEADER_BYTES + 12] & MARIADB_PREPARED_XA:
             self._xa.start()
         yield from ()

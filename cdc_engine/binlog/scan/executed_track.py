@@ -1,8 +1,8 @@
 """Tracks the executed GTID set along a stream, and the names of the kernel's GTID sources. Used by `scanner`.
 
-A stream that starts in the middle of a MySQL binlog file does not know what was executed before. It learns it from the
-next file's PREVIOUS_GTIDS. Until then its transactions count as having no GTID: a set with a hole would make a resume
-read the whole binlog again.
+If a stream starts in the middle of a MySQL binlog file without a GTID set, the executed set is unknown until the next file's
+PREVIOUS_GTIDS. Until then, transactions count as having no GTID, because a resume with an incomplete set would read the whole binlog
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_e
 
 
 class ExecutedTrack:
-    """The executed set so far. `known`: whether the set is complete; `text`: the set, empty while unknown."""
+    """The executed GTID set of a stream. `known`: whether the set is complete. `text`: the set in text form; empty while it is unknown.
+
+    Raises PositionLostError if the start position's set cannot be parsed.
+    """
 
     def __init__(self, text: str, *, known: bool) -> None:
         self.known = known
@@ -39,11 +42,13 @@ class ExecutedTrack:
         return self._text
 
     def adopt(self, executed: GtidSet | MariadbPosition) -> None:
-        """Replaces the set with what the stream says was executed up to here."""
+        """Replaces the set by `executed`, which must be complete."""
         self._executed, self.known, self._text = executed, True, None
 
     def name_sources(self, sources: Int64s, count: int, *, mariadb: bool) -> None:
-        """Names the kernel's new `sources` (see `state.SOURCE_NEW`), up to `count`."""
+        """Adds the names of the kernel's new GTID sources. `sources`: the kernel's array, which has `count` sources (see
+        `state.SOURCE_NEW`).
+        """
         for index in range(len(self.sources), count):
             high, low = sources[:2, index].tolist()
             if mariadb:
@@ -54,7 +59,7 @@ class ExecutedTrack:
                 self.sources.append(f"{server}:{tag}" if tag else str(server))
 
     def take(self, source: Int64s, number: Int64s) -> None:
-        """Adds the transactions of a block."""
+        """Adds a block's transactions to the set. `source`, `number`: GTID source and number of each transaction."""
         if not self.known or not len(source) or source.max() < 0:
             return
         if self._executed is None:
@@ -62,9 +67,9 @@ class ExecutedTrack:
         self.adopt(self._executed.including(self.sources, source.astype(np.int32), number))
 
     def file_begins(self, previous: GtidSet, file: str) -> None:
-        """Compares the set with the one that a file states for the time before it. Adopts the file's set if none is known.
+        """Compares the set with `previous`, the set of a file's PREVIOUS_GTIDS. If the set is unknown, `previous` becomes the set.
 
-        Raises PositionLostError if the file names transactions that this stream never saw.
+        Raises PositionLostError if `previous` has transactions that this stream did not contain.
         """
         if not self.known:
             self.adopt(previous)
