@@ -1,4 +1,4 @@
-"""The type codes of table map events, as MySQL's field_types.h and MariaDB's mysql_com.h number them."""
+"""Type codes of columns in table map events, with the numbers of MySQL's field_types.h and MariaDB's mysql_com.h."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class TypeCode(enum.IntEnum):
-    """Type codes that a column of a row event can have. Names that end in `2` are the formats of MySQL 5.6 and later."""
+    """The type codes that a column in row events can have. Names that end in `2` are formats of MySQL 5.6 and later."""
 
     TINY = 1
     SHORT = 2
@@ -25,9 +25,9 @@ class TypeCode(enum.IntEnum):
     TIMESTAMP2 = 17
     DATETIME2 = 18
     TIME2 = 19
-    BLOB_COMPRESSED = 140  # MariaDB's COMPRESSED columns
+    BLOB_COMPRESSED = 140  # This code and the next are those of MariaDB's COMPRESSED columns.
     VARCHAR_COMPRESSED = 141
-    VECTOR = 242  # MySQL 9
+    VECTOR = 242  # Since MySQL 9.
     JSON = 245
     NEWDECIMAL = 246
     ENUM = 247

@@ -1,7 +1,7 @@
-"""Decides when a destination's handlers are called, also across crashes. Called by `instance.hand_out`.
+"""Calls a destination's handlers before and after its batches, and ensures that a crash loses no call. Called by `instance.hand_out`.
 
-The intent to ack or roll back a batch is written first (`handlers.json`), then the ledger is written, and then the handlers are called.
-So the ledger's state of that batch shows at any time whether they must still be called, also to the next process."""
+For an ack or a rollback, Sluice first writes the intent (`handlers.json`), then the ledger, and then calls the handlers.
+After a crash, the next process compares the intent with the ledger and so knows whether the handlers must still be called."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal["after", "retry"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call that the handlers get after the ledger has acked or rolled back the batch."""
+    """A call that the handlers get after the batch is acked (`kind` "after") or rolled back (`kind` "retry") in the ledger."""
 
     kind: Kind
     batch: OutstandingBatch
@@ -35,7 +35,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLine:
-    """The part of a ledger that decides whether a call is due."""
+    """The part of a ledger from which `due` determines whether a call is due. `outstanding`: the batches in flight."""
 
     ledger_id: str
     cursor: Position | None
@@ -49,7 +49,7 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: LedgerLine) -> Due:
-    """Returns whether the handlers must be called now."""
+    """Returns whether the handlers must be called now, later or never, according to the ledger."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
     if any(each.delivery == call.batch.delivery for each in line.outstanding):
@@ -59,9 +59,9 @@ def due(call: Call, line: LedgerLine) -> Due:
 
 
 class Calls:
-    """The calls of one destination's handlers. `handlers`: by name, in the order of the calls. Does nothing without handlers.
+    """Calls one destination's handlers. `handlers`: (name, handler) pairs in the order of the calls. Does nothing without handlers.
 
-    `fence`: raises if the destination is another process's by now. Raises MetaError if its file cannot be read.
+    `fence`: raises an error if another process has taken over the destination. Raises MetaError if `handlers.json` cannot be parsed.
     """
 
     def __init__(
@@ -75,25 +75,25 @@ class Calls:
         self._destination, self._directory, self._handlers = destination, directory, handlers
         self._fence, self._records, self._lock = fence, record_store(directory), threading.Lock()
         self._call = _read(self._records) if handlers else None
-        self._called: set[int] = set()  # The indices of the handlers that were called.
+        self._called: set[int] = set()  # Indices of the handlers that have got the current call.
         if not handlers:
-            self._records.remove(FILE)  # The record may name handlers that conf/ no longer has.
+            self._records.remove(FILE)  # The call was for handlers that conf/ no longer has.
 
     @property
     def any(self) -> bool:
-        """Whether there are handlers."""
+        """Whether the destination has handlers."""
         return bool(self._handlers)
 
     def before(self, batch: OutstandingBatch) -> None:
-        """Calls `before` of each handler for a staged batch. Raises HandlerError."""
+        """Calls `before` of each handler for a staged batch. Raises HandlerError if a handler fails."""
         for name, handler in self._handlers:
             with self._named(name, "before", batch):
                 handler.before(self._handled(batch))
 
     def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerLine, reason: str = "") -> None:
-        """Records the call before the ledger is written. Raises MetaError; the batch must then be left as it is.
+        """Records the intended call; the caller then writes the ledger. If this raises MetaError, the caller must not write the ledger.
 
-        Records nothing for a batch that is not in flight any more: the ledger will refuse it.
+        Records nothing if the batch is not in flight, because the ledger will refuse its ack or rollback.
         """
         if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
             return
@@ -104,12 +104,14 @@ class Calls:
             self._call, self._called = call, set()
 
     def owed(self, line: LedgerLine) -> bool:
-        """Returns whether a call must be made before the next batch is handed out."""
+        """Returns whether `tell` must be called before the next batch is handed out."""
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def tell(self, line: LedgerLine) -> None:
-        """Makes the calls that are due. It does not repeat a call that a handler got. Raises HandlerError."""
+        """Calls the handlers if their call is due. Does not call a handler again that has returned. Raises HandlerError if a handler
+        fails.
+        """
         with self._lock:
             call, called = self._call, self._called
         if call is None or (when := due(call, line)) is Due.NOT_YET:
@@ -148,7 +150,7 @@ class Calls:
 
 
 class _Named:
-    """Raises any error of its block as a HandlerError that begins with `words`."""
+    """A context manager that converts any error in its block to a HandlerError whose message begins with `words`."""
 
     def __init__(self, words: str) -> None:
         self._words = words

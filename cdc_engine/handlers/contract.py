@@ -1,5 +1,5 @@
-"""Defines the protocol of a handler and the values that it gets. Packages outside Sluice depend on this file: nothing in it is removed or
-changed.
+"""Defines the protocol of a handler and the values that it gets. Packages outside Sluice depend on this file, so names in it must not be
+removed or changed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sluice.cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HandledBatch:
-    """One delivery of a batch. (ledger_id, delivery) identifies it permanently: a handler that is called twice recognizes it by them.
+    """One delivery of a batch. (ledger_id, delivery) is unique: a handler can use it to recognize a repeated call.
 
-    It reaches from after `start` up to `end` in the source's binlog. `rows`: row images; `size_bytes`: of the staged files; `tables`:
-    their "database.table". `folder`: has the staged Parquet files and manifest.json, for reading only; it is removed once the batch is
-    acked.
+    `start`, `end`: the batch contains the changes after `start` up to `end` in the source's binlog. `rows`: number of row images.
+    `size_bytes`: bytes of the staged files. `tables`: names as "database.table". `folder`: contains the staged Parquet files and
+    manifest.json, which a handler must only read; Sluice removes it after the ack.
     """
 
     destination: str
@@ -32,20 +32,20 @@ class HandledBatch:
 
 
 class BatchHandler(Protocol):
-    """A base class of handlers. The engine of one destination calls it, one call at a time, on a thread of its own. A method that is not
-    overridden does nothing.
+    """A base class for handlers. The destination's engine makes one call at a time, in a separate thread. A method that a handler does not
+    override does nothing.
 
-    An error that a method raises holds up the destination in the state HANDLER_FAILED, with the handler's name. The call is repeated with
-    each tick of the sensor, and no batch is handed out before it returns. A call may be made twice if the process is killed.
+    If a method raises an error, the destination gets the state HANDLER_FAILED, with the handler's name. The engine repeats the call at
+    each tick of the sensor, and hands out no batch before the call returns. A call can be made twice if the process is killed.
     """
 
     def before(self, batch: HandledBatch) -> None:
-        """Called when the batch is staged, before it is handed out to a run. If this raises, the batch is staged again under another
-        delivery.
+        """Called after the batch is staged and before a run gets it. If this raises an error, the batch is staged again with another
+        delivery number.
         """
 
     def after(self, batch: HandledBatch) -> None:
-        """Called when the batch is merged and acked, before the next one is handed out."""
+        """Called after the batch is merged and acked, and before the next one is handed out."""
 
     def retry(self, batch: HandledBatch, reason: str) -> None:
-        """Called when the batch could not be merged, before the same changes are handed out again."""
+        """Called after the batch is rolled back, and before the same changes are handed out again. `reason`: why it was not merged."""

@@ -1,6 +1,6 @@
-"""Loads handlers of installed packages: entry points of the group `sluice.handlers`. Used by the engine's start and by `check`.
+"""Loads handlers of installed packages, which are entry points of the group `sluice.handlers`. Used by the engine's start and by `check`.
 
-An entry point is a class or a function that takes the destination's name and the options from conf/, and returns a `BatchHandler`.
+An entry point is a class or a function. Its arguments are the destination's name and the options from conf/; it returns a `BatchHandler`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METHODS = ("before", "after", "retry")
 
 
 class Named(Protocol):
-    """A handler of conf/ and its settings."""
+    """The settings of a handler in conf/: the name of its entry point and its options."""
 
     @property
     def name(self) -> str: ...
@@ -27,12 +27,12 @@ class Named(Protocol):
 
 
 def handlers_of(destination: str, wanted: Iterable[Named]) -> tuple[tuple[str, BatchHandler], ...]:
-    """Returns the handlers by name, in the order of conf/. Raises ConfigurationError with the name of a handler that cannot be created."""
+    """Returns (name, handler) pairs in the order of conf/. Raises ConfigurationError with the name of a handler that cannot be created."""
     return tuple((each.name, _made(each.name, destination, each.options)) for each in wanted)
 
 
 def problem_of(name: str) -> str:
-    """Returns why a name in conf/ is not a handler's, with the existing names; empty if it is one."""
+    """Returns why no installed handler has a name in conf/, with the existing names; empty if one has it."""
     return HANDLERS.problem_of(name)
 
 
@@ -55,5 +55,5 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
 
 
 def _given(name: str, key: str, value: object) -> object:
-    """Returns the value of an option that the handler gets. Only texts are changed."""
+    """Returns the value of an option as the handler gets it: in a text, environment variables are filled in."""
     return filled(value, f"handlers: {name}: options {key}") if isinstance(value, str) else value

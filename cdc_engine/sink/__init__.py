@@ -1,1 +1,1 @@
-"""Passes the parser's blocks to the store and removes what is not captured. The work is per block, never per row."""
+"""Removes the row events that filters exclude from the parser's blocks, and puts the blocks into the store. No Python loop runs per row."""

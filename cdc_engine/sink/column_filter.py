@@ -1,6 +1,7 @@
-"""Decides which columns of a table are captured: `database.table:a/b,…`, as Canal's filter.field and filter.black.field (canal.md §2.7).
+"""Determines which columns of a table are captured. The settings have the form `database.table:a/b,…`, like Canal's filter.field and
+filter.black.field (canal.md §2.7).
 
-Used when a table's column layout is made: the rows of a block keep all their columns, and only the decoded columns change.
+The decoders use the filter. Blocks still contain the values of all columns.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from sluice.cdc_engine.contracts import Int32s, TableVersion
 
 
 class ColumnFilter:
-    """The columns to keep (`include`) or to leave out (`exclude`), by table. A table named in both follows `include`.
+    """A column filter. `include`: per table, the only columns to capture. `exclude`: per table, the columns not to capture. For a table in
+    both, only `include` is used.
 
-    A table is matched by its exact name, ignoring letter case, without patterns. An item without exactly one colon, or without a column
-    after it, has no effect, as in Canal; `ignored` lists those items, so a check of the configuration can report them. Key columns are
-    always kept: without its key a change could not be merged (Canal removes them).
+    Table names are exact names, not patterns; their case does not matter. As in Canal, an item without exactly one colon, or without a
+    column after the colon, has no effect. `ignored`: these items, which a check of the configuration reports. Unlike in Canal, key columns
+    are always captured, because a change without its key cannot be merged.
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:
@@ -36,16 +38,20 @@ class ColumnFilter:
         return np.flatnonzero(keep).astype(np.int32)
 
     def names_of(self, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """Returns the columns of "database.table" that are included (None if no item names the table), and those that are excluded."""
+        """Returns (included columns, excluded columns) of "database.table", in upper case. The first is None if no item of `include` names
+        the table.
+        """
         return self._include.get(name.upper()), self._exclude.get(name.upper(), frozenset())
 
     @property
     def tables(self) -> dict[str, frozenset[str]]:
-        """UPPER(database.table) → the columns that the items name, in upper case."""
+        """ "DATABASE.TABLE" → columns that its item in `include`, or else in `exclude`, names; both in upper case."""
         return {**self._exclude, **self._include}
 
     def _parse(self, text: str) -> dict[str, frozenset[str]]:
-        """Returns upper-case column names by UPPER(database.table). A table named twice keeps its last item, as in Canal."""
+        """Parses a setting. Returns "DATABASE.TABLE" → column names, both in upper case. If two items name the same table, the last one is
+        used, as in Canal.
+        """
         tables: dict[str, frozenset[str]] = {}
         for item in filter(None, text.split(",")):
             table, colon, columns = item.partition(":")

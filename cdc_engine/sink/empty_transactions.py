@@ -14,8 +14,8 @@ SKIPPED_TRANSACTIONS_MAX = 8192  # After so many, the next one is passed on rega
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
-    """The state of the decision. `last_time_us`: commit time of the last transaction that was passed on, 0 before the first one; `file`:
-    its binlog file. `skipped`: how many were left out since then.
+    """The last empty transaction that went to the store: `last_time_us`, its commit time (0 if none did), and `file`, its binlog file.
+    `skipped`: number of empty transactions that were skipped since then.
     """
 
     last_time_us: int = 0
@@ -23,10 +23,11 @@ class Thinning:
     file: str = ""
 
     def after(self, time_us: int, transaction_count: int, file: str) -> tuple[bool, Thinning]:
-        """Returns whether a block of empty transactions, the last one committed at `time_us`, moves the cursor, and the state after it.
+        """Returns (whether the last transaction of a block of empty transactions goes to the store, state after the block). `time_us`: its
+        commit time.
 
-        Time counts in both directions: a source that replays old events moves the cursor as well. So does another file, whose beginning
-        has no time of its own, because the files before it may be purged.
+        A commit time that is much earlier also moves the cursor, for a source that replays old events. So does a new file, because the
+        source may purge the files before it.
         """
         skipped = self.skipped + transaction_count
         far = abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or file != self.file

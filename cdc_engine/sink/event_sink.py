@@ -1,8 +1,8 @@
-"""Implements the `BlockSink` after the parser: removes row events of tables that are not captured, thins out transactions that became
-empty, and puts the rest into the store.
+"""Implements `contracts.BlockSink`: removes row events of tables that are not captured, skips most transactions that become empty, and puts
+the blocks into the store.
 
-The parser's thread calls `accept` and `idle`; `interrupt` is called to stop it. The store does the waiting: while it is full, `accept`
-waits in `put`, the parser stops reading, and the back-pressure reaches the server through the socket."""
+The parser's thread calls `accept` and `idle`; another thread calls `interrupt` to stop it. While the store is full, `accept` waits in the
+store's `put`. The parser then reads nothing from the socket, so the server waits, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELD_UP_SECONDS = 1.0
 
 
 class CapturedTables:
-    """Decides which tables of a block the filters keep, as a mask by table index. Evaluates the filters once per table, not per block."""
+    """Determines which tables the filters keep. Evaluates the filters once per table, not per block."""
 
     def __init__(self, filters: Sequence[TableFilter]) -> None:
         self._filters = filters
@@ -39,9 +39,10 @@ class CapturedTables:
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns for each table of a block whether it is kept. A table whose foreign keys change other tables is always kept.
+        """Returns for each table of a block whether its row events are kept. A table whose rows change other tables by foreign keys is
+        always kept.
 
-        The parser passes the same list each time and only appends to it. So the mask is computed again only after it has grown.
+        The parser always passes the same list and only appends to it. So the mask is computed again only if the list's length changes.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
@@ -51,14 +52,14 @@ class CapturedTables:
 
 
 class FollowedTables:
-    """Decides which tables of a block are not stopped, as a mask by table index."""
+    """Determines which tables of a block are not stopped."""
 
     def __init__(self) -> None:
         self._tables: Sequence[TableVersion] = ()
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Returns for each table of a block whether it is not stopped. Computed again only after the list of tables has grown."""
+        """Returns for each table of a block whether it is not stopped. Computes the mask again only if the list's length changes."""
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
             self._mask = np.array([not each.stopped for each in tables], np.bool_)
@@ -66,32 +67,31 @@ class FollowedTables:
 
 
 def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) -> Block:
-    """Returns the block without row events of tables that the mask of `tables` leaves out."""
+    """Returns the block with only the row events of tables that are true in `tables.mask`."""
     mask = tables.mask(block.tables)
     if not mask.all():
         kept = mask[block.event_table]
         if not kept.all():
             block = keep_events(block, kept)
-    # Control events and dropped rows stay in the buffer until most of it is unused. Then a copy costs less than keeping
-    # the buffer.
+    # The buffer also contains control events and removed row events. If they are more than half of it, a copy of the rest saves memory.
     return compact(block) if 2 * block.byte_count < retained_bytes(block) else block
 
 
 class OtherReaders(Protocol):
-    """Receives the blocks for readers that do not read the store."""
+    """Gets every block, for readers that do not read the store."""
 
     def put(self, block: Block) -> None: ...
     def drop_open(self) -> None: ...
 
 
 class EventSink:
-    """Implements `contracts.BlockSink` over a store.
+    """Filters blocks and puts them into a store.
 
-    `server_filter` is the destination's own filter. A client's filter (`narrow`) applies in addition: it can remove tables, but never add
-    one that the server excludes (in Canal it replaces the server's). Blocks that are in the store already are not filtered again.
+    `server_filter`: the destination's table filter. A client's filter (`narrow`) applies in addition: it can remove tables, but never add a
+    table that the server's filter removes. In Canal, it replaces the server's filter. Blocks in the store are not filtered again.
 
-    `others` get the rows of tables that have stopped for the lake. The store gets them only if it `keeps_stopped`, because consumers read
-    it too.
+    `others`: gets every block, including the rows of tables that are stopped for the lake. `keeps_stopped`: whether the store gets these
+    rows, too, because consumers read the store.
     """
 
     def __init__(
@@ -107,16 +107,20 @@ class EventSink:
         self._server_filter = server_filter
         self._captured = CapturedTables([server_filter])
         self._thinning = Thinning()
-        self._open = False  # Whether events of a transaction were put that has not ended yet.
-        self.accepting_since = 0.0  # When the current block arrived; 0 without one.
-        self._left_out: Block | None = None  # The last empty transaction that was left out.
+        self._open = False  # Whether the store has events of a transaction whose end has not arrived.
+        self.accepting_since = 0.0  # Monotonic time at which `accept` began; 0 outside `accept`.
+        self._left_out: Block | None = (
+            None  # The last skipped empty transaction, if nothing went to the store after it.
+        )
 
     def narrow(self, client_filter: str) -> None:
-        """Keeps, from the next block on, only tables that also match the client's patterns. An empty text removes nothing."""
+        """From the next block on, also removes tables that do not match the client's patterns. An empty text removes no table."""
         self._captured = CapturedTables([self._server_filter, TableFilter(client_filter)])
 
     def accept(self, block: Block) -> None:
-        """Accepts one block, in stream order; see `contracts.BlockSink`. Raises InterruptedError if interrupted while it waits."""
+        """Filters the next block of the stream and puts it into the store; see `contracts.BlockSink`. Waits while the store is full. Raises
+        InterruptedError if `interrupt` is called during the wait.
+        """
         kept = self._filtered(block)
         self.accepting_since = time.monotonic()
         try:
@@ -126,32 +130,32 @@ class EventSink:
 
     @property
     def held_up(self) -> bool:
-        """Whether a block has waited for space in the store for a while, so that other readers get nothing new."""
+        """Whether `accept` has waited for more than HELD_UP_SECONDS for space in the store. Other readers then get no new blocks."""
         since = self.accepting_since
         return since > 0 and time.monotonic() - since > HELD_UP_SECONDS
 
     def _accept(self, kept: Block) -> None:
         if self._others is not None:
-            self._others.put(kept)  # never waits
+            self._others.put(kept)  # Comes before the store's `put`, because only the latter can wait.
         if not self._keeps_stopped and not self._followed.mask(kept.tables).all():
             kept = dropped_uncaptured(kept, self._followed)
         if kept.event_count or kept.changes:
             self._put(kept)
         elif kept.transaction_count and self._open:
-            # A transaction whose events are in the store ends here; its end is never left out.
+            # The block ends a transaction whose events are in the store, so this end is never skipped.
             self._put(without_events(kept))
         elif kept.transaction_count:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """Passes on the last transaction that was left out, so that the cursor reaches the end of a stream that has caught up and is
-        silent.
-        """
+        """Puts the last skipped transaction into the store, so that the cursor reaches the end of the stream while the source is idle."""
         if self._left_out is not None:
             self._put(self._left_out)
 
     def interrupt(self) -> None:
-        """Drops the open transaction and ends waits. The connection is lost, and the transaction arrives again."""
+        """Ends a wait in `accept` and drops the open transaction. Called after the connection is lost; the source sends the transaction
+        again.
+        """
         self._open, self._left_out = False, None
         if self._others is not None:
             self._others.drop_open()

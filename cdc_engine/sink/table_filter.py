@@ -1,6 +1,6 @@
-"""Decides which tables are captured: comma-separated patterns over "database.table", as in Canal (reference canal.md §3.1).
+"""Determines which tables are captured, by comma-separated patterns for "database.table", as in Canal (canal.md §3.1).
 
-Used by `event_sink` for every table in the stream, and by code that needs the captured tables beforehand.
+`event_sink` uses the filter for every table in the stream. Other code uses it to list the captured tables.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ OPENING, CLOSING = "{[(", "}])"
 
 
 def split_patterns(text: str) -> list[str]:
-    r"""Returns the patterns of a comma-separated text, in order. A comma within `{}`, `[]`, `()` or after a backslash is no separator.
+    r"""Returns the patterns in a comma-separated text, in order. A comma within `{}`, `[]`, `()` or after a backslash is part of a pattern.
 
-    Nothing is trimmed: a blank is part of its pattern, as in Canal. Empty patterns match no table and are left out.
+    As in Canal, blanks are part of a pattern, too. Omits empty patterns, which match no table.
     """
     patterns, current, depth, escaped = [], "", 0, False
     for character in text:
@@ -32,10 +32,10 @@ def split_patterns(text: str) -> list[str]:
 
 
 def compile_patterns(text: str) -> re.Pattern[str] | None:
-    """Returns one expression that matches a whole lower-cased name, or None if there is no pattern.
+    """Returns a regular expression that matches a name if one of the patterns matches the whole name; None without patterns.
 
-    The longest pattern is first, each is anchored at both ends, letter case is ignored, and the dot matches a newline too. Raises
-    ConfigurationError with the pattern that is not a regular expression.
+    The longest pattern comes first. Case does not matter, and a dot also matches a newline. Raises ConfigurationError with the pattern that
+    is not a regular expression.
     """
     patterns = sorted(split_patterns(text), key=len, reverse=True)
     for pattern in patterns:
@@ -51,9 +51,9 @@ def compile_patterns(text: str) -> re.Pattern[str] | None:
 
 
 class TableFilter:
-    """Keeps a table that `include` matches and `exclude` does not. An empty `include` matches all, an empty `exclude` nothing.
+    """Keeps the tables that `include` matches and `exclude` does not. An empty `include` matches every table, an empty `exclude` none.
 
-    An unescaped dot matches any character: `test..*` also keeps a table of the database `test1`; write `test\\..*`.
+    An unescaped dot matches any character: `test..*` also matches tables of the database `test1`, but `test\\..*` does not.
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:
@@ -62,7 +62,7 @@ class TableFilter:
         self._exclude = compile_patterns(exclude)
 
     def keeps(self, database: str, table: str) -> bool:
-        """Returns whether the row events of this table are captured. A statement without a table (empty names) is always captured."""
+        """Returns whether a table is captured. Returns True for empty names, which a statement without a table has."""
         name = f"{database}.{table}".lower() if database or table else ""
         return _matches(self._include, name, if_empty=True) and not _matches(self._exclude, name, if_empty=False)
 

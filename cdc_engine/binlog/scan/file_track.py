@@ -1,8 +1,8 @@
-"""Tracks the stream's binlog file and checks that files follow each other. Pure; used by `block_maker` and
+"""Tracks the stream's current binlog file, and checks that each file is the successor of the one before. Used by `block_maker` and
 `control_events`.
 
-A name does not identify a file: a server that was reset, rebuilt or restored writes other files under the same names.
-The creation time in a file's first event, the FORMAT_DESCRIPTION, distinguishes them.
+A name does not identify a file: a server that is reset, rebuilt or restored writes different files with the same names.
+The creation time in a file's FORMAT_DESCRIPTION distinguishes them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from sluice.cdc_engine.position import Position, file_number
 
 
 class FileTrack:
-    """The current file. `file`: empty until the server names it. `created`: seconds since 1970; 0 while unknown."""
+    """The current binlog file. `file`: its name; empty until the server sends it. `created`: its creation time in seconds since 1970; 0
+    while unknown.
+    """
 
     def __init__(self, start: Position) -> None:
         self.file, self.created = start.file, start.file_created
-        self._handed_out = start.file  # The file of the last position that was in a block.
-        self._described = False  # Whether the server has described a file on this connection.
+        self._handed_out = start.file  # The file of the start position, later of the last format description.
+        self._described = False  # Whether the server has sent a format description on this connection.
 
     def rotate_to(self, file: str) -> None:
-        """Handles a ROTATE, which names the next file or the current one. Raises as `_refuse` if the file is older or of another series."""
+        """Handles a ROTATE event, which names the next file or the current one. Raises an error of `_refuse` if the file has a lower number
+        than the current file, or another base name.
+        """
         if self.file and file != self.file:
             if _base(file) != _base(self.file) or file_number(file) < file_number(self.file):
                 raise self._refuse(f"after {self.file} the server continues with {file}")
@@ -28,7 +32,9 @@ class FileTrack:
         self.file = file
 
     def described(self, created: int) -> bool:
-        """Handles a FORMAT_DESCRIPTION. Returns whether the stream is at the beginning of a new file."""
+        """Handles a FORMAT_DESCRIPTION event. Returns whether it begins a new file. `created`: the file's creation time, or 0. Raises an
+        error of `_refuse` if the current file has another creation time.
+        """
         if self.created and created and created != self.created:
             raise self._refuse(
                 f"{self.file} was created at {created}, and the one that was read before at {self.created} (seconds since 1970)"
@@ -38,7 +44,9 @@ class FileTrack:
         return new
 
     def _refuse(self, what: str) -> FilesRenumberedError | PositionLostError:
-        """Returns the error for an unexpected file. In the middle of a stream the reader reconnects; at its start the position is lost."""
+        """Returns the error for an unexpected file: FilesRenumberedError in the middle of a stream, after which the reader reconnects;
+        PositionLostError at its start.
+        """
         if self._described:
             return FilesRenumberedError(f"{what}: the numbers of its binlog files began again")
         return PositionLostError(

@@ -1,7 +1,7 @@
-"""Buffers the bytes of the socket so that the scan works on them without a copy. Called by `parser`; opens no socket itself.
+"""Buffers the bytes that `parser` receives from the socket, so that the scan needs no copy of them.
 
-A buffer is filled until it is full. Complete packets are scanned where they are, and the incomplete rest moves to the
-next buffer. An event of 16 MiB or more arrives in several packets; it is assembled in a buffer of its own."""
+The socket writes into a buffer until it is full. The scan reads complete packets in the buffer, and the incomplete last packet moves to
+the next buffer. An event of 16 MiB or more arrives in several packets; it is assembled in a separate buffer."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sluice.cdc_engine.errors import BinlogFormatError
 
 PACKET_HEADER_BYTES = 4
 ROOM_BYTES_MIN = 64 * 1024  # With less free space than this, the next read uses a new buffer.
-EVENT_AT = PACKET_HEADER_BYTES + 1  # An event begins after the packet header and the status byte.
+EVENT_AT = PACKET_HEADER_BYTES + 1  # In a packet, the event begins after the packet header and the status byte.
 
 
 class LargeEvent:
-    """An event that spans packets. `event` is complete once `missing` is 0 and no packet is open."""
+    """Assembles an event that spans several packets. `event`: its bytes, valid when `complete` is true."""
 
     def __init__(self, length: int) -> None:
         self.event: Bytes = np.empty(length, np.uint8)
-        self._filled = -1  # -1, because the status byte comes before the event.
+        self._filled = -1  # It starts at -1 because the status byte precedes the event.
         self._packet_left = 0
         self._packet_is_last = False
 
@@ -36,8 +36,8 @@ class LargeEvent:
         return self._packet_is_last and self._packet_left == 0
 
     def take(self, buffer: Bytes, begin: int, end: int) -> int:
-        """Copies the bytes that belong to the event. Returns the offset of the first byte that it did not take. It takes no incomplete
-        packet header.
+        """Copies the event's bytes from buffer[begin:end]. Returns the offset after the last byte that it used; an incomplete packet header
+        stays for the next call. Raises BinlogFormatError if the packets do not have the event's length.
         """
         at = begin
         while not self.complete:
@@ -59,7 +59,7 @@ class LargeEvent:
         if self._filled + (end - at) > len(self.event):
             raise BinlogFormatError("an event's length is not that of its packets")
         self._packet_left -= end - at
-        skipped = 1 if self._filled < 0 else 0  # the status byte
+        skipped = 1 if self._filled < 0 else 0  # Only the first packet has a status byte.
         self._filled += skipped
         count = end - at - skipped
         self.event[self._filled : self._filled + count] = buffer[at + skipped : end]
@@ -68,11 +68,11 @@ class LargeEvent:
 
 
 class PacketFramer:
-    """Splits received bytes into packets. `space`: where the socket writes next. `received`: scans the bytes that it wrote.
-    `bytes_received`: their number so far.
+    """Manages the read buffers of a stream. The caller reads from the socket into `space()` and then calls `received`, which scans the new
+    bytes. `bytes_received`: number of bytes so far.
 
-    `answer`: payload of a packet that is not an event: an error or the end of the dump. Nothing follows it.
-    `beginning`: bytes of the file that are skipped first.
+    `answer`: payload of the packet that ends the stream: an error or the end of the dump. `beginning`: skips the part of the file before
+    the start position.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class PacketFramer:
         self.answer: bytes | None = None
 
     def space(self) -> memoryview:
-        """Returns at least one byte of free space. It never overlaps the bytes of blocks that were handed out."""
+        """Returns free memory of at least one byte for the socket. It never overlaps the bytes of earlier blocks."""
         room = len(self._buffer) - self._end
         if room < min(ROOM_BYTES_MIN, self._buffer_bytes) and not self._holds_large_packet():
             self._move_tail()
         return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
 
     def received(self, count: int) -> Iterator[Block]:
-        """Processes `count` bytes that the socket wrote into `space`. Yields the completed blocks. Raises what `Scanner.feed` raises."""
+        """Scans `count` new bytes that the caller wrote into `space()`, and yields blocks. Raises the errors of `Scanner.feed`."""
         self._end += count
         self.bytes_received += count
         if self._beginning is not None:
@@ -129,25 +129,27 @@ class PacketFramer:
         self.answer = self._buffer[begin : begin + packet_length(self._buffer, self._begin)].tobytes()
 
     def _packet_bytes(self) -> int:
-        """Returns the length of the packet that begins here, with header; 0 if it is unknown or assembled elsewhere."""
+        """Returns the length, with header, of the packet at `_begin`. Returns 0 if it is unknown, or if `LargeEvent` assembles the
+        packet.
+        """
         if self._end - self._begin < PACKET_HEADER_BYTES or self._large is not None:
             return 0
         length = packet_length(self._buffer, self._begin)
         return PACKET_HEADER_BYTES + length if length < limits.PACKET_BYTES_MAX else 0
 
     def _holds_large_packet(self) -> bool:
-        """Returns whether the rest of a packet that is too large to copy fits into the current buffer."""
+        """Returns whether the packet at `_begin` is so large that it should not be copied, and fits into the current buffer."""
         return ROOM_BYTES_MIN < self._packet_bytes() <= len(self._buffer) - self._begin
 
     def _move_tail(self) -> None:
-        """Starts a new buffer with the incomplete packet and space for all of it."""
+        """Copies the incomplete packet to a new buffer that has space for the whole packet."""
         tail = self._buffer[self._begin : self._end]
         fresh: Bytes = np.empty(max(self._buffer_bytes, self._packet_bytes()), np.uint8)
         fresh[: len(tail)] = tail
         self._buffer, self._begin, self._end = fresh, 0, len(tail)
 
     def _begin_large(self) -> bool:
-        """Starts a large event. Returns False until the event's header has arrived."""
+        """Begins to assemble an event that spans packets. Returns False if the event's header is not complete yet."""
         header = self._begin + EVENT_AT
         if self._end < header + HEADER_BYTES:
             return False
@@ -170,5 +172,5 @@ class PacketFramer:
 
 
 def packet_length(buffer: Bytes | memoryview, at: int) -> int:
-    """Returns the payload length of the packet whose header begins at `at`: three bytes, little-endian."""
+    """Returns the payload length of the packet whose header is at `at`."""
     return int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16

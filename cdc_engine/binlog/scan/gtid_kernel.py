@@ -1,8 +1,8 @@
-"""Reads GTID events in the scan: MySQL's, tagged ones, and MariaDB's. Called by `kernel`.
+"""Numba kernels that read GTID events: MySQL's, MySQL's with tags, and MariaDB's. Called by `kernel`.
 
-A source is a uuid, a uuid with a tag (MySQL 8.3 and later), or MariaDB's domain and server: six integers
-(`state.SOURCE_NEW`), so that sources are compared without text. The tagged event is a message of MySQL's serialization
-with the fields of libs/mysql/binlog/event/control_events.h:
+A GTID source is a uuid, a uuid with a tag (MySQL 8.3 and later), or MariaDB's domain and server. The kernels compare sources as six
+integers (`state.SOURCE_NEW`) instead of texts. The tagged event is a message in the format of MySQL's serialization library, with the
+fields of libs/mysql/binlog/event/control_events.h:
 https://dev.mysql.com/doc/dev/mysql-server/latest/PageLibsMysqlSerialization.html.
 """
 
@@ -36,26 +36,28 @@ from sluice.cdc_engine.binlog.scan.state import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# A GTID event has flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes.
+# Bytes of a GTID event: flags 1, source 16, number 8, kind of clock 1, two clocks 8 each, then commit times of 7 each.
 CLOCK_KIND, LOGICAL_CLOCK = 25, 42
 KNOWN_CLOCK = 2
-HAS_ORIGINAL_TIME = 1 << 55  # If set, the commit time on the original server follows the one on this replica.
-STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # flags of MariaDB's GTID event
-SERIALIZATION = 1  # version of the message in a tagged GTID event
-# The ids of the event's fields. The other known fields are numbers that Sluice does not use.
+HAS_ORIGINAL_TIME = 1 << 55  # Set in the replica's commit time if the original server's commit time follows.
+STANDALONE, PREPARED_OR_COMPLETED_XA = 0x01, 0xC0  # Flags of MariaDB's GTID event.
+SERIALIZATION = 1  # The version of the tagged GTID event's message format.
+# Ids of the fields in a tagged GTID event. The fields up to LAST_FIELD that have no name here are integers that Sluice does not use.
 UUID_FIELD, NUMBER_FIELD, TAG_FIELD, TIME_FIELD, ORIGINAL_TIME_FIELD, LAST_FIELD = 1, 2, 3, 6, 7, 11
 NEEDED_FIELDS = 1 << UUID_FIELD | 1 << NUMBER_FIELD | 1 << TAG_FIELD
 
 
 @nb.njit(inline="always")
 def is_unfinished(state: Int64s) -> bool:
-    """Returns whether a transaction with rows is open, so that another one cannot begin."""
+    """Returns whether a transaction with rows is open. No other transaction can then begin."""
     return bool(state[OPEN] == 1 and state[OPEN_ROWS] > 0)
 
 
 @kernel
 def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads a GTID event: flags 1, source uuid 16, number 8; since MySQL 5.7 the logical clock; since 8.0 commit times in microseconds."""
+    """Reads a GTID event: flags (1 byte), source uuid (16), number (8); since MySQL 5.7 also the logical clock; since 8.0 also commit times
+    in microseconds.
+    """
     body = state[EVENT] + HEADER_BYTES
     if body + 25 > body_end:
         return ScanStatus.BAD_BODY
@@ -67,7 +69,7 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
         if source < 0:
             return ScanStatus.SOURCES_FULL
     _begin(state, source, little_endian(buffer, body + 17, 8))
-    state[OPEN] = 0  # A BEGIN or a standalone statement follows.
+    state[OPEN] = 0  # The next event is a BEGIN, which opens the transaction, or a statement outside a transaction.
     if body + LOGICAL_CLOCK <= body_end and buffer[body + CLOCK_KIND] == KNOWN_CLOCK:
         state[COMMITTED] = little_endian(buffer, body + CLOCK_KIND + 1, 8)
         state[SEQUENCE] = little_endian(buffer, body + CLOCK_KIND + 9, 8)
@@ -81,8 +83,8 @@ def take_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> S
 
 @kernel
 def take_mariadb_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads MariaDB's GTID event: sequence number 8, domain 4, flags 1. It also begins a transaction, unless a
-    standalone statement follows.
+    """Reads MariaDB's GTID event: sequence number (8 bytes), domain (4), flags (1). Without the flag STANDALONE, the event also begins a
+    transaction.
     """
     body = state[EVENT] + HEADER_BYTES
     if body + 13 > body_end:
@@ -123,8 +125,8 @@ def _plain_source(state: Int64s, sources: Int64s, high: int, low: int) -> int:
 
 @kernel
 def _source_index(state: Int64s, sources: Int64s) -> int:
-    """Returns the index of the source at SOURCE_NEW, adding it if it is new; -1 if there is no space. Searches
-    backwards, because a stream has few writers.
+    """Returns the index of the GTID source in SOURCE_NEW. Adds the source if it is new; returns -1 if `sources` is full. Searches the
+    newest sources first.
     """
     count: int = state[SOURCE_COUNT]
     for index in range(count - 1, -1, -1):
@@ -141,15 +143,15 @@ def _source_index(state: Int64s, sources: Int64s) -> int:
     return count
 
 
-# ── tagged ──
+# ── MySQL's tagged GTIDs ──
 
 
 @kernel
 def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: int) -> ScanStatus:
-    """Reads a tagged GTID event: version, total size, the last field that must be understood; then fields in ascending
+    """Reads a tagged GTID event: version, total size, id of the last field that a reader must understand; then the fields in ascending
     order, each after its id.
 
-    A newer message, or one with an unknown field that must be understood, is left to Python, which refuses it.
+    Returns HAND_OVER for a newer version, or if an unknown field must be understood; Python then raises an error.
     """
     body = state[EVENT] + HEADER_BYTES
     version, at = _varlen(buffer, body, body_end)
@@ -168,15 +170,15 @@ def take_tagged_gtid(buffer: Bytes, state: Int64s, sources: Int64s, body_end: in
     if source < 0:
         return ScanStatus.SOURCES_FULL
     _begin(state, source, number)
-    state[OPEN] = 0  # A BEGIN or a standalone statement follows.
+    state[OPEN] = 0  # The next event is a BEGIN, which opens the transaction, or a statement outside a transaction.
     state[TIME_US] = time_us
     return ScanStatus.GO_ON
 
 
 @kernel
 def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> tuple[Integer, Integer]:
-    """Reads the fields. Returns (the transaction's number, its commit time in µs or 0) and writes its source to SOURCE_NEW. The number is 0
-    if the fields are unreadable.
+    """Reads the fields of a tagged GTID event. Writes the GTID source to SOURCE_NEW and returns (transaction number, commit time in µs or
+    0). The number is 0 if the fields are invalid.
     """
     seen, last = 0, -1
     number, time_us = np.int64(0), np.int64(0)
@@ -185,7 +187,7 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
         if at < 0 or field <= last:
             return 0, 0
         if field > LAST_FIELD:
-            break  # Later fields may be skipped.
+            break  # `take_tagged_gtid` has checked that a reader need not understand later fields.
         value = np.int64(0)
         if field == UUID_FIELD:
             at = _tagged_uuid(buffer, at, end, state)
@@ -196,8 +198,10 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
         if at < 0:
             return 0, 0
         if field == NUMBER_FIELD:
-            number = (value >> 1) * (1 - (value & 1))  # The lowest bit is the sign; the server sends no 0.
-        # The event may have a second time: the commit time on the original server, which then counts.
+            number = (value >> 1) * (
+                1 - (value & 1)
+            )  # The lowest bit is the sign; a negative number becomes 0, which is invalid.
+        # If the event has the original server's commit time, that time replaces the replica's.
         if field in (TIME_FIELD, ORIGINAL_TIME_FIELD):
             time_us = value
         seen |= 1 << field
@@ -207,10 +211,11 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
 
 @kernel
 def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """Reads an integer. Returns (the integer, the offset after it; -1 if truncated or if `at` is negative).
+    """Reads an integer of variable length. Returns (integer, offset after it). The offset is -1 if the integer is truncated or `at` is
+    negative.
 
-    The number of 1 bits below the lowest 0 bit of the first byte is the number of bytes that follow. The integer begins
-    above that 0 bit, lowest byte first.
+    The number of 1 bits below the lowest 0 bit of the first byte is the number of additional bytes. The integer's bits are those above that
+    0 bit, in little-endian order.
     """
     if at < 0 or at >= end:
         return 0, -1
@@ -227,7 +232,7 @@ def _varlen(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]
 
 @kernel
 def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """Reads 16 bytes, each an integer of its own. Returns the offset after them, or -1."""
+    """Reads a uuid, whose 16 bytes are separate integers, into SOURCE_NEW. Returns the offset after it, or -1 if it is invalid."""
     state[SOURCE_NEW] = state[SOURCE_NEW + 1] = 0
     for index in range(16):
         value, at = _varlen(buffer, at, end)
@@ -239,7 +244,7 @@ def _tagged_uuid(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Int
 
 @kernel
 def _tag(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> Integer:
-    """Reads a length and as many letters, digits and underscores. Returns the offset after them, or -1."""
+    """Reads a tag (a length, then letters, digits and underscores) into SOURCE_NEW. Returns the offset after it, or -1 if it is invalid."""
     length, at = _varlen(buffer, at, end)
     if at < 0 or not 0 <= length <= TAG_BYTES_MAX or at + length > end:
         return -1

@@ -1,8 +1,8 @@
-"""Scans received bytes in one pass: splits packets, verifies checksums, follows transactions, finds row events. Called
+"""Numba kernel that scans received bytes in one pass: splits packets, verifies checksums, follows transactions, finds row events. Called
 by `scanner.Scanner`.
 
-It handles all events of a steady stream itself and stops only for those that Python has not seen before. Every read is
-checked against the received bytes first, so invalid bytes end in a status and never in a read outside the buffer.
+The kernel handles the frequent events and returns to Python for the others, such as a new table map or a DDL statement. It checks before
+each read that the bytes were received, so invalid bytes lead to a status and never to a read outside the buffer.
 `state` names the arrays. Layouts: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__replication.html,
 https://mariadb.com/kb/en/replication-protocol/.
 """
@@ -113,11 +113,16 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)
-# A QUERY event has thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables 2.
+# Bytes after a QUERY event's common header: thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables
+# 2.
 QUERY_POST_HEADER = 13
-DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)  # A row event with one of these table ids only ends a statement.
+DUMMY_TABLES = (
+    0xFFFFFF,
+    0xFFFFFFFF,
+    0xFFFFFFFFFFFF,
+)  # A row event with one of these table ids has no rows; it ends a statement.
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # If an end position is ahead by more than half of 32 bits, the position went backwards.
+REWOUND = 1 << 31  # End positions have 32 bits. One that is ahead by half of this range or more is really behind.
 
 
 @kernel
@@ -131,11 +136,11 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
     sources: Int64s,
     queries: Int64s,
 ) -> ScanStatus:
-    """Takes events from state[AT] to state[LIMIT]. Returns why it stopped; AT is then after the last event that was
-    taken or handed over.
+    """Scans the events from state[AT] to state[LIMIT]. Returns why it stopped. state[AT] is then after the last event that was scanned or
+    that Python must handle.
 
-    buffer (bytes), state (STATE_SIZE), events (8 by n), ends (5 by n), tables (5 by slots), pool (bytes), sources (6 by
-    n), queries (4 by n).
+    `buffer`: the received bytes. The other arrays are those of `ScanMemory`: state (STATE_SIZE), events (EVENT_ROWS by n), ends (END_ROWS
+    by n), tables (TABLE_ROWS by slots), pool (bytes), sources (SOURCE_ROWS by n), queries (QUERY_ROWS by n).
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH
@@ -155,7 +160,7 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
 
 @kernel
 def _frame(buffer: Bytes, state: Int64s) -> ScanStatus:  # noqa: PLR0911
-    """Finds the next whole event. A packet has length 3, sequence 1, status 1 (0: an event follows)."""
+    """Finds the next complete event. A packet begins with its length (3 bytes), its number (1) and a status (1; 0 if an event follows)."""
     at, limit = state[AT], state[LIMIT]
     if state[OVERHEAD] == 0:
         if at + HEADER_BYTES > limit:
@@ -199,7 +204,9 @@ def _is_rows_query(event_type: int) -> bool:
 
 @kernel
 def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
-    """Verifies the event's checksum and end position and steps over it. A format description has its own rules and is left to Python."""
+    """Verifies the checksum and the end position of the current event and moves AT behind it. Python verifies the checksum of a format
+    description, which follows other rules.
+    """
     event, length = state[EVENT], state[EVENT_LENGTH]
     event_type = buffer[event + 4]
     if state[CHECKSUM] > 0 and event_type != FORMAT_DESCRIPTION:
@@ -224,11 +231,11 @@ def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
 
 @nb.njit(inline="always")
 def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
-    """Moves FILE_END after an event of the file. Returns False if an event cannot be at this position. `end`: low 32 bits of the event's
-    end position.
+    """Moves FILE_END to the end of the current event. Returns False if the event cannot be at this position. `end`: end position in the
+    event's header, 32 bits.
 
-    MariaDB 11 leaves `end` 0 within a transaction, where only the length counts. A format description that is repeated
-    for a start in the middle of a file has 0 too, and lies elsewhere.
+    Within a transaction, MariaDB 11 writes 0 for `end`; the event's length is then used. If a dump starts in the middle of a file, the
+    server first repeats the file's format description with 0 for `end`; it does not move FILE_END.
     """
     expected = state[FILE_END] + length
     if end == 0:
@@ -244,8 +251,8 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Steps over an event inside a compressed event. All of them have the file offset of the compressed event's beginning; its end is
-    reached with the last one.
+    """Moves FILE_END for an event inside a compressed event: it is the offset of the compressed event's beginning for all inner events
+    except the last one, and that of its end for the last.
     """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:
@@ -300,7 +307,9 @@ def _take(  # noqa: PLR0911, PLR0917
 
 @nb.njit(inline="always")
 def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
-    """Skips events without rows. INTVAR, RAND and USER_VAR only prepare a statement; the statement itself is examined later."""
+    """Skips events that need no handling; returns HAND_OVER for all other types. INTVAR, RAND and USER_VAR need none, because the QUERY
+    event after them is examined.
+    """
     if event_type in (HEARTBEAT, HEARTBEAT_V2):
         state[HEARTBEATS] += 1
         return ScanStatus.GO_ON
@@ -327,7 +336,9 @@ def _take_rows(  # noqa: PLR0917
     version: int,
     body_end: int,
 ) -> ScanStatus:
-    """Takes a row event: table id 6, flags 2; since version 2 also the length of the extra data 2 (including itself) and the data."""
+    """Adds a row event to `events` if its table is captured. Its layout: table id (6 bytes), flags (2), and since version 2 a length (2)
+    that includes itself, with extra data.
+    """
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:
@@ -376,7 +387,9 @@ def _take_rows(  # noqa: PLR0917
 
 @nb.njit(inline="always")
 def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatus:
-    """Records the SQL text of the statement whose table maps follow. In MySQL's event one byte precedes the text."""
+    """Records a rows query event: the SQL text of the statement whose row events follow. In MySQL's event, a length byte precedes the
+    text.
+    """
     if state[EVENT] + HEADER_BYTES + (event_type == ROWS_QUERY) > body_end:
         return ScanStatus.BAD_BODY
     state[IGNORED] += 1
@@ -387,7 +400,7 @@ def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatu
 
 @kernel
 def _find(tables: Int64s, table_id: int) -> int:
-    """Returns the slot of a table id, or -1 if it was never seen. It searches like `state.free_or_same`."""
+    """Returns the slot of a table id, or -1 if `tables` lacks it. Searches in the order of `state.free_or_same`."""
     mask = tables.shape[1] - 1
     slot: int = table_id & mask
     for _ in range(tables.shape[1]):
@@ -401,7 +414,7 @@ def _find(tables: Int64s, table_id: int) -> int:
 
 @kernel
 def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> ScanStatus:
-    """Takes a table map if its bytes equal the last ones seen for its id. Other table maps are left to Python."""
+    """Handles a table map whose bytes equal those of the last one with the same table id. Returns HAND_OVER for other table maps."""
     body = state[EVENT] + HEADER_BYTES
     if body + 8 > body_end:
         return ScanStatus.BAD_BODY
@@ -426,7 +439,7 @@ def _same(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) ->
 
 @kernel
 def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> ScanStatus:
-    """Takes a QUERY whose text is exactly BEGIN or COMMIT. Other statements are left to Python."""
+    """Handles a QUERY event whose text is exactly BEGIN or COMMIT. Returns HAND_OVER for other statements."""
     body = state[EVENT] + HEADER_BYTES
     if body + QUERY_POST_HEADER > body_end:
         return ScanStatus.BAD_BODY
@@ -455,7 +468,9 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
 
 @nb.njit(inline="always")
 def event_length(state: Int64s) -> int:
-    """Returns the length of the current event in the file; inside a compressed event, that event's length."""
+    """Returns the length that the current event has in the binlog file. For an event inside a compressed event, this is the length of the
+    compressed event.
+    """
     length: int = state[EVENT_LENGTH] if state[INNER_END] == 0 else state[INNER_END] - state[INNER_BEGIN]
     return length
 
@@ -482,7 +497,7 @@ def _end_transaction(buffer: Bytes, state: Int64s, ends: Int64s) -> None:
 
 @kernel
 def end_frame(buffer: Bytes, state: Int64s, ends: Int64s, count: int) -> None:
-    """Writes the frame of the transaction that the current event ends (contracts.FRAME)."""
+    """Writes the fields of `contracts.FRAME` for the transaction that the current event ends."""
     event = state[EVENT]
     is_xid = buffer[event + 4] == XID and event + HEADER_BYTES + 8 <= buffer.shape[0]
     ends[END_FRAME, count] = state[BEGIN_AT]

@@ -43,8 +43,8 @@ SENTENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class StreamForm:
-    """The form of a stream. `packets`: False for events without packets, as in a file. `rows_queries`: whether blocks contain the SQL text
-    of statements that change rows, if the server logs it.
+    """The form of a stream. `packets`: whether events are in packets; False for a binlog file. `rows_queries`: whether blocks contain the
+    SQL texts of statements that change rows, if the server logs them.
     """
 
     packets: bool = True
@@ -55,11 +55,12 @@ PACKETS = StreamForm()
 
 
 class Scanner:
-    """Scans one stream from one start. `consumed`: the buffer offset up to which bytes are processed. `last_verdict`: why it stopped there.
+    """Scans one stream from a start position. `consumed`: the buffer offset up to which bytes are scanned. `last_verdict`: why the scan
+    stopped there.
 
-    `checksum`: events end with a CRC32, until a file says otherwise. `contiguous`: the server sends every event, so a
-    gap is an error. `executed_known`: `start.gtid_set` is all that was executed before `start`. `prepared`: records of
-    XA transactions; in memory by default.
+    `checksum`: whether events end with a CRC32, until a format description says otherwise. `contiguous`: whether the server sends every
+    event, so that a gap is an error. `executed_known`: whether `start.gtid_set` is complete. `prepared`: stores XA transactions; in memory
+    by default.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class Scanner:
         references = TableReferences(history, captured)
 
         def wanted(database: str, table: str) -> bool:
-            """Returns whether the table is captured or its rows change captured ones."""
+            """Returns whether the table is captured, or a foreign key changes rows of a captured table with its rows."""
             return captured(database, table) or bool(history.cascades(database, table))
 
         executed = ExecutedTrack(start.gtid_set, known=executed_known)
         self._maker = BlockMaker(start, self._memory, executed, references.versions)
         self._decompressed = Unpacker(self._maker, self._events)
-        # This has a scanner state of its own, because an XA transaction may be committed within a compressed one.
+        # A second Unpacker, because an XA COMMIT inside a compressed event unpacks while the first one is in use.
         recorded = Unpacker(self._maker, self._events)
         unpack_recorded = functools.partial(self._unpack, recorded)
         xa = XaTransactions(self._maker, wanted, prepared or MemoryPrepared(), unpack_recorded)
@@ -102,7 +103,7 @@ class Scanner:
 
     @property
     def position(self) -> Position:
-        """The position after the last scanned event. Its GTID set is that of the last block; it is empty while unknown."""
+        """The position after the last scanned event. Its GTID set includes the transactions in blocks; it is empty while unknown."""
         return self._maker.position()
 
     def counters(self) -> dict[str, int]:
@@ -116,12 +117,11 @@ class Scanner:
         return {name: int(self._state[index]) for name, index in indices.items()}
 
     def feed(self, buffer: Bytes, begin: int, end: int, *, naked: bool = False) -> Iterator[Block]:
-        """Yields the blocks of the whole events in buffer[begin:end]. Afterwards `last_verdict` is INCOMPLETE, LARGE or
+        """Scans the complete events in buffer[begin:end] and yields their blocks. Afterwards, `last_verdict` is INCOMPLETE, LARGE or
         NOT_AN_EVENT.
 
-        `naked`: the region has events without packet headers. The blocks reference the buffer: do not write to consumed
-        bytes. Raises BinlogFormatError, ChecksumError, UnknownEventError, PositionLostError, after everything before
-        the error was yielded.
+        `naked`: whether the bytes are events without packet headers. Blocks reference the buffer, so the caller must not overwrite consumed
+        bytes. Raises BinlogFormatError, ChecksumError, UnknownEventError or PositionLostError, after it yields the blocks before the error.
         """
         self._state[at.AT], self._state[at.LIMIT] = begin, end
         self._state[at.OVERHEAD] = PACKET_OVERHEAD if self._packets and not naked else 0
@@ -133,7 +133,7 @@ class Scanner:
         self.last_verdict = verdict
 
     def go_on_at(self, offset: int) -> None:
-        """Sets the file offset of the next event, after a part of the file was skipped."""
+        """Sets the file offset of the next event, for a caller that skipped a part of the file."""
         self._state[at.FILE_END] = self._state[at.BEGAN] = offset
 
     def _use(self, buffer: Bytes) -> None:
@@ -141,7 +141,7 @@ class Scanner:
         self._state[at.ELSEWHERE] = 0
 
     def _events(self, buffer: Bytes) -> Generator[Block, None, ScanStatus]:
-        """Yields the blocks of all events up to LIMIT, handling in Python what the kernel leaves to it. Returns why it stopped."""
+        """Scans the events up to LIMIT and yields their blocks. Handles the events that the kernel hands over. Returns why it stopped."""
         while True:
             verdict = self._scan(buffer)
             if verdict == ScanStatus.HAND_OVER:
@@ -174,8 +174,8 @@ class Scanner:
         yield from self._unpack(self._decompressed, content, offset)
 
     def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
-        """Scans events as if they were between the file offset `begin` and the end of the current event. Errors name the current event's
-        position.
+        """Scans the events in `content` as if they were in the file from offset `begin` to the end of the current event. Errors have the
+        current event's position.
         """
         offset = int(self._state[at.BEGAN])
         try:

@@ -1,11 +1,10 @@
-"""Steps from event to event by their lengths, without decoding them. Used to skip the beginning of a file, and to follow a stream's
+"""Steps from event to event by their lengths, without decoding them. Used to skip the beginning of a file, and to track a stream's
 position.
 
-COM_BINLOG_DUMP has four bytes for the offset. A position above 4 GiB is reached by requesting the whole file and
-skipping what comes before it (`FileBeginning`, called by `framing`): nothing is decoded and no checksum is computed,
-but every end position is compared with the bytes, and an event must begin exactly at the start position. The scanner
-processes the two events that open a file, because they define how to read the others. `EventWalk` follows a whole
-stream this way, for `parser.shared`."""
+COM_BINLOG_DUMP has only four bytes for the offset. To start above 4 GiB, Sluice requests the whole file and skips the events before the
+start position (`FileBeginning`, called by `framing`). It neither decodes them nor computes their checksums, but it checks every end
+position, and that an event begins exactly at the start position. The scanner processes the two events that open a file, because they
+define how to read the others. `EventWalk` tracks a whole stream in the same way, for `parser.shared`."""
 
 from __future__ import annotations
 
@@ -35,17 +34,16 @@ from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
 from sluice.cdc_engine.position import Position
 
 PACKET_HEADER_BYTES = 4
-# The kernel's state: buffer offset, file offset, missing bytes of the current packet, whether its event continues in
-# the next packet.
+# Indices of the kernel's state. AT: offset in the buffer. OFFSET: file offset. LEFT: missing bytes of the current packet. GOES_ON: whether
+# its event continues in the next packet.
 AT, OFFSET, LEFT, GOES_ON, STATE_SIZE = 0, 1, 2, 3, 4
-NEVER = 1 << 62  # No file reaches this offset.
+NEVER = 1 << 62  # A target offset that no file reaches.
 
 
 class FileBeginning:
-    """Skips what lies before `target` in its file. `contiguous`: as in Scanner. `done`: the next event begins at the
-    target.
+    """Skips the events before `target` in its file. `contiguous`: as in Scanner. `done`: whether the next event begins at the target.
 
-    `begins_at`: file offset at which events continue after the two that open the file; 0: directly after them.
+    `begins_at`: file offset of the first event after the two that open the file; 0 if it follows them directly.
     """
 
     def __init__(self, target: Position, *, contiguous: bool, begins_at: int = 0) -> None:
@@ -54,11 +52,10 @@ class FileBeginning:
         self.done = self.answered = False
 
     def pass_over(self, scanner: Scanner, buffer: Bytes, begin: int, end: int) -> Generator[Block, None, int]:
-        """Skips what it can of buffer[begin:end]. Returns the offset of the first byte that it did not take. `answered`: a packet there is
-        not an event.
+        """Skips events in buffer[begin:end]. Returns the offset after the last skipped byte. Sets `answered` if the packet there is not an
+        event but an error or the end of the stream.
 
-        Raises BinlogFormatError on bytes that are not a stream of events, and PositionLostError if no event begins at
-        the target.
+        Raises BinlogFormatError for bytes that are not a stream of events, and PositionLostError if no event begins at the target.
         """
         state, verdict = self._state, ScanStatus.HAND_OVER
         state[AT] = begin
@@ -95,11 +92,11 @@ class FileBeginning:
 
 
 class EventWalk:
-    """Follows where a dump's bytes are in the binlog. `file`: empty until the first one is named; `offset`: file offset
-    (64 bits) of the next event; `missing`: bytes of the event before it that are still to come, -1 while unknown.
+    """Tracks which part of the binlog the bytes of a dump are. `file`: empty until the server names the first file. `offset`: file offset
+    (64 bits) of the next event. `missing`: bytes of the event before it that have not arrived; -1 while unknown.
 
-    `opening`: the two packets that opened the file, both present once it is `described`; `created`: creation time of
-    the file, seconds since 1970. `answer`: payload of a packet that is not an event; nothing follows it.
+    `opening`: the two packets that open the file; if `described` is true, both are present. `created`: creation time of the file in seconds
+    since 1970. `answer`: payload of the packet that ends the stream and is not an event.
     """
 
     def __init__(self, *, checksum: bool, contiguous: bool) -> None:
@@ -118,11 +115,11 @@ class EventWalk:
         return -1 if self._state[GOES_ON] else int(self._state[LEFT])
 
     def step(self, buffer: Bytes, begin: int, end: int) -> tuple[int, bool]:
-        """Processes what it can of buffer[begin:end]. Returns the offset of the first byte that it did not take, and whether a file was
-        opened there.
+        """Processes events in buffer[begin:end]. Returns (offset after the last processed byte, whether it stopped after an event that
+        opens a file).
 
-        After a file was opened there may be more to take. Raises BinlogFormatError on bytes that are not a stream of
-        events.
+        If it stopped after such an event, the caller must call it again for the remaining bytes. Raises BinlogFormatError for bytes that
+        are not a stream of events.
         """
         state = self._state
         state[AT] = begin
@@ -142,7 +139,7 @@ class EventWalk:
             described = parse_format_description(event)
             self._checksum_bytes = CHECKSUM_BYTES if described.checksum else 0
             self.created, self.opening, self.described = described.created, self.opening + packet, True
-            # In a dump that starts in the middle of a file this event has no offset.
+            # If a dump starts in the middle of a file, the server repeats this event with the end position 0: it adds nothing to OFFSET.
             self._state[OFFSET] += len(event) if end_of(event) else 0
         else:
             rotation = parse_rotate(event, self._checksum_bytes)
@@ -152,20 +149,20 @@ class EventWalk:
 
 
 def packet_at(buffer: Bytes, begin: int) -> bytes:
-    """Returns a packet that is complete and has a single part, with its header."""
+    """Returns the packet at `begin` with its header. The packet must be complete, and its event must not continue in the next packet."""
     payload = int.from_bytes(buffer[begin : begin + 3].tobytes(), "little")
     return buffer[begin : begin + PACKET_HEADER_BYTES + payload].tobytes()
 
 
 def end_of(event: bytes) -> int:
-    """Returns the end of an event in the file, as its header has it: 32 bits; 0 if the event is in no file."""
+    """Returns the end position in an event's header: the low 32 bits, or 0 if the event is not in a file."""
     return int.from_bytes(event[END_AT : END_AT + 4], "little")
 
 
 @kernel
 def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, contiguous: Integer) -> ScanStatus:
-    """Skips events by their lengths. Returns GO_ON at or after the target, INCOMPLETE, HAND_OVER for a whole event that opens a file, or
-    what is wrong.
+    """Skips events by their lengths. Returns GO_ON at or after the target, INCOMPLETE, HAND_OVER at a complete event that opens a file,
+    NOT_AN_EVENT, or the reason why the bytes are invalid.
     """
     while True:
         taken = min(state[LEFT], limit - state[AT])
@@ -189,7 +186,7 @@ def _pass_over(buffer: Bytes, state: Int64s, limit: Integer, target: Integer, co
 
 @kernel
 def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> ScanStatus:
-    """Moves PLACE after the event whose packet begins at AT, from its header alone."""
+    """Moves OFFSET to the end of the event whose packet begins at AT. Reads only the event's header."""
     payload, event = little_endian(buffer, state[AT], 3), state[AT] + PACKET_OVERHEAD
     whole = state[AT] + PACKET_HEADER_BYTES + payload <= limit
     if payload == 0 or (event <= limit and buffer[event - 1] != 0):
@@ -207,7 +204,9 @@ def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> 
     if artificial or kind in (HEARTBEAT, HEARTBEAT_V2):
         return ScanStatus.GO_ON
     expected, end = state[OFFSET] + length, little_endian(buffer, event + 13, 4)
-    ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0  # MariaDB 11 writes 0 here within a transaction.
+    ahead = (
+        (end - expected) & 0xFFFFFFFF if end > 0 else 0
+    )  # MariaDB 11 writes 0 for the end position within a transaction.
     if ahead >= REWOUND or (ahead > 0 and contiguous):
         return ScanStatus.BAD_POSITION
     state[OFFSET] = expected + ahead

@@ -1,8 +1,8 @@
-"""Holds the memory of a scan, which the kernel and `scanner.Scanner` share: plain arrays with named indices.
+"""Defines the memory of a scan, which the kernel and `scanner.Scanner` share: arrays whose indices have names.
 
-`state` (int64) has one number per name below. `events` and `ends` (int64, one row per name, one column per entry)
-collect what was found, and `queries` (likewise) the rows queries. `tables` and `pool` contain the table maps seen before. `sources`
-(int64, one row per index from SOURCE_NEW on) contains the GTID sources."""
+`state` (int64) has one number per name below. The kernel writes row events to `events`, transaction ends to `ends`, and rows queries to
+`queries` (int64, one row per name, one column per entry). `tables` and `pool` contain the table maps of earlier events. `sources` (int64,
+SOURCE_ROWS rows, with the layout of SOURCE_NEW) contains the GTID sources."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ AT: Final = 0  # next byte to scan
 LIMIT: Final = 1  # end of the received bytes
 EVENT: Final = 2  # header of the current event
 EVENT_LENGTH: Final = 3  # its length with checksum
-FILE_END: Final = 4  # file offset (64 bits) after the last event that lies in the file
+FILE_END: Final = 4  # file offset (64 bits) after the last event that the file contains
 CONTIGUOUS: Final = 5  # 1: every event of the file is sent, a gap is an error
 CHECKSUM: Final = 6  # bytes of checksum an event: 0 or 4
 OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: events without packets
 OPEN: Final = 8  # 1: inside a transaction
 OPEN_ROWS: Final = 9  # row events since the transaction began
-GENERATION: Final = 10  # A number that grows with every transaction. A table map is valid only in its own transaction.
+GENERATION: Final = 10  # A number that rises with every transaction. A table map is valid only in its own transaction.
 TIME_US: Final = 11  # commit time in the transaction's GTID event; 0: it has none
 SOURCE: Final = 12  # index of the transaction's GTID source, -1 without GTID
 NUMBER: Final = 13  # the transaction's GTID number
@@ -42,8 +42,8 @@ INNER_END: Final = 23  # file offset of the end of the compressed event that is 
 INNER_BEGIN: Final = 24  # file offset of that compressed event's beginning
 INNER_SIZE: Final = 25  # decompressed bytes of the events inside it
 INNER_DONE: Final = 26  # how many of these bytes were scanned
-ELSEWHERE: Final = 27  # 1: what `events` refers to is in another buffer than the received bytes
-IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events are left to Python
+ELSEWHERE: Final = 27  # 1: the entries of `events` refer to another buffer than that of the received bytes
+IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events Python handles
 # file offset that identifies the current transaction, which is the end of its first event; 0: none yet
 TRANSACTION_OFFSET: Final = 29
 SOURCE_NEW: Final = 30  # the current GTID source: a uuid's two halves as stored, or domain and server id; then a tag's bytes, padded with 0
@@ -57,10 +57,10 @@ BEGIN_THREAD: Final = 39
 # the logical clock in the transaction's GTID event, -1: it has none
 COMMITTED: Final = 40
 SEQUENCE: Final = 41
-# how many rows queries there are (the SQL text of a statement, before its table maps)
+# Rows queries: events with the SQL text of a statement, before its table maps.
 QUERIES: Final = 42  # 1: rows queries are recorded
 QUERY_COUNT: Final = 43  # entries in `queries`
-# rows query of the statement whose first row event has not come yet; NO_QUERY, or CARRIED: BlockMaker has its bytes
+# offset of the rows query whose row events have not arrived yet; NO_QUERY: none; CARRIED: BlockMaker has a copy of its bytes
 QUERY_AT: Final = 44
 QUERY_LENGTH: Final = 45  # its length without the checksum
 QUERY_POSITION: Final = 46  # its file offset
@@ -74,7 +74,7 @@ EVENT_ROWS: Final = 8
 
 # Rows of `ends`.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
-END_FRAME: Final = 5  # From this index on there is one row per field of contracts.FRAME.
+END_FRAME: Final = 5  # The first of the rows for the fields of contracts.FRAME.
 END_ROWS: Final = END_FRAME + len(FRAME_FIELDS)
 
 # Rows of `queries`.
@@ -85,43 +85,44 @@ QUERY_ROWS: Final = 4
 TABLE_ID, REFERENCE, POOL_BEGIN, POOL_LENGTH, MAPPED_IN = range(5)
 TABLE_ROWS: Final = 5
 
-# A read buffer of 4 MiB has fewer row events and transactions. If one has more, the block ends.
+# The most entries of a block. A read buffer of 4 MiB normally has fewer row events and transactions; if it has more, the block ends.
 ENTRIES_MAX: Final = 1 << 17
-SOURCES_MAX: Final = 1 << 12  # The most servers in one GTID set. If there are more, the stream stops with a message.
+SOURCES_MAX: Final = 1 << 12  # The most GTID sources in a stream. With more, the scan raises an error.
 SLOTS_FIRST: Final = 1 << 10
-# The most table ids that are remembered. A server with a small table cache keeps assigning new ids.
+# The most table ids whose table maps are stored. The limit is necessary because a server with a small table cache assigns new ids all the
+# time.
 TABLES_MAX: Final = 1 << 16
 POOL_BYTES_FIRST: Final = 1 << 18
 POOL_BYTES_MAX: Final = 1 << 25
 
 
 class ScanStatus(enum.IntEnum):
-    """Why the kernel returned. NOT_AN_EVENT and all later values, except SWITCH, mean that the stream is broken. numba reads the members as
+    """Why the kernel returned. `Scanner` raises an error for BAD_LENGTH and all later values, except SWITCH. numba uses the members as
     integers.
     """
 
-    GO_ON = 0  #: The event was taken. This is never returned.
+    GO_ON = 0  #: The event was scanned. `scan` itself never returns this value.
     INCOMPLETE = 1  #: The received bytes end inside a packet.
     LARGE = 2  #: The packet has 0xFFFFFF bytes: its event continues in the next one.
-    FULL = 3  #: `events` or `ends` is full
+    FULL = 3  #: `events` or `ends` is full.
     HAND_OVER = 4  #: Python must handle the current event.
-    NOT_AN_EVENT = 5  #: The packet is an error, an end of stream, or empty.
+    NOT_AN_EVENT = 5  #: The packet is an error, the end of the stream, or empty.
     BAD_LENGTH = 6
     BAD_CHECKSUM = 7
     BAD_POSITION = 8  #: The event's end does not match the stream's position.
     BAD_BODY = 9  #: The event is too short for its type.
-    NO_TABLE_MAP = 10  #: The table of a row event was not described in the event's transaction.
+    NO_TABLE_MAP = 10  #: The transaction has no table map for the table of a row event.
     OUTSIDE_TRANSACTION = 11  #: A table map or a row event is outside any transaction.
     UNFINISHED = 12  #: A transaction begins while another one with rows is open.
     SOURCES_FULL = 13
-    SWITCH = 14  #: A row event follows while no block has the entries of another buffer yet. The event was not taken.
-    INNER_LENGTH = 15  #: An event in a compressed event exceeds the size that the latter states.
-    INNER_GOES_ON = 16  #: An event follows the end of the transaction in a compressed transaction.
+    SWITCH = 14  #: The next event is a row event, but `events` has entries of another buffer: Python must first make a block of them.
+    INNER_LENGTH = 15  #: The events in a compressed event have more bytes than the compressed event states.
+    INNER_GOES_ON = 16  #: In a compressed event, an event follows the end of the transaction.
 
 
 @dataclasses.dataclass
 class ScanMemory:
-    """All arrays of a scan. `tables` and `pool` grow only in `remember_table`."""
+    """All arrays of a scan. Only `remember_table` enlarges `tables` and `pool`."""
 
     state: Int64s
     events: Int64s
@@ -148,12 +149,14 @@ class ScanMemory:
         return memory
 
     def forget_tables(self) -> None:
-        """Forgets all table maps after a DDL statement or in a new file, so that each is examined again."""
+        """Removes all table maps, after a DDL statement, so that Python examines each table map again."""
         self.tables = _free_slots(SLOTS_FIRST)
         self.table_count = self.pool_used = 0
 
     def remember_table(self, body: Bytes, reference: int) -> None:
-        """Stores a table map's body (its id first) and the table of row events with that id (-1: dropped), for the open transaction."""
+        """Stores a table map for the open transaction. `body`: the event's body, which begins with the table id. `reference`: index of the
+        table in a block's `tables`, or -1 to drop its row events.
+        """
         if self.table_count >= TABLES_MAX or self.pool_used + len(body) > POOL_BYTES_MAX:
             self._forget_all_but_this_transaction()
         if (self.table_count + 1) * 2 > self.tables.shape[1]:
@@ -197,12 +200,14 @@ def _free_slots(count: int) -> Int64s:
 
 
 def slot_of(table_id: int, slot_count: int) -> int:
-    """Returns the slot at which the search for a table id begins. Ids count up, so they spread evenly. The kernel has the same formula."""
+    """Returns the slot at which the search for a table id begins. The server assigns ascending ids, so they use different slots. `_find` of
+    the kernel must use the same formula.
+    """
     return table_id & (slot_count - 1)
 
 
 def free_or_same(tables: Int64s, table_id: int) -> tuple[int, bool]:
-    """Returns the slot of a table id and whether it was free. The table is never more than half full."""
+    """Returns (slot of a table id, whether the slot is free). The search ends because `tables` is at most half full."""
     slot = slot_of(table_id, tables.shape[1])
     while tables[TABLE_ID, slot] >= 0 and tables[TABLE_ID, slot] != table_id:
         slot = slot_of(slot + 1, tables.shape[1])

@@ -1,8 +1,8 @@
-"""Maps a table map event to an index into a block's `tables`, or -1 for a table that is not captured. Used by
+"""Maps a table map event to an index in a block's `tables`, or to -1 for a table that is not captured. Used by
 `scanner`.
 
-The kernel asks only for table maps that it has not seen. The schema history is asked only for those that are new since
-the last DDL statement, because a server that reopens a table gives it a new id and sends the same map again.
+The kernel hands over only table maps that it does not know. Most of them are known here: a server that reopens a table assigns a new table
+id and sends the same map. So the schema history is queried only for maps that are new since the last DDL statement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE_ID_BYTES = 6
 
 
 class TableReferences:
-    """The tables that blocks reference. `versions` only grows: a block references it by index and keeps the list."""
+    """The table versions that blocks reference. Entries of `versions` are never removed, because blocks have the list and indices in it."""
 
     def __init__(self, history: SchemaHistory, captured: Captured) -> None:
         self.versions: list[TableVersion] = []
@@ -35,17 +35,16 @@ class TableReferences:
         self._stopped: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """Forgets all table maps after a schema change, so that the schema history is consulted again."""
+        """Removes all table maps, after a schema change, so that the schema history is queried again."""
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
-        """Returns the index of a table map's table, and the changes that stop the table if it cannot continue.
+        """Returns (index of a table map's table in `versions` or NOT_CAPTURED, changes that stop tables). `position`: end of the table map,
+        at which a table stops; it is before the first row event that the lake does not get.
 
-        A table that is not captured is referenced if its rows change captured ones without row events. If it cannot be
-        read, these stop. `position`: end of the table map, so it is not after the first row event that the lake does not
-        get. The rows of a stopped table stay in the stream for consumers, by a version that is marked as stopped. A
-        table stays stopped for the life of this object, whatever DDL follows, because the lake lacks the rows in
-        between. The next object may report it again; the first report counts.
+        A table that is not captured is in `versions` if foreign keys change captured tables with its rows. If it cannot be decoded, these
+        captured tables stop. The rows of a stopped table stay in the stream for consumers, with a version that is marked as stopped. A
+        table stays stopped for this object, even after DDL, because the lake lacks rows. Another object may report the same stop again.
         """
         content = body[TABLE_ID_BYTES:].tobytes()
         known = self._by_map.get(content)
@@ -84,7 +83,7 @@ class TableReferences:
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:
-    """Returns the error of a table that can be decoded, but for which the lake lacks earlier rows."""
+    """Returns the error for a table that can be decoded now, but whose earlier rows the lake lacks."""
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(
         version.database,
@@ -96,7 +95,7 @@ def _stopped_before(version: TableVersion) -> TableStoppedError:
 
 
 def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
-    """Returns an error for each captured table whose rows change with those of a table that cannot be read."""
+    """Returns an error for each captured table that foreign keys change with the rows of a table that cannot be decoded."""
     reason = (
         f"foreign keys change its rows with those of {error.database}.{error.table}, which cannot be read ({error.state}: {error.reason}); "
         "resume this table together with that one"

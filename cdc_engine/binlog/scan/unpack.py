@@ -1,12 +1,11 @@
-"""Scans the events in a compressed event piece by piece, as if they had arrived uncompressed. Used by `scanner`.
+"""Decompresses the events in a compressed event piece by piece and scans them like uncompressed events. Used by `scanner`.
 
-The decompressed events are in an arena of the size of a read buffer; the blocks of many small compressed transactions
-reference the same arena. A larger transaction is decompressed in pieces, so memory contains one arena (or its largest
-event) and the blocks that were handed out.
+The decompressed events are in a buffer (arena) of the size of a read buffer. The blocks of many small compressed transactions
+share an arena. A larger transaction is decompressed in pieces, so memory contains one arena (or its largest
+event) and the blocks in use.
 
-Positions: the compressed event is at [begin, end) of its file. All events in it have the offset `begin`, and `end` is
-reached with the last one. Their rows are ordered by the position of their transaction and by their number, never by
-their offset."""
+The compressed event is at [begin, end) of its file. All events in it have the file offset `begin`; the position after the last one is
+`end`. Rows are ordered by the position of their transaction and by their number in it, so equal offsets are no problem."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from sluice.cdc_engine.contracts import Block, Bytes
 from sluice.cdc_engine.errors import BinlogFormatError
 from sluice.cdc_engine.ports import Content
 
-SHORT_ROOM_BYTES = 4096  # If less space than this is left after an incomplete event, a new arena is used.
+SHORT_ROOM_BYTES = 4096  # With less free space than this, the next piece uses a new arena.
 OUTER = (
     *(at.AT, at.LIMIT, at.OVERHEAD, at.CHECKSUM, at.EVENT, at.EVENT_LENGTH, at.BEGAN),
     *(at.INNER_BEGIN, at.INNER_END, at.INNER_SIZE, at.INNER_DONE),
@@ -32,17 +31,21 @@ ScanEvents = Callable[[Bytes], Generator[Block, None, ScanStatus]]
 
 
 class Unpacker:
-    """Scans decompressed events. `scan_events` takes what is between the state's AT and LIMIT in a buffer and returns why it stopped."""
+    """Scans decompressed events. `scan_events`: scans the bytes from the state's AT to its LIMIT in a buffer, and returns why it
+    stopped.
+    """
 
     def __init__(self, maker: BlockMaker, scan_events: ScanEvents) -> None:
         self._maker = maker
         self._state = maker.memory.state
         self._scan_events = scan_events
         self._arena: Bytes = np.empty(0, np.uint8)
-        self._begin = self._end = 0  # The range of the arena whose bytes are not scanned yet.
+        self._begin = self._end = 0  # The range of the bytes in the arena that are not scanned yet.
 
     def inside(self, content: Content, begin: int) -> Generator[Block, None, ScanStatus]:
-        """Yields the blocks of events between the file offset `begin` and the end of the current event. Returns INCOMPLETE on success."""
+        """Scans the events in `content` and yields their blocks. Their file offset is `begin`; the last one ends at the end of the current
+        event. Returns INCOMPLETE on success, else why the scan stopped.
+        """
         state = self._state
         end, outer = int(state[at.FILE_END]), state[list(OUTER)]
         state[at.INNER_BEGIN], state[at.INNER_END] = begin, end
@@ -78,8 +81,8 @@ class Unpacker:
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
-        """Provides `count` free bytes, in the current arena or in a new one. Bytes of another arena that are in no block yet are yielded as
-        a block first.
+        """Ensures `count` free bytes in the arena; uses a new arena if necessary. If events of another buffer are not in a block yet, first
+        yields a block of them.
         """
         self._begin = self._end
         if len(self._arena) - self._end < count:
@@ -89,7 +92,9 @@ class Unpacker:
             self._maker.use(self._arena)
 
     def _room_to_go_on(self, left: int) -> Iterator[Block]:
-        """Provides space for the incomplete event; for all of it if its length is known. `left`: bytes still to come."""
+        """Ensures free bytes for the rest of an incomplete event: for the whole event if its length is known. `left`: decompressed bytes
+        that are still missing.
+        """
         tail = self._end - self._begin
         if not left or (len(self._arena) - self._end >= min(left, SHORT_ROOM_BYTES) and not self._outgrows(tail)):
             return
@@ -98,14 +103,14 @@ class Unpacker:
             raise BinlogFormatError(
                 "an event within a compressed event ends after the size that the compressed event states"
             )
-        # An event that only claims to have a gigabyte costs no memory: pages are allocated as bytes arrive.
+        # If the length in the event is wrong, the large arena costs no memory: the system allocates pages only when bytes are written.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
 
     def _outgrows(self, tail: int) -> bool:
         return self._event_bytes(tail) > len(self._arena) - self._begin
 
     def _event_bytes(self, tail: int) -> int:
-        """Returns the length of the incomplete event; 0 while its header is incomplete."""
+        """Returns the length of the incomplete event, or 0 if its header is incomplete. `tail`: bytes of the event in the arena."""
         if tail < types.HEADER_BYTES:
             return 0
         offset = self._begin + types.LENGTH_AT
@@ -115,7 +120,7 @@ class Unpacker:
         return length
 
     def _fresh(self, size: int) -> Iterator[Block]:
-        """Moves unscanned bytes to a new arena. Entries of the old arena are put into a block first."""
+        """Yields a block of the events in the old arena, then moves the bytes that are not scanned yet to a new arena of `size` bytes."""
         yield from self._maker.cut()
         arena: Bytes = np.empty(size, np.uint8)
         tail = self._arena[self._begin : self._end]

@@ -1,10 +1,9 @@
 """Handles XA transactions: their rows take effect at the position of their XA COMMIT. Used by `control_events`.
 
-The binlog has the rows of an XA transaction where it was prepared, and its XA COMMIT or XA ROLLBACK later: after other
-transactions, in another file, even days later. Until then the server locks the rows and the tables, so nothing in
-between can have changed them. So the events between XA START and XA PREPARE are recorded
-(`contracts.PreparedTransactions`) and scanned at the XA COMMIT as if they had been in it, like the events of a
-compressed transaction. The record of a rolled-back transaction is deleted."""
+The binlog has the rows of an XA transaction at its XA PREPARE. Its XA COMMIT or XA ROLLBACK follows later: after other
+transactions, in another file, even days later. Until then the server locks the rows and the tables, so no other transaction
+can change them. Sluice records the events between XA START and XA PREPARE (`contracts.PreparedTransactions`). At the XA COMMIT, it scans
+them like the events of a compressed event. At an XA ROLLBACK, it deletes them."""
 
 from __future__ import annotations
 
@@ -26,7 +25,9 @@ Unpack = Callable[[Content, int], Iterator[Block]]
 
 
 class XaTransactions:
-    """Records and replays XA transactions. `unpack` scans events as if they were between a file offset and the end of the current event."""
+    """Records XA transactions and replays them. `unpack`: scans recorded events as if they were in the file from a given offset to the end
+    of the current event.
+    """
 
     def __init__(self, maker: BlockMaker, captured: Captured, prepared: PreparedTransactions, unpack: Unpack) -> None:
         self._maker = maker
@@ -34,10 +35,10 @@ class XaTransactions:
         self._captured = captured
         self._prepared = prepared
         self._unpack = unpack
-        self._table_ids: set[int] = set()  # The captured tables of the transaction that is being recorded.
+        self._table_ids: set[int] = set()  # Table ids of captured tables in the transaction that is being recorded.
 
     def start(self) -> None:
-        """Starts a recording. From here on the kernel leaves table maps and row events to Python."""
+        """Starts a recording. From now on, the kernel hands over table maps and row events."""
         self._state[at.IN_XA] = 1
         self._table_ids.clear()
         self._prepared.begin()
@@ -47,7 +48,7 @@ class XaTransactions:
         return bool(self._state[at.IN_XA])
 
     def record_table_map(self, event: bytes) -> None:
-        """Records a table map of a captured table, without its checksum."""
+        """Records a table map without its checksum, if its table is captured."""
         body = event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])]
         table_map = parse_table_map(body)
         if self._captured(table_map.database, table_map.table):
@@ -62,12 +63,12 @@ class XaTransactions:
             self._state[at.DROPPED] += 1
 
     def record_statement(self, event: bytes) -> None:
-        """Records a row change in statement format."""
+        """Records a statement that changes rows."""
         self._prepared.record(self._plain(event))
         self._state[at.OPEN_ROWS] += 1
 
     def prepare(self, event: bytes) -> Iterator[Block]:
-        """Handles XA_PREPARE, which ends the recording. With ONE PHASE it commits the transaction at once."""
+        """Handles an XA_PREPARE event, which ends the recording. With ONE PHASE, the event also commits the transaction."""
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])
         if not self.recording:
             raise BinlogFormatError(f"the XA transaction {name} is prepared, and its XA START is missing")
@@ -77,7 +78,7 @@ class XaTransactions:
             self._prepared.prepare(name, self._maker.position().order_key)
 
     def commit(self, text: str) -> Iterator[Block]:
-        """Handles XA COMMIT. Raises UnknownEventError if the transaction was prepared before the stream began."""
+        """Handles XA COMMIT: replays the recorded transaction. Raises UnknownEventError if it was prepared before the stream began."""
         name = xa_name(text)
         content = self._prepared.commit(name, self._maker.position().order_key)
         if content is None:
@@ -102,7 +103,7 @@ class XaTransactions:
             yield from self._unpack(content, int(state[at.BEGAN]))
 
     def _plain(self, event: bytes) -> bytes:
-        """Returns the event without its checksum and with its length adjusted."""
+        """Returns the event without its checksum, and with the shorter length in its header."""
         plain = event[: len(event) - int(self._state[at.CHECKSUM])]
         return plain[: types.LENGTH_AT] + struct.pack("<I", len(plain)) + plain[types.LENGTH_AT + 4 :]
 
@@ -112,8 +113,8 @@ def _table_id(body: bytes) -> int:
 
 
 def parse_prepare(body: bytes) -> tuple[str, bool]:
-    """Returns the transaction's name and whether it commits in one phase. Layout: flag 1, format 4, lengths of the
-    name's two parts 4 each, the parts.
+    """Returns (transaction id, whether it commits in one phase). `body`: flag (1 byte), format (4), lengths of the two parts of the id
+    (4 each), the parts. Raises BinlogFormatError.
 
     https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1XA__prepare__event.html
     """
