@@ -55,5 +55,5 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
 
 
 def _given(name: str, key: str, value: object) -> object:
-    """Returns the value of an option as the handler gets it: in a text, environment variables are filled in."""
+    """Returns the value of an option as the handler gets it: a reference to a secret, such as `$NAME`, becomes the secret."""
     return filled(value, f"handlers: {name}: options {key}") if isinstance(value, str) else value

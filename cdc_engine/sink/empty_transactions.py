@@ -1,15 +1,20 @@
-"""Decides how often a transaction without captured rows still moves the cursor (canal.md §3.3). Applied by `event_sink`.
+"""Determines which transactions without captured rows (empty transactions) go to the store, so that they move the cursor (canal.md §3.3).
+Used by `event_sink`.
 
-On a server with few captured tables, passing on every empty transaction would flood the store, and passing on none would leave the cursor
-behind until its binlog is purged.
+On a server with few captured tables, all empty transactions would flood the store. Without any, the cursor would not move, and the source
+could purge its binlog file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-EVENT_TIME_US_MAX = 5_000_000  # The least time of the source's clock between two empty transactions that are passed on.
-SKIPPED_TRANSACTIONS_MAX = 8192  # After so many, the next one is passed on regardless of its time.
+EVENT_TIME_US_MAX = (
+    5_000_000  # The least time, on the source's clock, between two empty transactions that go to the store.
+)
+SKIPPED_TRANSACTIONS_MAX = (
+    8192  # After this number of skipped transactions, the next one goes to the store regardless of its time.
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Implements `contracts.BlockSink`: removes row events of tables that are not captured, skips most transactions that become empty, and puts
 the blocks into the store.
 
-The parser's thread calls `accept` and `idle`; another thread calls `interrupt` to stop it. While the store is full, `accept` waits in the
-store's `put`. The parser then reads nothing from the socket, so the server waits, too."""
+The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`, and `interrupt` ends the wait.
+During the wait, the parser reads nothing from the socket, so the server waits, too."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ class EventSink:
             self._put(self._left_out)
 
     def interrupt(self) -> None:
-        """Ends a wait in `accept` and drops the open transaction. Called after the connection is lost; the source sends the transaction
-        again.
+        """Ends a wait in `accept` and drops the open transaction. Called when the parser stops, and before each new connection, on which
+        the source sends the transaction again.
         """
         self._open, self._left_out = False, None
         if self._others is not None:

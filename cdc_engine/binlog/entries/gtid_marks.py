@@ -72,7 +72,7 @@ def transactions_of(block: Block, events: Int64s) -> Int64s:
 
 
 def name_of(block: Block, transaction: int) -> str:
-    """Returns the GTID of the transaction with index `transaction`; empty if it has none."""
+    """Returns the GTID of the transaction with index `transaction`. Empty without a GTID, or if the executed set is unknown."""
     source, number = block.open_gtid
     if transaction < block.transaction_count:
         source, number = int(block.transaction_source[transaction]), int(block.transaction_number[transaction])

@@ -1,8 +1,8 @@
 """Parses table map events, which describe the table of the following row events and the layout of its row images.
 
 The parser calls this for every table map with new bytes; `table_meta` reads the result. Every length is checked.
-mysql-replication's TableMapEvent is not used: it queries the live server for names, reads the sign of YEAR columns wrongly, and lacks
-newer fields.
+mysql-replication's TableMapEvent is not used: it queries the live server for names, assigns the signedness bits to wrong columns if there
+is a YEAR column, and lacks newer fields.
 
 The layout is that of MySQL's class Table_map_event (libs/mysql/binlog/event/rows_event.h), which MariaDB 10.5 and later
 share: table id (6 bytes), flags (2); database and table name, each a length byte, text, NUL; number of columns

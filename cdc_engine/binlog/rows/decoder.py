@@ -361,7 +361,7 @@ class RowDecoder:
         self, slot: int, values: Values, differences: Int64s, events: _Events, offset: Int64s
     ) -> AnyArray:
         """Decodes a JSON column in which some rows have differences instead of documents. A difference that cannot be applied stops the
-        table, because no later document can be computed.
+        table, because the row's document cannot be computed without it.
         """
         try:
             texts = rows_diffs.documents(values, differences)

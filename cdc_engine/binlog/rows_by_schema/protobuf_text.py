@@ -1,7 +1,7 @@
 """Parses and writes Protobuf schemas (.proto files). Used by `protobuf_schema`, and by `brokers.registry` for registered schemas.
 
-A registry may reformat the text of a schema, so the parser accepts the whole syntax that protoc accepts, except maps. It returns only the
-package, messages, fields and reserved numbers, which determine how messages are read.
+A registry may reformat the text of a schema, so the parser accepts the whole proto3 syntax except maps. It returns only the package,
+messages, fields and reserved numbers, which determine how messages are read.
 """
 
 from __future__ import annotations

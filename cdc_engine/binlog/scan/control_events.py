@@ -72,7 +72,7 @@ class ControlEvents:
         self._savepoints: dict[str, int] = {}
         self._xa = xa
         self._tells_timestamps = False  # `FileFormat.tells_timestamps` of the current file.
-        self._file_begins = False  # True from a file's format description to its PREVIOUS_GTIDS.
+        self._file_begins = False  # True after the format description of a new file, until PREVIOUS_GTIDS.
         self._handlers: dict[int, Callable[[bytes], Iterator[Block]]] = {
             types.ROTATE: self._rotate,
             types.FORMAT_DESCRIPTION: self._format_description,

@@ -1,5 +1,4 @@
-"""Numba kernel that scans received bytes in one pass: splits packets, verifies checksums, follows transactions, finds row events. Called
-by `scanner.Scanner`.
+"""Numba kernel that scans received bytes in one pass for `scanner.Scanner`: it splits packets, verifies checksums and finds row events.
 
 The kernel handles the frequent events and returns to Python for the others, such as a new table map or a DDL statement. It checks before
 each read that the bytes were received, so invalid bytes lead to a status and never to a read outside the buffer.
@@ -113,8 +112,7 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 
 BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)
-# Bytes after a QUERY event's common header: thread 4, seconds 4, length of the database's name 1, error 2, length of the status variables
-# 2.
+# A QUERY event's post-header: thread 4 bytes, seconds 4, length of the database's name 1, error 2, length of the status variables 2.
 QUERY_POST_HEADER = 13
 DUMMY_TABLES = (
     0xFFFFFF,
@@ -139,8 +137,7 @@ def scan(  # noqa: PLR0917  numba has no keyword-only arguments
     """Scans the events from state[AT] to state[LIMIT]. Returns why it stopped. state[AT] is then after the last event that was scanned or
     that Python must handle.
 
-    `buffer`: the received bytes. The other arrays are those of `ScanMemory`: state (STATE_SIZE), events (EVENT_ROWS by n), ends (END_ROWS
-    by n), tables (TABLE_ROWS by slots), pool (bytes), sources (SOURCE_ROWS by n), queries (QUERY_ROWS by n).
+    `buffer`: the received bytes. The other arrays are those of `ScanMemory`.
     """
     if state[AT] < 0 or state[LIMIT] > buffer.shape[0]:
         return ScanStatus.BAD_LENGTH
@@ -204,9 +201,7 @@ def _is_rows_query(event_type: int) -> bool:
 
 @kernel
 def _check(buffer: Bytes, state: Int64s) -> ScanStatus:
-    """Verifies the checksum and the end position of the current event and moves AT behind it. Python verifies the checksum of a format
-    description, which follows other rules.
-    """
+    """Verifies the checksum and the end position of the current event and moves AT after it. Python verifies format descriptions."""
     event, length = state[EVENT], state[EVENT_LENGTH]
     event_type = buffer[event + 4]
     if state[CHECKSUM] > 0 and event_type != FORMAT_DESCRIPTION:
@@ -307,9 +302,7 @@ def _take(  # noqa: PLR0911, PLR0917
 
 @nb.njit(inline="always")
 def _take_harmless(event_type: int, state: Int64s) -> ScanStatus:
-    """Skips events that need no handling; returns HAND_OVER for all other types. INTVAR, RAND and USER_VAR need none, because the QUERY
-    event after them is examined.
-    """
+    """Skips event types that need no handling, and returns HAND_OVER for others. After INTVAR, RAND or USER_VAR, a QUERY event follows."""
     if event_type in (HEARTBEAT, HEARTBEAT_V2):
         state[HEARTBEATS] += 1
         return ScanStatus.GO_ON
@@ -336,9 +329,7 @@ def _take_rows(  # noqa: PLR0917
     version: int,
     body_end: int,
 ) -> ScanStatus:
-    """Adds a row event to `events` if its table is captured. Its layout: table id (6 bytes), flags (2), and since version 2 a length (2)
-    that includes itself, with extra data.
-    """
+    """Adds a row event of a captured table to `events`. Layout: table id (6 bytes), flags (2); since version 2 a length (2), extra data."""
     event = state[EVENT]
     body = event + HEADER_BYTES
     if body + 8 > body_end:
@@ -387,9 +378,7 @@ def _take_rows(  # noqa: PLR0917
 
 @nb.njit(inline="always")
 def _take_rows_query(state: Int64s, event_type: int, body_end: int) -> ScanStatus:
-    """Records a rows query event: the SQL text of the statement whose row events follow. In MySQL's event, a length byte precedes the
-    text.
-    """
+    """Records a rows query event: the SQL text of the statement whose row events follow. MySQL's event has a length byte before it."""
     if state[EVENT] + HEADER_BYTES + (event_type == ROWS_QUERY) > body_end:
         return ScanStatus.BAD_BODY
     state[IGNORED] += 1
@@ -468,9 +457,7 @@ def _take_query(buffer: Bytes, state: Int64s, ends: Int64s, body_end: int) -> Sc
 
 @nb.njit(inline="always")
 def event_length(state: Int64s) -> int:
-    """Returns the length that the current event has in the binlog file. For an event inside a compressed event, this is the length of the
-    compressed event.
-    """
+    """Returns the current event's length in the binlog file. Inside a compressed event, it is the length of the compressed event."""
     length: int = state[EVENT_LENGTH] if state[INNER_END] == 0 else state[INNER_END] - state[INNER_BEGIN]
     return length
 

@@ -1,7 +1,7 @@
-"""Turns received bytes into blocks: calls the kernel in a loop and handles what the kernel leaves to Python. Called by `framing`.
+"""Makes blocks from received bytes: calls the scan kernel in a loop, and handles the events that it hands over. Called by `framing`.
 
-A block ends with the buffer, before a new file, and before and after a DDL statement, which is a block of its own. An
-unknown event that may carry rows raises an error after everything before it was handed out."""
+A block ends at the end of the buffer, before a new file, and before and after a DDL statement, which is a separate block. An
+unknown event that may contain row changes raises an error after the blocks before it are yielded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError
 from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 from sluice.cdc_engine.position import Position
 
-PACKET_OVERHEAD = 5  # packet header 4, status byte 1
+PACKET_OVERHEAD = 5  # Bytes before the event in a packet: packet header 4, status byte 1.
 SENTENCES = {
     ScanStatus.BAD_LENGTH: "an event's length is not that of its packet",
     ScanStatus.BAD_CHECKSUM: "the CRC32 of an event does not match: it was changed in transit or on the server's disk",
