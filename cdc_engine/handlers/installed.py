@@ -32,7 +32,7 @@ def handlers_of(destination: str, wanted: Iterable[Named]) -> tuple[tuple[str, B
 
 
 def problem_of(name: str) -> str:
-    """Returns why no installed handler has a name in conf/, with the existing names; empty if one has it."""
+    """Returns the error message, with the existing names, if no installed handler has the name `name`; empty if one has it."""
     return HANDLERS.problem_of(name)
 
 

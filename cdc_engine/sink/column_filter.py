@@ -45,7 +45,7 @@ class ColumnFilter:
 
     @property
     def tables(self) -> dict[str, frozenset[str]]:
-        """ "DATABASE.TABLE" → columns that its item in `include`, or else in `exclude`, names; both in upper case."""
+        """The columns in the settings: "DATABASE.TABLE" → column names, both in upper case. `include` takes precedence over `exclude`."""
         return {**self._exclude, **self._include}
 
     def _parse(self, text: str) -> dict[str, frozenset[str]]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 
-EVENT_TIME_US_MAX = (
-    5_000_000  # The least time, on the source's clock, between two empty transactions that go to the store.
-)
-SKIPPED_TRANSACTIONS_MAX = (
-    8192  # After this number of skipped transactions, the next one goes to the store regardless of its time.
-)
+# The least time, on the source's clock, between two empty transactions that go to the store.
+EVENT_TIME_US_MAX = 5_000_000
+# After this number of skipped transactions, the next one goes to the store regardless of its time.
+SKIPPED_TRANSACTIONS_MAX = 8192
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,9 +109,8 @@ class EventSink:
         self._thinning = Thinning()
         self._open = False  # Whether the store has events of a transaction whose end has not arrived.
         self.accepting_since = 0.0  # Monotonic time at which `accept` began; 0 outside `accept`.
-        self._left_out: Block | None = (
-            None  # The last skipped empty transaction, if nothing went to the store after it.
-        )
+        # The last skipped empty transaction, if nothing went to the store after it.
+        self._left_out: Block | None = None
 
     def narrow(self, client_filter: str) -> None:
         """From the next block on, also removes tables that do not match the client's patterns. An empty text removes no table."""

@@ -118,7 +118,9 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
 
 
 def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
-    """Returns Python's codec of a charset after two changes: it maps differing characters as the server does, and has the missing ones."""
+    """Returns (decode, encode) functions of a charset: those of Python's codec, corrected for characters that the server maps differently
+    and extended by characters that Python lacks. `lexed`: do not correct.
+    """
     base, differences = CODECS[charset]
     differences = {} if lexed else differences
     reading = str.maketrans(differences)

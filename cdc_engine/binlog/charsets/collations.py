@@ -1,6 +1,6 @@
-"""Maps a collation's id or name to its charset, the charset's bytes per character and its codec.
+"""Maps a collation's id or name to its charset, with the charset's bytes per character and its codec.
 
-`column_types` uses it to decode values, `table_meta` for lengths in bytes and labels. The ids are those that MySQL 8.0 and
+`column_types` decodes values with it; `table_meta` computes lengths in bytes and decodes labels. The ids are those that MySQL 8.0 and
 MariaDB 11.4 list in information_schema. Both servers agree on every id that they share, so one table serves both. PyMySQL's
 table has only the ids of MySQL 5.7.
 

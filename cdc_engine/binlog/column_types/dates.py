@@ -28,7 +28,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int64s
 
 NO_DATE = np.iinfo(np.int64).min  # The kernels write this for an invalid date.
-# Microseconds of the last digit, indexed by the fraction's bytes: 1 byte counts hundredths, 2 ten-thousandths, 3 millionths of a second.
+# Microseconds per unit of a fraction, indexed by its bytes: 1 byte counts hundredths of a second, 2 ten-thousandths, 3 millionths.
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)
 # Bytes of a DATETIME in MariaDB's own format, indexed by its fraction digits.
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
@@ -128,7 +128,9 @@ def days_of_packed(packed: Int64s, out: Int64s) -> None:
 
 @compiled
 def micros_of_packed(packed: Int64s, out: Int64s) -> None:
-    """Converts times to microseconds since 1970: (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second."""
+    """Converts packed dates and times, (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, to microseconds since
+    1970.
+    """
     for row in range(packed.shape[0]):
         value = packed[row]
         months = value >> 22

@@ -1,7 +1,7 @@
 """Decodes ENUM and SET: a little-endian number in the row image becomes the label, or the labels joined by commas.
 
 For a character beyond U+FFFF in a label, the server shows `?` (information_schema, SHOW CREATE TABLE), so Sluice cannot know that
-label and refuses values that have it. A `?` that the label really contains is no obstacle."""
+label and refuses values that have it. A label that really contains `?` can be decoded."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 COMMA = ord(",")
-HIDDEN_CHARACTER = (
-    "\ufffe"  # In a label, U+FFFE marks a character that the server shows as `?`. No real text contains U+FFFE.
-)
+# In a label, U+FFFE marks a character that the server shows as `?`. No real text contains U+FFFE.
+HIDDEN_CHARACTER = "\ufffe"
 
 
 @column_type(TypeCode.ENUM)

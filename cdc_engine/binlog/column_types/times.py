@@ -1,8 +1,8 @@
 """Decodes TIME(f) into the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours with at least two digits, f digits of fraction.
 
-Since MySQL 5.6 (sql-common/my_time.cc), a TIME is a signed number plus half of its range, big-endian. The number has hours << 12 |
-minutes << 6 | seconds, and below them the fraction's bytes; a negative time negates the whole number. Older servers stored the
-decimal number hhmmss."""
+Since MySQL 5.6 (sql-common/my_time.cc), a TIME is stored in big-endian order as a signed number plus half of its range. The number has
+hours << 12 | minutes << 6 | seconds, and below them the fraction's bytes; a negative time negates the whole number. Older servers stored
+the decimal number hhmmss."""
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 
 from __future__ import annotations

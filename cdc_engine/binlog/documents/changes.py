@@ -37,9 +37,8 @@ from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 LEFT = statuses.LEFT
 DOLLAR = ord("$")
-LENGTH_BYTES = np.array(
-    [-1, 2, 3, 8, -1], np.int64
-)  # Number of length bytes after a first byte of 0xFB to 0xFF; -1: invalid.
+# Number of length bytes after a first byte of 0xFB to 0xFF; -1: invalid.
+LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)
 
 
 @kernel

@@ -115,7 +115,7 @@ def _remove(holder: list[Node], legs: list[Leg], path: str) -> None:
 
 
 def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """Returns (object or array that the last leg of a path addresses into, last leg). Raises JsonFormatError if it does not exist."""
+    """Returns (object or array that contains the last leg of a path, last leg). Raises JsonFormatError if the container does not exist."""
     if not legs:
         raise _missing(path)
     node = _value(*_container_of(holder, legs[:-1], path))

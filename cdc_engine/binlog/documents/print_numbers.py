@@ -16,9 +16,8 @@ from sluice.cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes
 
-NUMBER_ROOM = (
-    300  # The most bytes of a printed number: in a damaged document, a decimal can have a precision of 255 digits.
-)
+# The most bytes of a printed number: in a damaged document, a decimal can have a precision of 255 digits.
+NUMBER_ROOM = 300
 FIXED_DIGITS_MAX = 15  # The server prints doubles from 1e-15 up to, but not including, 1e15 without an exponent.
 MOMENT_BYTES = 8
 MINUS, POINT, ZERO, QUOTE, HYPHEN, COLON, SPACE, EXPONENT = (ord(sign) for sign in '-.0"-: e')

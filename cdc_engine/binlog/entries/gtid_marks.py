@@ -49,7 +49,7 @@ class GtidMarks:
     pieces: Pieces
 
     def indices(self, transactions: Int64s) -> Int64s:
-        """Returns the position of each given transaction in `self.transactions`, which must contain it. Returns only -1 without marks."""
+        """Returns the index of each given transaction in `self.transactions`, which must contain it; -1 for each if there are no marks."""
         if not len(self.transactions):
             return np.full(len(transactions), -1, np.int64)
         return np.searchsorted(self.transactions, transactions).astype(np.int64)

@@ -37,7 +37,7 @@ class EventFacts:
     transactions: Int64s
 
     def split(self, events: Int32s, kinds: Int8s) -> EventFacts:
-        """Returns the facts of entries, if an event can have several. `events`: each entry's event. `kinds`: each entry's kind."""
+        """Returns the facts per entry instead of per event. `events`: the index of each entry's event. `kinds`: each entry's kind."""
         every = {field.name: getattr(self, field.name)[events] for field in dataclasses.fields(self)}
         return EventFacts(**{**every, "kinds": kinds})
 

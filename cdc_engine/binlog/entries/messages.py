@@ -51,7 +51,7 @@ class EntryPart(Protocol):
 
 class EntryMaker:
     """Makes the entries of one destination. `describe` classifies statements. `policies`, `keys`: by "database.table", for tables that have
-    settings in conf/. `kept`: the captured columns of a table; None means all columns.
+    settings in conf/. `kept`: returns the indices of a table's captured columns; None means all columns.
     """
 
     def __init__(

@@ -40,9 +40,8 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
 
-CHUNK_BYTES_MAX = (
-    1 << 20
-)  # The most bytes of row events that are converted at once. One larger event is converted alone.
+# The most bytes of row events that are converted at once. One larger event is converted alone.
+CHUNK_BYTES_MAX = 1 << 20
 IMAGES_MIN = 1 << 12
 KeptColumns = Callable[[TableVersion], Int32s]
 

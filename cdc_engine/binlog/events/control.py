@@ -62,9 +62,8 @@ _SIZES = {
     129: 8,  # MariaDB's transaction id
 }
 _TEXTS = {_CATALOG_Z: 1, _TIME_ZONE: 0, 6: 0}  # Code of a variable with a length byte → number of bytes after its text.
-_MANY_DATABASES = (
-    254  # The server writes this number, and no names, if a statement changes too many databases to list them.
-)
+# The server writes this number, and no names, if a statement changes too many databases to list them.
+_MANY_DATABASES = 254
 # With binlog_alter_two_phase, MariaDB logs an ALTER when it begins and when it ends. The first line has the flags of the phases, the
 # second the number of bytes after the flags of an end.
 _ALTER_STARTS, _ALTER_COMMITS, _ALTER_ROLLS_BACK = 2, 4, 8
@@ -83,7 +82,7 @@ class Rotation:
 
 @dataclasses.dataclass(frozen=True)
 class FileFormat:
-    """The format of a binlog file. `checksum`: whether its events end with a CRC32. `created`: when it began, in seconds since 1970."""
+    """The format of a binlog file. `checksum`: whether its events end with a CRC32. `created`: creation time in seconds since 1970."""
 
     server_version: str
     checksum: bool

@@ -12,9 +12,8 @@ TYPE_AT, SERVER_ID_AT, LENGTH_AT, END_AT, FLAGS_AT = 4, 5, 9, 13, 17
 CHECKSUM_BYTES = 4
 # Set if a statement depends on its session (a temporary table, CONNECTION_ID(), GET_LOCK).
 FLAG_THREAD_SPECIFIC = 0x04
-FLAG_IN_USE = (
-    0x01  # In a format description: the server still writes the file. The checksum does not include this flag.
-)
+# In a format description: the server still writes the file. The checksum does not include this flag.
+FLAG_IN_USE = 0x01
 FLAG_ARTIFICIAL = 0x20  # The server's dump thread created the event; the binlog file does not contain it.
 FLAG_IGNORABLE = 0x80  # A replica that does not know the type may ignore the event.
 

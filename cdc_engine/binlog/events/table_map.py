@@ -171,7 +171,7 @@ class TableMap:
 
 @dataclasses.dataclass
 class _LoggedFields:
-    """The values of the optional fields, in the order in which the server logs them."""
+    """The values of a table map's optional fields, while they are parsed. `enum_labels`, `set_labels`: one list per ENUM or SET column."""
 
     unsigned: tuple[bool, ...] | None = None
     charsets: Charsets | None = None

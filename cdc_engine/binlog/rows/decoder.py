@@ -153,9 +153,8 @@ class RowDecoder:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        paired = (
-            self._compared[:0] if filters else self._compared
-        )  # Without key columns, the kernels return every before image.
+        # Without key columns, the kernels return every before image.
+        paired = self._compared[:0] if filters else self._compared
         self._layout = TableLayout(prefix, width, slot, paired)
         self._locations = locations or ValueLocations()
         self._starts, self._sizes = self._locations.cells(self._located)

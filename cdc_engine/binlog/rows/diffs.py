@@ -22,9 +22,8 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 DIFFERENCES_MAX = 1 << 12  # The most differences of a chunk; a chunk with more ends early.
-NODES_MIN = (
-    1 << 10
-)  # Nodes that are allocated first for a document's tree. Their number doubles while a document has more.
+# Nodes that are allocated first for a document's tree. Their number doubles while a document has more.
+NODES_MIN = 1 << 10
 
 
 def room(columns: int) -> Int64s:

@@ -48,9 +48,8 @@ def _words(column: Any) -> Words:
         return np.ascontiguousarray(pairs[column.offset : column.offset + len(column)])
     if pa.types.is_floating(column.type):
         floats: Any = pc.fill_null(column.cast(pa.float64()), 0.0)
-        bits: Words = (floats.to_numpy() + 0.0).view(
-            np.uint64
-        )  # The addition turns -0.0 into 0.0: they are equal keys.
+        # The addition turns -0.0 into 0.0, because they are equal keys.
+        bits: Words = (floats.to_numpy() + 0.0).view(np.uint64)
         return bits.reshape(-1, 1)
     narrow = column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
     whole: Any = pc.fill_null(narrow.cast(pa.int64()), 0)

@@ -17,9 +17,8 @@ from sluice.cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"
-REFUSED_VALUES_MAX = (
-    100_000  # If more values of a table in one batch cannot be decoded, the table stops: its charset is probably wrong.
-)
+# If more values of a table in one batch cannot be decoded, the table stops: its charset is probably wrong.
+REFUSED_VALUES_MAX = 100_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -46,9 +46,8 @@ class BlockMaker:
         self.mariadb = False
         self._tables = tables
         self._buffer: Bytes = np.zeros(0, np.uint8)
-        self._query: Bytes = (
-            self._buffer
-        )  # The rows query event of the query marked as CARRIED, copied from the previous buffer.
+        # The rows query event of the query marked as CARRIED, copied from the previous buffer.
+        self._query: Bytes = self._buffer
 
     @property
     def file(self) -> str:

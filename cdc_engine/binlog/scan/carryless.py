@@ -1,7 +1,7 @@
 """Computes CRC32 with carry-less multiplication, an instruction of x86 processors (PCLMULQDQ). Called by `checksum`.
 
-The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step replaces the bytes
-by 128 fewer bits with the same remainder. `checksum` computes the remainder of the last 128 bits with its tables."""
+The technique is that of Intel's paper "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ". Each step shortens the bytes
+by 128 bits and does not change their remainder. `checksum` computes the remainder of the last 128 bits with its tables."""
 
 from __future__ import annotations
 

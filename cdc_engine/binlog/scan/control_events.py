@@ -1,4 +1,4 @@
-"""Handles the events that the scan kernel does not handle: new files, new table maps, statements, XA, and events that stop the stream.
+"""Handles the events that the scan kernel hands over: new files, new table maps, statements, XA, and events that stop the stream.
 
 Called by `scanner.Scanner`. A handler may yield a block with everything before its event, and a block for a DDL statement.
 """
@@ -30,9 +30,8 @@ HARMLESS = frozenset(
         *(types.BEGIN_LOAD_QUERY, types.APPEND_BLOCK, types.DELETE_FILE),
     }
 )
-MARIADB_PREPARED_XA = (
-    0x40  # Flag of MariaDB's GTID event: the row events of an XA transaction follow, without an XA START.
-)
+# Flag of MariaDB's GTID event: the row events of an XA transaction follow, without an XA START.
+MARIADB_PREPARED_XA = 0x40
 ROWS = (
     *(types.WRITE_ROWS_V1, types.UPDATE_ROWS_V1, types.DELETE_ROWS_V1),
     *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS, types.PARTIAL_UPDATE_ROWS),
@@ -145,9 +144,8 @@ class ControlEvents:
         self._maker.executed.file_begins(previous, self._maker.file)
         if self._file_begins:
             self._file_begins = False
-            yield from self._position_at_begin(
-                event
-            )  # PREVIOUS_GTIDS is the last event of a new file until a transaction follows.
+            # PREVIOUS_GTIDS is the last event of a new file until a transaction follows.
+            yield from self._position_at_begin(event)
 
     def _position_at_begin(self, event: bytes) -> Iterator[Block]:
         """Yields an empty transaction at a file's beginning, so that the cursor moves into the file even if no transaction follows.
@@ -205,9 +203,7 @@ class ControlEvents:
         elif kind is StatementKind.XA_START:
             self._open()
             self._xa.start()
-        elif (
-            kind is not StatementKind.XA_END
-        ):  # XA END needs no handling: XA_PREPARE follows it and ends the transaction.
+        elif kind is not StatementKind.XA_END:  # XA END needs no handling: XA_PREPARE follows and ends the transaction.
             yield from self._decide(kind, statement.text)
             yield from self._end(event)
 

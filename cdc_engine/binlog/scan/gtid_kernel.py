@@ -198,9 +198,8 @@ def _tagged_fields(buffer: Bytes, at: Integer, end: Integer, state: Int64s) -> t
         if at < 0:
             return 0, 0
         if field == NUMBER_FIELD:
-            number = (value >> 1) * (
-                1 - (value & 1)
-            )  # The lowest bit is the sign; a negative number becomes 0, which is invalid.
+            # The lowest bit is the sign. A negative number becomes 0, which is invalid.
+            number = (value >> 1) * (1 - (value & 1))
         # If the event has the original server's commit time, that time replaces the replica's.
         if field in (TIME_FIELD, ORIGINAL_TIME_FIELD):
             time_us = value

@@ -114,11 +114,8 @@ BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)
 # A QUERY event's post-header: thread 4 bytes, seconds 4, length of the database's name 1, error 2, length of the status variables 2.
 QUERY_POST_HEADER = 13
-DUMMY_TABLES = (
-    0xFFFFFF,
-    0xFFFFFFFF,
-    0xFFFFFFFFFFFF,
-)  # A row event with one of these table ids has no rows; it ends a statement.
+# A row event with one of these table ids has no rows; it ends a statement.
+DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
 REWOUND = 1 << 31  # End positions have 32 bits. One that is ahead by half of this range or more is really behind.
 

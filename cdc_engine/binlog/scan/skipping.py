@@ -204,9 +204,8 @@ def _step(buffer: Bytes, state: Int64s, limit: Integer, contiguous: Integer) -> 
     if artificial or kind in (HEARTBEAT, HEARTBEAT_V2):
         return ScanStatus.GO_ON
     expected, end = state[OFFSET] + length, little_endian(buffer, event + 13, 4)
-    ahead = (
-        (end - expected) & 0xFFFFFFFF if end > 0 else 0
-    )  # MariaDB 11 writes 0 for the end position within a transaction.
+    # MariaDB 11 writes 0 for the end position within a transaction.
+    ahead = (end - expected) & 0xFFFFFFFF if end > 0 else 0
     if ahead >= REWOUND or (ahead > 0 and contiguous):
         return ScanStatus.BAD_POSITION
     state[OFFSET] = expected + ahead

@@ -18,43 +18,43 @@ from sluice.cdc_engine.contracts import FRAME_FIELDS, Bytes, Int64s
 AT: Final = 0  # next byte to scan
 LIMIT: Final = 1  # end of the received bytes
 EVENT: Final = 2  # header of the current event
-EVENT_LENGTH: Final = 3  # its length with checksum
+EVENT_LENGTH: Final = 3  # length of the current event, with checksum
 FILE_END: Final = 4  # file offset (64 bits) after the last event that the file contains
 CONTIGUOUS: Final = 5  # 1: every event of the file is sent, a gap is an error
-CHECKSUM: Final = 6  # bytes of checksum an event: 0 or 4
+CHECKSUM: Final = 6  # bytes of an event's checksum: 0 or 4
 OVERHEAD: Final = 7  # 5: packets with header and status byte; 0: events without packets
 OPEN: Final = 8  # 1: inside a transaction
 OPEN_ROWS: Final = 9  # row events since the transaction began
 GENERATION: Final = 10  # A number that rises with every transaction. A table map is valid only in its own transaction.
-TIME_US: Final = 11  # commit time in the transaction's GTID event; 0: it has none
-SOURCE: Final = 12  # index of the transaction's GTID source, -1 without GTID
-NUMBER: Final = 13  # the transaction's GTID number
+TIME_US: Final = 11  # commit time in the transaction's GTID event; 0: none
+SOURCE: Final = 12  # index of the transaction's GTID source; -1: no GTID
+NUMBER: Final = 13  # number in the transaction's GTID
 EVENT_COUNT: Final = 14  # entries in `events`
 END_COUNT: Final = 15  # entries in `ends`
 SOURCE_COUNT: Final = 16  # entries in `sources`
 ALL_EVENTS: Final = 17  # counter: events of any kind
-HEARTBEATS: Final = 18  # counter
+HEARTBEATS: Final = 18  # counter: heartbeat events
 IGNORED: Final = 19  # counter: events without relevant content (STOP, ROWS_QUERY, …)
 DROPPED: Final = 20  # counter: row events of tables that are not captured
 CHECKSUMS: Final = 21  # counter: events whose CRC32 was verified
 BEGAN: Final = 22  # file offset of the current event
 INNER_END: Final = 23  # file offset of the end of the compressed event that is being scanned; 0: none
-INNER_BEGIN: Final = 24  # file offset of that compressed event's beginning
-INNER_SIZE: Final = 25  # decompressed bytes of the events inside it
-INNER_DONE: Final = 26  # how many of these bytes were scanned
+INNER_BEGIN: Final = 24  # file offset of the beginning of the compressed event that is being scanned
+INNER_SIZE: Final = 25  # decompressed bytes of the compressed event
+INNER_DONE: Final = 26  # scanned bytes of INNER_SIZE
 ELSEWHERE: Final = 27  # 1: the entries of `events` refer to another buffer than that of the received bytes
 IN_XA: Final = 28  # 1: in an XA transaction, whose table maps and row events Python handles
-# file offset that identifies the current transaction, which is the end of its first event; 0: none yet
+# file offset that identifies the current transaction: the end of its first event; 0: no transaction
 TRANSACTION_OFFSET: Final = 29
 SOURCE_NEW: Final = 30  # the current GTID source: a uuid's two halves as stored, or domain and server id; then a tag's bytes, padded with 0
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
-# file offset of the current transaction's BEGIN (-1: none), then its length, its seconds and its thread
+# BEGIN event of the current transaction: file offset (-1: none), length, seconds since 1970, thread id
 BEGIN_AT: Final = 36
 BEGIN_LENGTH: Final = 37
 BEGIN_SECONDS: Final = 38
 BEGIN_THREAD: Final = 39
-# the logical clock in the transaction's GTID event, -1: it has none
+# logical clock (last committed, sequence number) in the current transaction's GTID event; -1: none
 COMMITTED: Final = 40
 SEQUENCE: Final = 41
 # Rows queries: events with the SQL text of a statement, before its table maps.
@@ -62,8 +62,8 @@ QUERIES: Final = 42  # 1: rows queries are recorded
 QUERY_COUNT: Final = 43  # entries in `queries`
 # offset of the rows query whose row events have not arrived yet; NO_QUERY: none; CARRIED: BlockMaker has a copy of its bytes
 QUERY_AT: Final = 44
-QUERY_LENGTH: Final = 45  # its length without the checksum
-QUERY_POSITION: Final = 46  # its file offset
+QUERY_LENGTH: Final = 45  # length of the rows query at QUERY_AT, without the checksum
+QUERY_POSITION: Final = 46  # file offset of the rows query at QUERY_AT
 STATE_SIZE: Final = 47
 NO_QUERY: Final = -1
 CARRIED: Final = -2

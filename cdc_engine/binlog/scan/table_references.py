@@ -1,8 +1,8 @@
 """Maps a table map event to an index in a block's `tables`, or to -1 for a table that is not captured. Used by
 `scanner`.
 
-The kernel hands over only table maps that it does not know. Most of them are known here: a server that reopens a table assigns a new table
-id and sends the same map. So the schema history is queried only for maps that are new since the last DDL statement.
+The kernel hands over only table maps that it does not know. Most of them differ from known ones only in the table id, because a server
+assigns a new id when it reopens a table. So the schema history is queried only for maps that are new since the last DDL statement.
 """
 
 from __future__ import annotations
