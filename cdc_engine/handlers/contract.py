@@ -32,8 +32,8 @@ class HandledBatch:
 
 
 class BatchHandler(Protocol):
-    """A base class for handlers. The destination's engine makes one call at a time, in a separate thread. A method that a handler does not
-    override does nothing.
+    """A base class for handlers. The engine makes the calls of a destination one at a time, in its staging thread. A method that a handler
+    does not override does nothing.
 
     If a method raises an error, the destination gets the state HANDLER_FAILED, with the handler's name. The engine repeats the call at
     each tick of the sensor, and hands out no batch before the call returns. A call can be made twice if the process is killed.

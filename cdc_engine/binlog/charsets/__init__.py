@@ -1,1 +1,1 @@
-"""MySQL's character sets, and codecs that decode them as the server does."""
+"""Decodes text in MySQL's character sets exactly as the server does."""

@@ -71,7 +71,7 @@ class Literals:
 
     @property
     def are_bytes(self) -> bool:
-        """Whether a column stores literals unchanged."""
+        """Whether literals are bytes, which a column stores unchanged."""
         return "binary" in (self.client, self.connection)
 
     def stored(self, text: str, charset: str) -> str:

@@ -57,7 +57,8 @@ class ResultType:
     """How a SELECT reads a column. `expression`: SQL with {} for the quoted name. `type`: the column type for row events. `finish`: decodes
     the values that the server sends.
 
-    The server's description must have a type code of `sent`, the sign `unsigned` (None: either), and the charset `charset` (empty: any).
+    The server's description of the column must have a type code in `sent`, the charset `charset` (empty: any), and the unsigned flag
+    `unsigned` (None: either).
     """
 
     expression: str = "{}"

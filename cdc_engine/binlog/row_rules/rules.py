@@ -1,7 +1,7 @@
 """Applies a table's row filter, column masks and transform, in this order, to the rows of one table version. Used by the decoders.
 
-After an update, a row may meet the filter no longer, or for the first time. The update then becomes a delete or an insert, so that readers
-of the lake and consumers never see a row that does not meet the filter.
+An update can change whether a row meets the filter. The update then becomes a delete or an insert, so that readers of the lake and
+consumers never see a row that does not meet the filter.
 
     before image meets it   after image meets it
     yes                     yes                    the update

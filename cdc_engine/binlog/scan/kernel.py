@@ -117,7 +117,7 @@ QUERY_POST_HEADER = 13
 # A row event with one of these table ids has no rows; it ends a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
-REWOUND = 1 << 31  # End positions have 32 bits. One that is ahead by half of this range or more is really behind.
+REWOUND = 1 << 31  # End positions wrap at 32 bits: one that seems ahead by 2 GiB or more is behind.
 
 
 @kernel
