@@ -2,10 +2,9 @@
 
 The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its
 size (2 bytes each, 4 in the large form). An entry per key (offset, 2-byte length) and an entry per value (type, then the offset, or the
-value itself if it fits) follow, then the keys and values. Strings and opaque values have a length of 7 bits per byte. Offsets count from
-the
-first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles with their shortest digits, and `.0`
-after a double that looks like an integer.
+value itself if it fits) follow, then the keys and values. Strings and opaque values have a length of 7 bits per byte. Offsets count
+from the first byte of the container. The text follows json_dom.cc: separators `", "` and `": "`, doubles with their shortest digits, and
+`.0` after a double that looks like an integer.
 """
 
 from __future__ import annotations

@@ -89,8 +89,7 @@ TABLE_ROWS: Final = 5
 ENTRIES_MAX: Final = 1 << 17
 SOURCES_MAX: Final = 1 << 12  # The most GTID sources in a stream. With more, the scan raises an error.
 SLOTS_FIRST: Final = 1 << 10
-# The most table ids whose table maps are stored. The limit is necessary because a server with a small table cache assigns new ids all the
-# time.
+# The most table ids whose table maps are stored. A limit is necessary, because a server with a small table cache always assigns new ids.
 TABLES_MAX: Final = 1 << 16
 POOL_BYTES_FIRST: Final = 1 << 18
 POOL_BYTES_MAX: Final = 1 << 25
