@@ -1,5 +1,6 @@
-"""Connects the engine to Dagster. A sensor starts a run for each staged batch, the run merges the batch, and the sensor acks it or rolls it
-back when the run has ended.
+"""Connects the engine to Dagster. A sensor requests a run for each staged batch, and the run merges the batch. When the run has ended,
+the sensor acks the batch or rolls it back.
 
-`definitions` is the code location. Importing it opens no connection and starts no engine and no Spark, because every run process imports
-it."""
+The module `definitions` is the code location. Its import opens no connection and starts no engine and no Spark, because every run process
+imports it.
+"""

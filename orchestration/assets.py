@@ -1,9 +1,10 @@
-"""Defines the assets and the merge job of one destination: one asset per Delta table, downstream of the MySQL table it follows.
+"""Defines the assets and the merge job of one destination: one asset per Delta table, downstream of the external asset of its source
+table.
 
-A run merges its whole batch, whatever assets it selects: the batch is acked as a unit, so a run that re-executes only some of its assets
-must not succeed after merging only those. The selection only decides which tables are reported as materializations of its outputs; the
-other tables of the batch are reported as plain events. A run that drains also reports the tables of all batches after its first as plain
-events. A run without a batch was started by a person who pressed "Materialize": the rows of the selected tables are re-snapshotted.
+A run merges its whole batch, whatever assets it selects, because the batch is acked as a unit. The selection only decides which tables
+the run reports as materializations of its outputs. The run reports all other tables of the batch as plain events. With `runs: drain`, the
+run also reports all tables of its later batches as plain events. A run without a batch was started with "Materialize" in Dagster's UI: it
+requests a re-snapshot of the selected tables.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
@@ -50,7 +51,7 @@ from sluice.orchestration.run.snapshot_run import request_snapshots
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
-# None is a valid config, because a person who presses "Materialize" names no batch.
+# A config without fields is valid: a person who presses "Materialize" names no batch.
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(
@@ -63,12 +64,12 @@ MERGE_CONFIG = {
 
 
 def merge_name(destination: str) -> str:
-    """Returns the name of the step that merges. The job's name is the same with `_job` appended."""
+    """Returns the name of the merge step of a destination. The name of the merge job is the same with `_job` appended."""
     return f"merge_{destination}"
 
 
 def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]) -> list[dg.AssetSpec]:
-    """Returns the external assets: the tables of the source."""
+    """Returns the specs of the external assets for the tables in the source."""
     settings, comments = config.destinations[destination], source_comments(config, destination)
     return [
         shown_spec(
@@ -92,7 +93,7 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
 def delta_assets(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports
 ) -> dg.AssetsDefinition:
-    """Returns one asset per Delta table; a run materializes those in its batch. Needs at least one table."""
+    """Returns the assets of the Delta tables, one per table, and the step that merges a batch into them. `tables` must not be empty."""
     drains = config.destinations[destination].runs == "drain"
     outs: dict[str, dg.AssetOut] = {}
     ins: dict[str, dg.AssetIn] = {}
@@ -124,7 +125,7 @@ def delta_assets(
             FlowingTables(config, destination),
         )
         if not op.op_config:
-            # Somebody pressed "Materialize".
+            # The config is empty if somebody pressed "Materialize".
             with as_failure():
                 request_snapshots(op, config, destination, sorted(table_of[key] for key in selected))
             return
@@ -134,7 +135,7 @@ def delta_assets(
                 continue
             key = event.asset_key
             if key in selected and isinstance(event, dg.AssetMaterialization):
-                selected.remove(key)  # A run yields each output once.
+                selected.remove(key)  # A run may yield each output only once.
                 yield dg.MaterializeResult(
                     asset_key=key,
                     metadata=event.metadata,
@@ -154,13 +155,13 @@ def delta_assets(
 
 
 def _described(comments: Comments, table: TableVersion, sentence: str) -> str:
-    """Returns the description of an asset: the comment of the table in the source, and a sentence."""
+    """Returns the description of an asset: the table's comment in the source, if it has one, and `sentence`."""
     comment = comments.get(table.name, {}).get("", "")
     return f"{plain(comment)}\n\n{sentence}" if comment else sentence
 
 
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
-    """Returns the job that the sensor requests. While no table is known, it is a plain op that reports every table as an event."""
+    """Returns the merge job that the sensor requests. If `tables` is empty, the job is a plain op that reports every table as an event."""
     name, drains = f"{merge_name(destination)}_job", config.destinations[destination].runs == "drain"
     description = (
         f"Merges one staged batch of {destination} into its Delta tables: the sensor {destination}_engine starts it. Started by hand, as "
@@ -173,7 +174,7 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
             selection=dg.AssetSelection.assets(
                 *(delta_key(destination, table.name) for table in tables)
             ).without_checks(),
-            executor_def=dg.in_process_executor,  # A batch costs one process start, not two.
+            executor_def=dg.in_process_executor,  # With Dagster's default executor, a run would start a second process for its step.
             description=description,
         )
 
@@ -198,8 +199,8 @@ def _tell(
     *,
     drains: bool,
 ) -> None:
-    """Writes an event to Dagster's log. Dagster keeps each event in memory until the run ends; if the run `drains`, the event is dropped
-    from that memory after it is logged.
+    """Writes an event to Dagster's log. Dagster keeps each event in memory until the run ends. If `drains` is set, this function removes
+    the logged event from that memory.
     """
     context.log_event(event)  # type: ignore[arg-type]  # it takes evaluations of checks too
     if drains:
@@ -209,8 +210,8 @@ def _tell(
 def _tell_sides(
     context: dg.OpExecutionContext, sides: Sequence[SideAsset], merged: MergedTable, *, drains: bool
 ) -> None:
-    """Reports the change log and the history of a merged table, which its run has written too. Reports nothing for a table whose changes
-    are buffered.
+    """Reports the change log and the history of a merged table as materialized, because the run wrote them too. Reports nothing for a
+    table whose changes are buffered.
     """
     if not sides or merged.outcome.buffered:
         return
@@ -220,7 +221,7 @@ def _tell_sides(
             "end_position": dg.MetadataValue.text(str(merged.batch.end)),
         }
         events = side_events(sides, merged.outcome.columns, details)
-    except Exception as error:  # as in `_event`
+    except Exception as error:  # As in `_event`, an error in the report must not fail the merge.
         why = f"{type(error).__name__}: {error}"
         context.log.warning("%s: Dagster cannot show its change log and history: %s", merged.outcome.name, why)
         return
@@ -229,8 +230,8 @@ def _tell_sides(
 
 
 def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, table: str) -> None:
-    """Reports how many values of a table are in quarantine. If they cannot be counted, it logs a warning, because the batch is merged and
-    must not be rolled back.
+    """Reports how many values of a table are in quarantine. If they cannot be counted, it logs a warning and does not fail the run,
+    because the batch is already merged.
     """
     try:
         found = quarantine_evaluation(config, destination, table)
@@ -243,13 +244,13 @@ def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destin
 def _event(
     context: dg.OpExecutionContext, destination: str, merged: MergedTable, sources: SourceColumns
 ) -> dg.AssetMaterialization | dg.AssetObservation | None:
-    """Returns the event that a run reports for a merged table; None if Dagster has no form for it. The table is merged in both cases."""
+    """Returns the event that a run reports for a merged table, or None if building the event fails. The table is merged in both cases."""
     try:
         key = delta_key(destination, merged.outcome.name)
         if merged.outcome.buffered:
             return dg.AssetObservation(key, metadata=buffered_metadata(merged))
         return _materialization(key, merged, sources)
-    except Exception as error:  # The error may be of any kind; it concerns one table.
+    except Exception as error:  # An error of any kind concerns only the report of this table.
         context.log.warning(
             "%s: merged, but Dagster cannot show it: %s: %s", merged.outcome.name, type(error).__name__, error
         )
@@ -257,14 +258,16 @@ def _event(
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, sources: SourceColumns) -> dg.AssetMaterialization:
-    """Returns the event with the content that the materialization of an output has."""
+    """Returns the materialization of a table that is not an output of this run, with the same content as an output's materialization."""
     return dg.AssetMaterialization(
         key, metadata=metadata(merged, sources), tags={DATA_VERSION_TAG: dg.DataVersion(str(merged.batch.end)).value}
     )
 
 
 def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of a materialization. Its numeric keys and their types never change, so that Dagster plots unbroken lines."""
+    """Returns the metadata of a materialization. The numeric keys and their types must never change, so that Dagster plots unbroken
+    lines.
+    """
     outcome = merged.outcome
     whole = {
         "rows_inserted": outcome.rows_inserted,
@@ -303,7 +306,7 @@ def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.Metada
 
 
 def buffered_metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata of a table whose snapshot is in progress: its changes are buffered, and its Delta table is unchanged."""
+    """Returns the metadata of an observation for a table whose changes are buffered because its snapshot is in progress."""
     return {
         "held_rows": dg.MetadataValue.int(int(merged.outcome.source_rows)),
         "end_position": dg.MetadataValue.text(str(merged.batch.end)),
@@ -313,7 +316,9 @@ def buffered_metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
 def _merged(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports
 ) -> Iterator[MergedTable]:
-    """Merges this run's batches and yields their tables as they are merged. Raises Failure with one sentence for every expected error."""
+    """Merges the batches of this run and yields each table when it is merged. Raises dg.Failure with one sentence for every expected
+    error.
+    """
     try:
         reference = BatchReference.from_config(context.op_config)
         check_tags(reference, context.run.tags)
@@ -335,8 +340,8 @@ def _merged(
 def _delta_out(
     config: SluiceConfig, destination: str, table: TableVersion, followed: Sequence[str], comments: Comments
 ) -> dg.AssetOut:
-    """Returns the output of a table. `followed`: a sentence about each foreign key that changes its rows without row events. `comments`: of
-    all tables in the source.
+    """Returns the output of a table. `followed`: a sentence about each foreign key that changes rows of the table without row events.
+    `comments`: the comments of all tables in the source.
     """
     path = config.kept_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path}
@@ -361,14 +366,14 @@ def _delta_out(
         description=_described(comments, table, f"The rows of {table.name} in the source of {destination}, {key}."),
         metadata=details,
     )
-    # The output is not required, because a batch may have no changes of a table that its run selects.
+    # The output is optional, because a batch may lack tables that its run selects.
     return dg.AssetOut.from_spec(
         shown_spec(Side.LAKE, named(destination, table.name), spec), dagster_type=dg.Nothing, is_required=False
     )
 
 
 def _port_name(name: str) -> str:
-    """Returns a name for Dagster's inputs and outputs. It is a hash: MySQL's names may contain characters that Dagster forbids, and
-    replacing these could make two names equal.
+    """Returns a name for Dagster's inputs and outputs, which is a hash of the table's name. MySQL's names may contain characters that
+    Dagster forbids, and replacing them could make two names equal.
     """
     return f"t{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

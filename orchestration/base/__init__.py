@@ -1,3 +1,3 @@
-"""Contains what the other packages of orchestration share: the ports with their fakes, the reference to a batch, the list of tables, and
-the settings of a lake.
+"""Contains what the other packages of orchestration share: the ports and their fakes, the batch reference, the list of tables, and the
+settings of a lake.
 """

@@ -1,12 +1,14 @@
-"""Defines the name by which a run knows its batch. It contains no rows and no secrets. The sensor creates it, the run reads it, and the
-sensor finds it again in the run's tags.
+"""Defines `BatchReference`, by which a run names its batch. The sensor creates it, the run reads it from its config, and the sensor finds
+it again in the run's tags. A reference contains no rows and no secrets.
 
-A reference is passed as run config (what the run merges), as run tags (how the sensor finds the runs of a batch), and as the run key
-(Dagster's daemon starts one run per key). (ledger, batch, first end, delivery) identifies one delivery permanently. It does not contain
-the batch's end, which is fixed when the run takes the batch. A batch that is handed out again after a rollback has another delivery
-number, so Dagster, which also remembers the keys of failed runs, starts it. A run of a ledger that was lost does not settle batches of the
-ledger that replaced it. If an older ledger is restored, it gives the same numbers again. A run that succeeded before then settles a batch
-only if it ends where its own one was staged first, and so has only changes that the run merged."""
+A reference is passed in three ways: as run config (what the run merges), as run tags (how the sensor finds the runs of a batch), and as
+the run key (Dagster's daemon starts one run per key). The fields (ledger, batch, first end, delivery) identify one delivery permanently.
+The batch's end is not a field, because it is fixed only when the run takes the batch. After a rollback, the batch gets another delivery
+number. Its run key is then new, and Dagster, which remembers the keys of failed runs, starts a run for it. The ledger's id prevents a run
+of a lost ledger from settling a batch of the ledger that replaced it. A restored older ledger hands out the same numbers again. A run
+that succeeded before the restore then settles a batch only if `first_end` is equal too, so that the run has merged all changes of the
+batch.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
-# There is a tag for each query of Dagster's storage; the rest of a batch's name is in the run's config. This tag is for
-# the queue, which has one run per destination (dagster.yaml), and for people who filter runs by it.
+# Only values by which Dagster's storage is queried are tags; the run's config contains the rest of the reference. The destination's tag
+# is for the run queue, which admits one run per destination (dagster.yaml), and for people who filter runs.
 DESTINATION_TAG = "sluice/destination"
-BATCH_TAG = "sluice/batch"  # With this tag a tick finds the runs of a batch in one indexed query.
-# With the value DRAIN, ticks know that the run also takes the batches after its own. The batch's tag then names its
-# current batch.
+BATCH_TAG = "sluice/batch"  # The tag by which a tick finds the runs of a batch in one indexed query.
+# The value DRAIN marks a run that also takes the batches after its first one. Such a run sets BATCH_TAG to its current batch.
 RUNS_TAG = "sluice/runs"
 DRAIN = "drain"
 
@@ -32,15 +33,15 @@ _LEDGER = re.compile(r"[0-9a-f]{12}")
 
 
 class BatchReferenceError(ValueError):
-    """A run's config or tags name no batch. The message describes the error."""
+    """The config or the tags of a run name no batch, or name different batches. The message describes the error."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchReference:
-    """The name of one delivery of a batch. `batch`: the batch's id in the ledger, the same for all its deliveries. `first_end`: the order
-    key up to which the batch was first staged.
+    """Identifies one delivery of a batch. `batch`: the batch's id in the ledger, which is the same for all its deliveries. `first_end`:
+    the order key up to which the batch was first staged.
 
-    Raises BatchReferenceError if a part is invalid.
+    Raises BatchReferenceError if a field is invalid.
     """
 
     destination: str
@@ -75,7 +76,9 @@ class BatchReference:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> BatchReference:
-        """Parses the reference in a run's config, which `to_config` wrote."""
+        """Parses a run's config, which `to_config` wrote. Raises BatchReferenceError if a field is missing, unknown or of the wrong
+        type.
+        """
         names = {field.name for field in dataclasses.fields(cls)}
         if set(config) != names:
             raise BatchReferenceError(f"a batch is named by {sorted(names)}, not by {sorted(config)}")
@@ -86,12 +89,12 @@ class BatchReference:
         return cls(**config)
 
     def names(self, batch: OutstandingBatch) -> bool:
-        """Returns whether this reference names that delivery."""
+        """Returns whether `batch` is the delivery that this reference identifies."""
         return self == BatchReference.of(self.destination, batch)
 
     @classmethod
     def of(cls, destination: str, batch: OutstandingBatch) -> BatchReference:
-        """Returns the reference to a delivery of the engine."""
+        """Returns the reference to a delivery that the engine handed out."""
         return cls(
             destination=destination,
             ledger=batch.ledger_id,
@@ -102,20 +105,22 @@ class BatchReference:
 
 
 def delivery_of(tags: Mapping[str, str]) -> str:
-    """Returns the delivery that a run's tags name; empty if they name none."""
+    """Returns the delivery number in a run's tags, or an empty text if the run has no batch tag."""
     return tags.get(BATCH_TAG, "").rpartition(":")[2]
 
 
 def changes_of(tags: Mapping[str, str]) -> str:
-    """Returns the part of a run's tags that is equal for all deliveries of the same changes; empty if the tags name no batch."""
+    """Returns a run's batch tag without the delivery number, which is equal for all deliveries of a batch; empty if the run has no batch
+    tag.
+    """
     return tags.get(BATCH_TAG, "").rpartition(":")[0]
 
 
 def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:
-    """Raises BatchReferenceError if a run's tags and its config name different batches: when the run ends, the wrong batch would be
-    settled.
+    """Raises BatchReferenceError if the tags and the config of a run name different batches, because the sensor would settle the wrong
+    batch when the run ends.
 
-    A run without the tags is accepted: it settles nothing.
+    A run without the tags is accepted: the sensor settles nothing for it.
     """
     for tag, value in reference.to_tags().items():
         if tags.get(tag, value) != value:

@@ -1,4 +1,6 @@
-"""Resolves a destination's Spark, stores and tables from conf/ and the environment. Runs and readers of the lake use it."""
+"""Builds the settings of a destination's Spark, object stores and tables from conf/ and the environment. Runs and readers of the lake use
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,17 @@ if TYPE_CHECKING:
 S3 = ("s3://", "s3a://")
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 SHARED_KINDS = ("sql", "zookeeper")
-SESSIONS_FILE = "spark-sessions.json"  # With this file, the next run ends sessions that a killed run left in Spark.
+# Lists the open Spark sessions, so that the next run can end sessions that a killed run left in Spark.
+SESSIONS_FILE = "spark-sessions.json"
 
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
-    """Returns how to reach or start the Spark of a destination. Only the holder of the run lock may use the file of Spark sessions."""
+    """Returns the settings with which a run connects to a destination's Spark or starts one. Only the holder of the run lock may use the
+    file of Spark sessions that they name.
+    """
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415
 
-    # Sluice starts this Spark. Any other Spark is configured by the person who starts it.
+    # Options and credentials are for a Spark that Sluice starts. Whoever starts any other Spark configures it.
     inside = bool(config.spark.master)
     return SparkSettings(
         remote=config.spark.address,
@@ -41,7 +46,9 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 
 def _upload_settings(config: SluiceConfig, destination: str) -> UploadSettings:
-    """Returns where a run puts files for Spark to read: in the object store of the staged batches, if there is one."""
+    """Returns where a run uploads files for Spark to read: next to the ledger in its object store. Returns an empty URL if the ledger has
+    none.
+    """
     from sluice.spark_jobs.uploaded_files import UploadSettings  # noqa: PLC0415
 
     url = config.ledger_location(destination).sibling_url("uploaded")
@@ -55,9 +62,9 @@ def on_s3(config: SluiceConfig) -> bool:
 
 
 def several_sparks(config: SluiceConfig) -> str:
-    """Returns why this conf/ is unsafe for a lake in S3: several hosts may write it, each with its own Spark. Empty if it is safe.
+    """Returns why this conf/ is unsafe for a lake in S3: several hosts may write the lake, each with its own Spark. Empty if it is safe.
 
-    A commit by Spark checks whether its version exists and then writes it; only one Spark server can exclude writes in between.
+    Spark's commit checks whether its version exists and then writes it. Only within one Spark server no other write happens in between.
     """
     own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
     if not (own and on_s3(config) and config.meta.kind in SHARED_KINDS):
@@ -72,8 +79,8 @@ def several_sparks(config: SluiceConfig) -> str:
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
-    """Returns the options of a Spark that Sluice starts, for the lake's store, without credentials. Raises MergeFailedError, which names
-    what is missing.
+    """Returns Spark options, without credentials, for the lake's object store; they are for a Spark that Sluice starts. Raises
+    MergeFailedError, which names what is missing.
     """
     if not on_s3(config):
         return {}
@@ -83,8 +90,8 @@ def store_settings(config: SluiceConfig) -> dict[str, str]:
 
 
 def store_environment(config: SluiceConfig) -> dict[str, str]:
-    """Returns the store's credentials for the environment of a Spark that Sluice starts. Raises MergeFailedError, which names what is
-    missing.
+    """Returns environment variables with the credentials of the lake's object store, for a Spark that Sluice starts. Raises
+    MergeFailedError, which names what is missing.
     """
     if not on_s3(config):
         return {}
@@ -94,9 +101,10 @@ def store_environment(config: SluiceConfig) -> dict[str, str]:
 
 
 def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "", clash: str = "") -> TableTarget:
-    """Returns the target of a merge: where and how the table `name` ("database.table") is merged.
+    """Returns the target of a merge: where and how Sluice merges the table `name` ("database.table").
 
-    `locks`: the path of its writers' locks. `clash`: why it may not be created. `table_locks.written_target` provides both.
+    `locks`: the path of the locks for tables that several destinations write. `clash`: why Sluice may not create the table, or an empty
+    text. `table_locks.written_target` provides both.
     """
     from sluice.spark_jobs.targets.layout import Layout  # noqa: PLC0415
     from sluice.spark_jobs.targets.report import TableTarget  # noqa: PLC0415
@@ -123,13 +131,15 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
 
 def lake_error_line(config: SluiceConfig, error: object) -> str:
-    """Returns an error of the lake in one line. It removes the secrets of `storage_options`, which a store's error may repeat."""
+    """Returns an error of the lake as one line without the secrets of `storage_options`, which an error of a store may repeat."""
     return without_secrets(str(error), config.storage_options)
 
 
 @contextlib.contextmanager
 def lake_errors(config: SluiceConfig) -> Iterator[None]:
-    """Translates errors of the lake into SparkAwayError, if no Spark answers, or MergeFailedError: a sentence without secrets."""
+    """Translates errors of the lake: into SparkAwayError if no Spark answers, otherwise into MergeFailedError. The messages contain no
+    secrets.
+    """
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415  not needed by definitions
 
     try:
@@ -141,7 +151,9 @@ def lake_errors(config: SluiceConfig) -> Iterator[None]:
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options with the values of the secrets that they name. Raises MergeFailedError, which names what cannot be read."""
+    """Returns the options with each secret reference replaced by its value. Raises MergeFailedError, which names a secret that cannot be
+    read.
+    """
     try:
         return resolved(configured)
     except StoreError as error:

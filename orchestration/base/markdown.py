@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-# Characters with a meaning in Markdown: anywhere; at the edge of a word; before the name of an entity; at the beginning of a line.
+# Characters that Markdown interprets: some everywhere, `_` at the edge of a word, `&` before the name of an entity, and some only at the
+# beginning of a line.
 _MEANING = re.compile(
     r"[\\`*\[\]<>~]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|^[ \t]*(?:[#+=-]|\d+(?=[.)](?:\s|$)))", re.MULTILINE
 )
 
 
 def plain(text: str) -> str:
-    """Returns text in which no character has a meaning in Markdown."""
+    """Returns the text with escapes, so that Markdown shows every character as it is."""
     return _MEANING.sub(_escaped, text)
 
 
@@ -21,5 +22,5 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def code(text: str) -> str:
-    """Returns text as code, in which nothing else has a meaning."""
+    """Returns the text as inline code. Backticks are removed, because they would end the code."""
     return f"`{text.replace('`', '')}`"

@@ -1,4 +1,4 @@
-"""Lets jobs that serve all destinations ask for one: adds the field to the launchpad, and finds which destination a run is for."""
+"""Lets a job that serves all destinations run for one of them: adds the field `destination` to the launchpad and checks its value."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DESCRIPTION = "A file of conf/destinations."
 
 
 def with_destination(base: type[Config], configured: Iterable[str]) -> type[Config]:
-    """Returns the config of a job with a field `destination` that accepts only configured names.
+    """Returns a subclass of a job's config with a field `destination`, which accepts only configured names.
 
-    The only one is its default. Where there are several the launchpad opens with the sentence that `destination` is missing, and offers
-    their names: a run without one would be for nobody knows which.
+    With one destination, its name is the default. With several, the field has no default, because a run must not choose one by itself:
+    the launchpad reports that `destination` is missing and offers the names.
     """
     names = tuple(sorted(configured))
     field: Any = Field(default=names[0], description=DESCRIPTION) if len(names) == 1 else Field(description=DESCRIPTION)
@@ -27,7 +27,9 @@ def with_destination(base: type[Config], configured: Iterable[str]) -> type[Conf
 
 
 def one_destination(given: str, configured: Iterable[str]) -> str:
-    """Returns the given name, or the only one that is configured. Raises ConfigurationError if neither names one."""
+    """Returns the given name; if it is empty, the only configured name. Raises ConfigurationError if the name is unknown, or if it is
+    empty and there are several.
+    """
     names = sorted(configured)
     if not given and len(names) == 1:
         return names[0]

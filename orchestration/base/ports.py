@@ -1,9 +1,10 @@
-"""Defines protocols for what orchestration needs from the rest of Sluice: engines, the files of a destination, a merge. `testing` has
-fakes.
+"""Defines protocols for the parts of Sluice that orchestration calls: the engines, the files of a destination, the merge. `testing`
+contains fakes of them.
 
-The sensor never holds an engine: each tick asks the host for it. The host belongs to the process and not to Dagster's definitions, so
-definitions can be rebuilt without a second engine. Runs never use a host: they read the destination's files and call the merge. All ports
-are reached through functions that import at their first call, so that building definitions imports none of them."""
+The sensor keeps no engine: each tick gets it from the host. The host belongs to the process and not to Dagster's definitions, so a
+rebuild of the definitions starts no second engine. Runs use no host: they read the destination's files and call the merge. All ports are
+functions that import their code at the first call, so that building definitions does not import it.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class EngineSnapshot(Protocol):
-    """The state of an engine at one moment. `state`: its name, such as RUNNING or POSITION_LOST. `reason`: a sentence, or empty.
+    """The state of an engine at one moment. `state`: its name, for example RUNNING or POSITION_LOST. `reason`: a sentence, or empty.
 
-    `lag_seconds`: the lag behind the source's clock. `retention_left_hours`: the retention left, in hours, of the binlog that a restart
-    would read; None: unlimited or unknown. `oldest_binlog_hours`: the age of the source's oldest binlog file; None: unknown. `cursor`: the
-    acked position; `position`: the read position. `troubles`: other problems, one sentence each.
+    `lag_seconds`: the lag behind the source's clock. `retention_left_hours`: hours until the source purges the binlog file that a restart
+    needs; None: unlimited or unknown. `oldest_binlog_hours`: the age of the source's oldest binlog file; None: unknown. `cursor`: the
+    acked position. `position`: the read position. `troubles`: other problems, one sentence each.
     """
 
     @property
@@ -64,35 +65,36 @@ class EngineSnapshot(Protocol):
 
 
 class EngineHandle(Protocol):
-    """The engine of one destination for the sensor. All methods may be called from any thread."""
+    """The engine of one destination as the sensor uses it. All methods may be called from any thread."""
 
     @property
     def directory(self) -> Path:
-        """Returns the destination's directory with ledger, staged batches and locks."""
+        """The destination's directory, which contains the ledger, the staged batches and the locks."""
 
     def status(self) -> EngineSnapshot: ...
 
     def outstanding(self) -> OutstandingBatch | None:
-        """Returns the oldest batch in flight, or None. May be repeated."""
+        """Returns the oldest batch in flight, or None. Repeated calls change nothing."""
 
     def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
-        """Returns the batch in flight, or the next one when it is staged; None if the timeout passes first.
+        """Returns the batch in flight. If there is none, waits until the next batch is staged; returns None after the timeout.
 
-        `appendable`: the end of the next batch need not be fixed until its run takes it.
+        `appendable`: the engine may leave the end of the next batch open until the batch's run takes it.
         """
 
     def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
-        """Fixes the end of the batch and returns the batch. Its run calls this before it merges; every later call returns the same.
+        """Fixes the end of the batch and returns the batch. The run calls this before it merges. Every later call returns the same batch.
 
-        `append`: changes that arrived since the batch was staged are appended first, if it is appendable. Raises CanalServiceError as
-        `ack` does. After any other error the call may be repeated.
+        `append`: first append the changes that arrived since the batch was staged, if the batch is appendable. Raises CanalServiceError
+        if the batch is no longer in flight. After any other error the caller may repeat the call.
         """
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Acks the batch. Raises CanalServiceError if `batch` is no longer in flight."""
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """Rolls the batch back: the same changes are handed out again with a new delivery number. Raises CanalServiceError as `ack` does.
+        """Rolls the batch back: the engine hands out the same changes again with a new delivery number. Raises CanalServiceError as `ack`
+        does.
 
         `damaged`: the run could not read the staged files, so the engine stages them again.
         """
@@ -104,62 +106,64 @@ class EngineHandle(Protocol):
         """
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """Sets the problems in the engine's status, one sentence each, or none: changes that others made to the Delta tables or to conf/,
-        and failing runs.
+        """Replaces the problems that the sensor reports in the engine's status, one sentence each: changes of the Delta tables or of
+        conf/ by other programs, and failing runs.
         """
 
     def tell_tick(self, failed: str = "") -> None:
         """Records in the engine's status that the sensor has ticked. `failed`: why the tick failed, or empty."""
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        """Sets, in the engine's status, the Dagster state of the batch's run; empty if there is no run."""
+        """Records the Dagster state of the batch's run in the engine's status. `state` is empty if the batch has no run."""
 
     def tell_failing(self, reason: str) -> None:
-        """Sets, in the engine's status, why several runs in a row failed to merge the batch in flight; empty for none. It stays until a
-        batch is acked.
+        """Records in the engine's status why several runs in a row failed to merge the batch in flight; empty if they did not. The reason
+        stays until a batch is acked.
         """
 
     def tell_waiting(self, reason: str) -> None:
-        """Sets, in the engine's status, why the next attempt to merge the batch in flight waits; empty if it does not wait."""
+        """Records in the engine's status why the next attempt to merge the batch in flight waits; empty if it does not wait."""
 
 
 class EngineHost(Protocol):
-    """The engines of this process."""
+    """Starts and returns the engines of this process."""
 
     def get_or_start(self, destination: str) -> EngineHandle:
-        """Returns the engine, after a short wait at most. Raises LeaseLostError if another process runs the destination,
-        EngineStartingError while the engine starts, and another SluiceError if it cannot start.
+        """Returns the engine and starts it if necessary. Returns or raises after a short wait at most. Raises LeaseLostError if another
+        process runs the destination, EngineStartingError while the engine starts, and another SluiceError if it cannot start.
         """
 
 
 class EngineAwayError(SluiceError):
-    """No engine's process answers, or it rejects the caller. The request may nevertheless be executed, now or later."""
+    """No engine process answers, or the engine process rejects the caller. The request may nevertheless be executed, now or later."""
 
     code = "ENGINE_AWAY"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The engine's answer to a run that drains: its next batch, or no batch yet. `leave`: why the run must end instead; otherwise empty."""
+    """The engine's answer to a draining run: its next batch, or None if none is staged yet. `leave`: why the run must end; otherwise
+    empty.
+    """
 
     reference: BatchReference | None = None
     leave: str = ""
 
 
-# No engine answers a run: its host is stopped or dead, it starts, or another process replaces it. The ticks settle what
-# is merged.
+# The errors by which a run finds no engine: its host is stopped or dead, the engine is starting, or another process runs it. The sensor
+# settles the merged batches later.
 NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 
 
 class RunEngine(Protocol):
-    """The engine of a destination for a run: like `EngineHandle`, but batches are passed by reference.
+    """The engine of a destination as a run uses it: like `EngineHandle`, but with references instead of batches.
 
-    Each call raises one of NO_ENGINE if no engine answers the request, which may be executed all the same, and another SluiceError if the
-    engine refuses. Every call may be repeated after each of these.
+    Each call raises one of NO_ENGINE if no engine answers, although the request may have been executed, and another SluiceError if the
+    engine refuses. The caller may repeat every call after each of these errors.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        """Returns what `EngineHandle.hand_out` returns, for a batch whose end is fixed."""
+        """Returns what `EngineHandle.hand_out` returns, with the end of the batch fixed."""
 
     def take(self, reference: BatchReference, *, append: bool) -> None:
         """Does what `EngineHandle.take` does. Raises BatchNotFoundError if the batch is no longer in flight."""
@@ -169,16 +173,18 @@ class RunEngine(Protocol):
 
 
 class DestinationFiles(Protocol):
-    """The files of a destination, as `cdc_engine.destination_files` reads them. `directory`: the destination's."""
+    """Reads the files of a destination and takes its locks. `directory`: the destination's directory."""
 
     def head_of_line(self, directory: Path) -> OutstandingBatch | None:
-        """Returns the oldest batch in flight from the ledger, which is settled next. Raises SluiceError if the ledger cannot be read."""
+        """Returns the oldest batch in flight from the ledger, which must be settled next. Raises SluiceError if the ledger cannot be
+        read.
+        """
 
     def run_lock(self, directory: Path, timeout_seconds: float) -> AbstractContextManager[Callable[[], str]]:
         """Takes the run lock, which one run of the destination holds at a time. Raises SluiceError if another process holds it for longer
         than the timeout.
 
-        Yields the fence: it checks the lock at its store and returns why the run may not write any more, or an empty text.
+        Yields the fence: a function that checks the lock at its store and returns why the run may not write any more, or an empty text.
         """
 
     def run_lock_held(self, directory: Path) -> bool:
@@ -188,20 +194,20 @@ class DestinationFiles(Protocol):
         """Returns whether a process waits for the run lock now."""
 
     def drain_lock(self, directory: Path) -> AbstractContextManager[Callable[[], str]]:
-        """Takes the drain lock while the block lasts. Yields a function that returns why this run may not drain, or an empty text; it waits
-        for a holder that may have been killed.
+        """Takes the drain lock until the block ends. Yields a function that returns why this run may not drain, or an empty text. The
+        function waits for another holder, because that holder may have been killed.
         """
 
     def drain_lock_held(self, directory: Path) -> bool:
-        """Returns whether a run that drains is attached."""
+        """Returns whether a draining run holds the drain lock."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeOrder:
-    """A request to merge one batch. `batch_dir`: its staged directory. `tables`: the "database.table" names in it.
+    """A request to merge one batch. `batch_dir`: the directory of the staged batch. `tables`: the "database.table" names in the batch.
 
     `refusal`: called before each commit, from any thread; returns why this batch may no longer be merged, or an empty text. `run`: the
-    run's id, which the commits record. `stored`: URL of the same files in an object store; empty: they are only in `batch_dir`.
+    run's id, which the commits record. `stored`: the URL of the same files in an object store, or empty if they are only in `batch_dir`.
     """
 
     config: SluiceConfig
@@ -223,7 +229,9 @@ class Merge(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TableFailure:
-    """Why one table could not be merged. `for_good`: another attempt does not help, because the table has another owner or was replaced."""
+    """Why one table could not be merged. `for_good`: another attempt cannot succeed, because the table has another owner or was
+    replaced.
+    """
 
     state: str
     reason: str
@@ -231,9 +239,9 @@ class TableFailure:
 
 
 class MergeFailedError(Exception):
-    """A batch could not be merged, or only in part. The message is a sentence for the run's page and contains no secret.
+    """A batch could not be merged, or only some of its tables. The message is a sentence for the run's page and contains no secret.
 
-    `tables`: "database.table" → why that table could not be merged, for tables that failed for a reason of their own.
+    `tables`: "database.table" → the failure of that table, for tables that failed for a reason of their own.
     """
 
     def __init__(self, message: str, tables: Mapping[str, TableFailure] | None = None) -> None:
@@ -262,7 +270,7 @@ def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
 
 
 class WrittenTable(Protocol):
-    """A table after a commit: its columns (name, type), and its size if its Delta log contains it."""
+    """A table after a commit: its columns (name, type), and its size if the Delta log states it."""
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]: ...
@@ -306,8 +314,8 @@ class Publish(Protocol):
         refusal: Callable[[], str],
         amend: Callable[[str, int], None] | None = None,
     ) -> PublishOutcome:
-        """Writes the lake's table from the rows that were read and the buffered changes. The caller holds the run lock. It is safe to
-        repeat.
+        """Publishes a table in the lake from the rows that the snapshot read and the buffered changes. The caller holds the run lock and
+        may repeat the call.
 
         `run`: the Dagster run's id, for the commit's metadata. `refusal`: the fence of the run lock, called before each commit. `amend`:
         called with the table and its label after the commit, to add the table to the newest consistent snapshot.
@@ -333,17 +341,17 @@ def no_publish(
 
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
-    """Raises EngineAwayError, for definitions whose engine cannot be called by runs."""
+    """Raises EngineAwayError. It implements `run_engine` for definitions whose runs cannot call an engine."""
     raise EngineAwayError(f"these definitions reach no engine of {destination} ({directory})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ports:
-    """The functions through which the definitions reach the rest of Sluice.
+    """The functions through which the definitions call the rest of Sluice.
 
-    `conf_troubles`: returns, one sentence each, why a destination's file in conf/ differs from the one in use or from the one that its
-    engine uses. `conf_changed`: returns why a run must leave the work that it has not begun to a run with the current conf/, or an empty
-    text.
+    `conf_troubles`: returns why the file of a destination in conf/ differs from the one in use, or from the one that the engine uses; one
+    sentence each. `conf_changed`: returns why a run must begin no more work, because a run with the current conf/ must do it; otherwise
+    empty.
     """
 
     host: Callable[[], EngineHost]

@@ -1,6 +1,7 @@
-"""Defines the assets of the change log and the history of a Delta table, and builds their events.
+"""Defines the assets of change logs and histories, and builds their materialization events.
 
-They are external assets: the run that writes the Delta table writes them too, and reports them as materialized."""
+The assets are external: the run that writes a table also writes its change log and history, and reports both as materialized.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ DESCRIPTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideAsset:
-    """The asset of the change log or the history of the table `of`. `kind`: LOG or HISTORY. `current_state`: whether `of` has a
+    """The asset of a change log or a history. `of`: the captured table. `kind`: LOG or HISTORY. `current_state`: whether `of` has a
     current-state table.
     """
 
@@ -47,17 +48,17 @@ class SideAsset:
 
     @property
     def name(self) -> str:
-        """The "database.table" of its table, as in the path."""
+        """The "database.table" of the change log or history, as in its path."""
         return f"{self.of}__{self.kind}"
 
 
 def side_tables(
     config: SluiceConfig, destination: str, tables: Iterable[TableVersion]
 ) -> Mapping[str, tuple[SideAsset, ...]]:
-    """Returns "database.table" → its change log and its history, if they have assets of their own.
+    """Returns, for each "database.table", its change log and its history, if they have assets of their own.
 
-    With `current_state: false` the first of them is the asset of the table itself. A log or history with the name of a captured table is
-    left out.
+    With `current_state: false`, the asset of the table itself shows the first of them, so it has no asset of its own. A change log or
+    history whose name is also the name of a captured table has none either.
     """
     captured = {table.name: table for table in tables}
     return {
@@ -76,7 +77,9 @@ def _sides(config: SluiceConfig, destination: str, table: TableVersion) -> Itera
 
 
 def side_specs(config: SluiceConfig, sides: Iterable[SideAsset]) -> list[dg.AssetSpec]:
-    """Returns the assets, downstream of the Delta table, or of the source if there is no current-state table."""
+    """Returns the specs of the assets. They are downstream of the Delta table, or of the source table if there is no current-state
+    table.
+    """
     return [_spec(config, side) for side in sides]
 
 
@@ -101,8 +104,8 @@ def _spec(config: SluiceConfig, side: SideAsset) -> dg.AssetSpec:
 def side_events(
     sides: Sequence[SideAsset], columns: Sequence[tuple[str, str]], details: Mapping[str, dg.MetadataValue[Any]]
 ) -> list[dg.AssetMaterialization]:
-    """Returns the events of the log and the history that a run has written next to a Delta table. `columns`: those of that table, and so
-    of its history. `details`: what the run says about the write.
+    """Returns the materializations of the change log and the history that a run wrote with a table. `columns`: the columns of the table,
+    which its history has too. `details`: metadata of the write.
     """
     return [
         dg.AssetMaterialization(
@@ -118,7 +121,7 @@ def side_events(
 
 
 class WrittenSides:
-    """Builds the events of the logs and histories that a snapshot, a repair or a backfill has written. Made for one run."""
+    """Builds the events of the change logs and histories that a snapshot, a repair or a backfill wrote. One instance serves one run."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory = config.destination_dir(destination)
@@ -131,7 +134,9 @@ class WrittenSides:
         details: Mapping[str, dg.MetadataValue[Any]],
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> list[dg.AssetMaterialization]:
-        """Returns the events for a "database.table". `kinds`: what such a run writes, if it exists. Raises MetaError."""
+        """Returns the events for a "database.table". `kinds`: the kinds that the run writes; those that do not exist get no event. Raises
+        MetaError.
+        """
         sides = [side for side in self._sides.get(table, ()) if side.kind in kinds]
         there = LakeTables(self._directory).side_tables(table) if sides else {}
         return side_events([side for side in sides if side.kind in there], columns, details)

@@ -1,11 +1,12 @@
 """Lists the tables of a destination for the definitions, from tables.json, which the engine writes. It opens no connection.
 
-Every run process imports the definitions, so this module reads one file per destination and nothing else. A table that is created or
-included later is merged immediately; `upkeep` detects the changed list and reloads the definitions, which gives the table its asset.
+Every run process imports the definitions, so this module reads one file per destination and nothing else. Runs merge a new table
+immediately. `upkeep` detects the changed list and reloads the definitions, which then include an asset for the table.
 
-The engine can write tables.json at any time, and a run builds its definitions later than the code server that requests the run. A table
-that only one of them knows could never be merged. So the code server copies the lists when it builds its definitions, and runs read the
-copies."""
+The engine can write tables.json at any time, and a run builds its definitions later than the code server that requests the run. Dagster
+could not run a selection that names an asset which only one of them defines. Therefore the code server copies the lists when it builds
+its definitions, and runs read the copies.
+"""
 
 from __future__ import annotations
 
@@ -37,27 +38,27 @@ from sluice.orchestration.base.translation import Side, TranslatedTable, shown_k
 log = logging.getLogger(__name__)
 
 ENGINE = "engine"  # The last part of the asset key of an engine.
-# The first part of the keys of tables in a source. It has a capital letter, and no destination's name begins with one.
+# The first part of the keys of source tables. No destination can have this name, because destinations have no capital letters.
 SOURCE = "Source"
 DELTA_KINDS = {"deltalake", "spark"}
 LOOK_SECONDS = 2.0  # The interval between two reads of a list in an object store.
-LINEAGE_COLUMNS_MAX = 200  # Each adds a few hundred bytes to every materialization.
+LINEAGE_COLUMNS_MAX = 200  # A limit, because each column adds a few hundred bytes to every materialization.
 
 
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:
-    """Returns the current tables of a destination, sorted by name; empty before the first connection to its source. Raises MetaError,
+    """Returns the tables in the engine's current list, sorted by name; empty before the first connection to the source. Raises MetaError,
     which states the remedy.
     """
     return _by_name(tables_file.read_tables(_list_of_now(directory)))
 
 
 def read_comments(directory: Path) -> tables_file.Comments:
-    """Returns the current comments of a destination's tables and their columns in the source. Raises MetaError."""
+    """Returns the comments of tables and columns in the source, from the engine's current list. Raises MetaError."""
     return tables_file.read_comments(_list_of_now(directory))
 
 
 def digest_of_tables(directory: Path) -> str:
-    """Returns a digest of the current list of a destination's tables; empty if no table is known. Raises MetaError."""
+    """Returns a digest of the engine's current list of tables, or an empty text if the list is empty. Raises MetaError."""
     if not read_tables(directory):
         return ""
     with contextlib.suppress(FileNotFoundError):
@@ -66,16 +67,16 @@ def digest_of_tables(directory: Path) -> str:
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """Returns what `read_tables` returns, for the list from which definitions are built."""
+    """Returns the tables from which the definitions are built, sorted by name: the copied list if there is one."""
     return _by_name(tables_file.read_tables(_list_of_definitions(config, destination)))
 
 
 @contextlib.contextmanager
 def tables_of_now() -> Iterator[None]:
-    """Makes definitions use the current lists of tables, in the block and in later runs.
+    """Copies the engine's current lists of tables for the definitions that the block builds and for later runs.
 
-    If the block fails, the previous lists are restored. Raises OSError if the lists cannot be copied. Does nothing if no conf/ was
-    recorded as in use: then runs and code server read the engine's lists.
+    If the block fails, the previous copies are restored. Raises OSError if the lists cannot be copied. Does nothing if no conf/ is
+    recorded as in use, because the code server and the runs then read the engine's lists.
     """
     folder = tables_in_use()
     if folder is None:
@@ -110,8 +111,8 @@ def _copy(folder: Path, lists: Mapping[str, bytes]) -> None:
 
 
 def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
-    """Returns the path of the copied list, which does not exist if the tables were unknown. If there are no copies, returns the path of the
-    list itself.
+    """Returns the path of the copied list; the file does not exist if the list was empty. If there are no copies, returns the path of the
+    engine's list.
     """
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
@@ -120,8 +121,8 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
 
 
 def _list_of_now(directory: Path) -> Path:
-    """Returns the path of the engine's list. If this host cannot see it, returns that of the list downloaded from the object store; if the
-    store does not answer, that of the last download.
+    """Returns the path of the engine's list. If this host does not have it, downloads it from the object store. If the store does not
+    answer, returns the path of the last download.
     """
     try:
         return local_copy(directory, tables_file.TABLES_FILE)
@@ -136,13 +137,13 @@ def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
-    """Returns table → sentences about foreign keys that change its rows without row events, and how the lake follows them. Returns nothing
-    if one of them cannot be described, because a sentence must not keep an asset from being defined. Raises MetaError.
+    """Returns "database.table" → sentences about the foreign keys that change rows of the table without row events, and about what the
+    lake does. Returns nothing if a sentence cannot be built, because the asset must be defined nevertheless. Raises MetaError.
     """
     cascades = tables_file.read_cascades(_list_of_definitions(config, destination))
     try:
         notes = tables_file.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
-    except Exception:  # of any kind
+    except Exception:  # An error of any kind must not prevent the definition of the assets.
         log.exception("foreign keys of %s cannot be described", destination)
         return {}
     return {
@@ -151,22 +152,22 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
 
 
 def source_comments(config: SluiceConfig, destination: str) -> tables_file.Comments:
-    """Returns the comments of the source's tables and columns, for asset definitions. Raises MetaError."""
+    """Returns the comments of tables and columns in the source, for the definitions of assets. Raises MetaError."""
     return tables_file.read_comments(_list_of_definitions(config, destination))
 
 
 def delta_key(destination: str, name: str) -> dg.AssetKey:
     """Returns the key of the asset of a Delta table; `name` is "database.table".
 
-    The database is left out if it has the destination's name: shop/orders, not shop/shop/orders. Such a key has two parts and every other
-    one three, so no two tables of any destinations have one key. A table of such a database that is called as the engine's asset keeps
-    all three. The first dot separates the names: the name of a database contains none in practice.
+    If the database has the destination's name, the key leaves it out: shop/orders, not shop/shop/orders. Such a key has two parts, and
+    every other key has three, so the keys are unique. A table named like the engine's asset always gets three parts. The first dot in
+    `name` separates database and table, because database names contain no dots in practice.
     """
     return shown_key(Side.LAKE, named(destination, name), default_key(destination, name))
 
 
 def default_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of `delta_key` before a user's code location translates it."""
+    """Returns the key of a Delta table's asset before the translation of a user's code location."""
     database, _, table = name.partition(".")
     short = database == destination and table != ENGINE
     return dg.AssetKey([destination, table] if short else [destination, database, table])
@@ -178,18 +179,18 @@ def source_key(destination: str, name: str) -> dg.AssetKey:
 
 
 def default_source_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of `source_key` before a user's code location translates it."""
+    """Returns the key of a source table's asset before the translation of a user's code location."""
     return dg.AssetKey([SOURCE, *default_key(destination, name).path])
 
 
 def named(destination: str, name: str) -> TranslatedTable:
-    """Returns a "database.table" of a destination in the form that translations need."""
+    """Converts a "database.table" of a destination to the type that translations receive."""
     database, _, table = name.partition(".")
     return TranslatedTable(destination, database, table)
 
 
 def engine_key(destination: str) -> dg.AssetKey:
-    """Returns the key of the asset of the engine itself, which is observed once a minute."""
+    """Returns the key of the engine's asset, which the sensor observes once a minute."""
     return dg.AssetKey([destination, ENGINE])
 
 
@@ -208,13 +209,13 @@ def group_of(settings: DestinationConfig, table: str = "") -> str:
 def source_group_of(settings: DestinationConfig, table: str) -> str:
     """Returns the asset group of a "database.table" in the source.
 
-    Dagster's sidebar lists the last part of each key by group. In the group of the lake's tables each name would be there twice.
+    The group differs from the lake's, because Dagster's sidebar shows only the last part of each key, and each name would appear twice.
     """
     return f"{group_of(settings, table)}_source"
 
 
 def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.TableSchema:
-    """Returns the columns of a MySQL table for Dagster's display. `comments`: by column."""
+    """Converts the columns of a source table to Dagster's schema. `comments`: comments by column name."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
@@ -229,8 +230,8 @@ def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.
 
 
 def checkable(destination: str, names: Iterable[str]) -> list[str]:
-    """Returns the tables that can have a check. Dagster forms the check's name from the letters, digits and underscores of the table's
-    name. A table with other characters, or with an ambiguous check name, has none; the engine's own check names these tables.
+    """Returns the tables that can have a check. Dagster builds the check's name from the table's letters, digits and underscores. Tables
+    whose name contains other characters or gives an ambiguous check name have no check of their own; the engine's check reports them.
     """
     identifiers = {name: delta_key(destination, name).to_python_identifier() for name in names}
     counts = Counter(identifiers.values())
@@ -242,22 +243,22 @@ def checkable(destination: str, names: Iterable[str]) -> list[str]:
 
 
 def size_metadata(rows: int | None, size_bytes: int | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata that Dagster shows as a table's row count and storage, for a materialization or an observation; unknown values
-    are left out.
+    """Returns metadata that Dagster shows as a table's row count and storage, for a materialization or an observation. Unknown values are
+    left out.
 
-    Dagster shows the value of the last materialization, or else of the last observation.
+    Dagster shows the values of the last materialization, or of the last observation if there is none.
     """
     sizes = {"dagster/row_count": rows, "dagster/size_bytes": size_bytes}
     return {name: dg.MetadataValue.int(int(number)) for name, number in sizes.items() if number is not None}
 
 
 def _names(columns: Iterable[str], name: str) -> bool:
-    """Returns whether a list of conf/ names a column, whatever the case of its letters."""
+    """Returns whether a list of column names in conf/ contains `name`, regardless of case."""
     return name.lower() in {column.lower() for column in columns}
 
 
 class SourceColumns:
-    """Maps the lake's columns to the source's columns by the current tables.json. Made for one run."""
+    """Maps columns in the lake to columns in the source, by the engine's current list of tables. One instance serves one run."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._settings = config.destinations[destination].tables
@@ -267,10 +268,10 @@ class SourceColumns:
         self._path, self._looked = Path(), -math.inf
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
-        """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source column of each.
+        """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source columns of each.
 
-        A column that the source no longer has, or that Sluice adds, has no source column; the others are described by their comment and
-        their type in the source. A column that a transform writes has the source columns that it reads, and is described by its function.
+        A column that the source lacks has no source column. The description of a column is its comment and type in the source. For a
+        column that a transform writes, the source columns are those that the transform reads, and the description names its function.
         """
         there, comments = self._known(table), self._comments.get(table, {})
         described = {
@@ -308,8 +309,8 @@ class SourceColumns:
         return settings.transform if settings is not None else None
 
     def _known(self, table: str) -> dict[str, str]:
-        """Returns column → type in the source for a table. It reads the list again when the file changes, because a batch may change tables
-        and a run that drains merges many batches.
+        """Returns column → type in the source for a table. Reads the list again when the file changes, because a draining run merges many
+        batches, and their schema changes alter tables.
         """
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._path, self._looked = _list_of_now(self._directory), time.monotonic()
@@ -319,7 +320,7 @@ class SourceColumns:
                 self._tables = {each.name: each for each in tables_file.read_tables(self._path)}
                 self._comments = tables_file.read_comments(self._path)
                 self._written_ns = written_ns
-        except (OSError, MetaError):  # Additional metadata must not make a merge fail.
+        except (OSError, MetaError):  # Missing metadata must not fail a merge.
             return {}
         found = self._tables.get(table)
         return {column.name: column.mysql_type for column in found.columns} if found else {}

@@ -1,8 +1,9 @@
-"""Contains fakes of the ports for the tests of this package: an engine over a counter, a lock that is a flag, a merge that records its
-requests.
+"""Contains fakes of the ports for the tests of orchestration: an engine over a counter, a lock that is a flag, and a merge that records
+its requests.
 
 The fake engine keeps the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number
-after each rollback, acks in order. Its "changes" are integers; a batch is the integers in (start, end]."""
+after each rollback, acks in order. Its "changes" are integers; a batch contains the integers in (start, end].
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ LEDGER_ID = "0123456789ab"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FakeState:
-    """Implements `ports.EngineState`."""
+    """Implements `ports.EngineSnapshot`."""
 
     state: str = "RUNNING"
     reason: str = ""
@@ -224,9 +225,9 @@ class FakeHost:
 
 
 class FakeRunEngine:
-    """Implements `ports.RunEngine` over a fake engine. `leave`: runs are told to end; `calls`: the requests, in order.
+    """Implements `ports.RunEngine` over a fake engine. `leave`: the answer by which runs must end. `calls`: the requests, in order.
 
-    `away`: no engine answers requests. `before`: called with each call's name before the call.
+    `away`: requests find no engine. `before`: called with the name of each call before the call is executed.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
@@ -319,9 +320,10 @@ class FakeFiles:
 
 
 class FakeMerge:
-    """Implements `ports.Merge` and records its requests. `error`: the failure to raise after the tables in `before_error`.
+    """Implements `ports.Merge` and records its requests. `error`: the message of the error that it raises after the tables in
+    `before_error`.
 
-    `away`: fail because no Spark answers. `between`: called before each table.
+    `away`: the error says that no Spark answers. `between`: called with the name of each table before the table is merged.
     """
 
     def __init__(self) -> None:
@@ -343,7 +345,9 @@ class FakeMerge:
 
 
 class FakeCompare:
-    """Returns preset verdicts: table → verdict; tables without one are equal. `compared`: tables and extent of each call."""
+    """Implements `ports.CompareTables` with preset verdicts by table; other tables are equal. `compared`: the tables and the extent of
+    each call.
+    """
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
@@ -363,7 +367,7 @@ class FakeCompare:
 
 
 class FakePorts:
-    """Makes all fakes together, around one engine."""
+    """Creates all fakes around one engine."""
 
     def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
         self.engine = FakeEngine(directory, tables)

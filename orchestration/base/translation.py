@@ -1,7 +1,10 @@
-"""Applies the translations of a user's code location to the assets of tables: their keys, groups, owners, tags, kinds and other attributes.
+"""Applies the translations of a user's code location to the assets of tables: their keys, groups, owners, tags, kinds and other
+attributes.
 
-Definitions translate specs, and whoever reports about a table asks for its key, so that events and definitions agree. A translation counts
-for the whole process: a run imports the user's definitions before it reports anything. Without one, the default keys count."""
+A translation is a user's function that changes an asset's spec. Definitions use the translated specs, and code that reports about a table
+uses the translated key, so that events match the definitions. Translations apply to the whole process: a run imports the user's
+definitions before it reports anything. Without a translation, assets have their default keys.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 
 @dataclasses.dataclass(frozen=True)
 class TranslatedTable:
-    """The table for which an asset stands, in the form that a translation needs."""
+    """Names the table of an asset, as the argument of a translation."""
 
     destination: str
     database: str
@@ -31,7 +34,7 @@ Translation = Callable[[dg.AssetSpec, TranslatedTable], dg.AssetSpec]
 
 
 class Side(Enum):
-    """Which of a table's assets: its Delta table, or the external asset of the table in the source."""
+    """Which asset of a table: LAKE is its Delta table, SOURCE is the external asset of the table in the source."""
 
     LAKE = "lake"
     SOURCE = "source"
@@ -51,7 +54,7 @@ class Translations:
 
 
 class _InUse:
-    """The translations of this process, and the keys that they returned."""
+    """The translations of this process, and a cache of the keys that they returned."""
 
     def __init__(self) -> None:
         self.translations = Translations()
@@ -77,9 +80,11 @@ def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.As
 
 
 def shown_spec(side: Side, table: TranslatedTable, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Returns the translated spec of an asset, whose key is the result of `shown_key`. Raises ConfigurationError.
+    """Returns the translated spec of an asset. Raises ConfigurationError if the translation fails, adds dependencies, or returns another
+    key than `shown_key`.
 
-    `spec`: with the default key. Runs know no more of a new table than its names, so the key must depend on nothing else.
+    `spec`: the spec with the default key. The translated key may depend only on that key and the table's names, because a run knows no
+    other attributes of a new table.
     """
     translation = _in_use.translations.of(side)
     if translation is None:
@@ -103,7 +108,7 @@ def _translated(translation: Translation, side: Side, table: TranslatedTable, sp
         return translation(spec, table)
     except SluiceError:
         raise
-    except Exception as error:  # The error may be of any kind, because it is the user's function or template.
+    except Exception as error:  # A user's function or template can raise any error.
         why = f"{type(error).__name__}: {error}"
         raise ConfigurationError(
             f"the translation of the {side.value}'s asset of {table.name} of {table.destination} fails: {why}"

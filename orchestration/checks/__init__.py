@@ -1,1 +1,3 @@
-"""Defines the asset checks: whether tables and engines have stopped, and whether the lake equals the source. Contains what they observe."""
+"""Defines the asset checks, which report stopped tables and engines and differences between lake and source, and the engine's
+observations.
+"""

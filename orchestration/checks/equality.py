@@ -1,11 +1,11 @@
-"""Defines the asset check `equals_lake` of each table in the source, which compares it with its Delta table, and the check's job and
-schedule.
+"""Defines the asset check `equals_lake`, which compares a source table with its Delta table, and the check's job and schedule.
 
-The check belongs to the asset of the table in the source. Dagster counts a result only until the asset of the check is materialized
-again, and a Delta table is with each batch: there, a difference that was found would be out of sight after the next merge.
+The check belongs to the asset of the source table. Dagster shows a check's result only until its asset is materialized again. Every batch
+materializes the Delta table, so the next merge would hide a difference.
 
-The run's config bounds the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. The check takes
-no lock and its runs are not merges, so merges and comparisons run at the same time."""
+The run's config limits the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. The check takes
+no lock, and its runs are not merges, so merges and comparisons can run at the same time.
+"""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
 # runtime.
@@ -24,10 +24,10 @@ from sluice.equality.values import Extent, TableResult, Verdict
 from sluice.orchestration.base.ports import CompareTables
 from sluice.orchestration.base.table_catalog import checkable, source_key
 
-EQUAL_CHECK = "equals_lake"  # This is a check of a table in the source.
+EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
 Metadata = dict[str, dg.MetadataValue[Any]]
-NIGHTLY = "17 3 * * *"  # The time of a schedule that conf/ does not switch on.
-# Dagster's config has no type for a value with a hyphen.
+NIGHTLY = "17 3 * * *"  # The time of the schedule if conf/ sets none; the schedule is then off.
+# Dagster's enums cannot contain a hyphen, so the config writes since_last.
 MODES: dict[str, Literal["full", "sample", "since-last"]] = {
     "full": "full",
     "sample": "sample",
@@ -36,7 +36,7 @@ MODES: dict[str, Literal["full", "sample", "since-last"]] = {
 
 
 class EqualityRun(dg.Config):
-    """What one run compares; the launchpad asks for it."""
+    """The config of a comparison run, which a person can change in the launchpad."""
 
     mode: Literal["full", "sample", "since_last"] = Field(
         default="since_last",
@@ -51,7 +51,7 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: CompareTables
 ) -> dg.AssetChecksDefinition | None:
-    """Returns one check per table; None while no table is known."""
+    """Returns the check of every table in `tables` that can have one; None if there is no such table."""
     table_of, settings = _tables(config, destination, tables), config
     if not table_of:
         return None
@@ -97,7 +97,7 @@ def equality_job_name(destination: str) -> str:
 def equality_schedule(
     config: SluiceConfig, destination: str, job: UnresolvedAssetJobDefinition
 ) -> dg.ScheduleDefinition:
-    """Returns the schedule of the comparison, which is on by default if conf/ sets a time."""
+    """Returns the schedule of the comparison. It is on by default if conf/ sets a time, otherwise off."""
     schedule = config.destinations[destination].equality.schedule
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
     return dg.ScheduleDefinition(
@@ -114,7 +114,7 @@ def equality_schedule(
 
 
 def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
-    """Returns metadata about the newest repair of a table from the table's Delta log; empty if there was none."""
+    """Returns metadata about the newest repair of a table, from its Delta log; empty if the log contains no repair."""
     from sluice.orchestration.base.lake_settings import storage_options, target  # noqa: PLC0415  not needed by merges
     from sluice.spark_jobs.rows.last_repair import last_repair  # noqa: PLC0415
 
@@ -132,7 +132,7 @@ def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Met
 
 
 def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) -> dg.AssetCheckEvaluation:
-    """Returns a comparison's result as an event, for runs that do not execute the check itself."""
+    """Converts a comparison's result to an event, for runs that do not execute the check itself."""
     key = source_key(destination, found.table)
     made = result_of(key, found, repaired_metadata(config, destination, found.table))
     return dg.AssetCheckEvaluation(
@@ -146,7 +146,7 @@ def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) ->
 
 
 def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None) -> dg.AssetCheckResult:
-    """Returns the result of a comparison, with its extent and the source's position at that time. `more`: additional metadata."""
+    """Converts a comparison's result to a check result, with the compared extent and the source's position. `more`: additional metadata."""
     metadata: dict[str, dg.MetadataValue[Any]] = {
         **(more or {}),
         "mode": dg.MetadataValue.text(found.mode),
@@ -187,7 +187,7 @@ def compare_with_source(
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
 
-    # This run is a fork of a process that may have started before the source changed.
+    # The process from which this run was forked may have started before a failover, so the source in use is read again.
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
     reader = reader_of(now.destinations[destination])
@@ -200,7 +200,7 @@ def _step(destination: str) -> str:
 
 
 def _tables(config: SluiceConfig, destination: str, tables: Sequence[TableVersion]) -> dict[dg.AssetKey, str]:
-    """Returns asset key → table name for the tables that can have a check. A table that has only a change log has no rows to compare."""
+    """Returns asset key → table name for the tables that can have a check. A table with only a change log has no rows to compare."""
     settings = config.destinations[destination]
     names = [table.name for table in tables if settings.table(table.database, table.table).tells_rows]
     return {source_key(destination, name): name for name in checkable(destination, names)}

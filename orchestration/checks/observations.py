@@ -1,7 +1,9 @@
-"""Builds what a tick publishes about an engine: observations to plot, and results of checks. Pure; `tick` publishes them.
+"""Builds the events that a tick publishes about an engine: observations for the plots, and check results. The functions have no side
+effects.
 
-An observation is published once a minute at most, because Dagster plots the newest hundred events. Its numeric keys and their types are
-always the same, so that each is one unbroken line. A check is published when its result changes, and once a minute while it fails."""
+A tick publishes an observation at most once a minute, because Dagster plots only the newest hundred events. The numeric keys and their
+types never change, so that each plot is an unbroken line. A check result is published when it changes, and once a minute while it fails.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,16 @@ if TYPE_CHECKING:
 TABLE_CHECK = "flowing"  # The check of a Delta table: its changes are merged.
 TABLES_CHECK = "tables_flowing"  # The check of the engine: the changes of all tables are merged.
 ENGINE_CHECK = "running"  # The check of the engine: it reads the source.
-LAG_CHECK = "caught_up"  # The check of the engine: changes that are not merged yet are not too old.
-LAG = ":lag"  # The key of its failure, next to "" and "database.table".
+LAG_CHECK = "caught_up"  # The check of the engine: no unmerged change is older than the limit.
+LAG = ":lag"  # The key of a LAG_CHECK failure in a mapping of failures. The key "" is the engine; all other keys are "database.table".
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
-TROUBLED = "TROUBLED"  # The engine reads, but there are problems.
-RE_SNAPSHOT = "RE_SNAPSHOT"  # The state of a table that is older in the lake until its re-snapshot is done.
+TROUBLED = "TROUBLED"  # The state of an engine that reads but reports problems.
+RE_SNAPSHOT = (
+    "RE_SNAPSHOT"  # The state of a table during its re-snapshot: its rows in the lake are older than the cursor.
+)
 IN_DAGSTER = "or in Dagster: launch the job `decide`, which shows this with links to its launchpad"
-# These states end without an operator, so they are warnings and not errors.
+# An engine or table leaves these states without an operator, so they are warnings and not errors.
 WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}
 
 AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization
@@ -38,9 +42,9 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedObservations:
-    """What was published and when; it is the sensor's cursor. It only prevents repetition; the engine's state counts.
+    """What the sensor has published and when. Stored as the sensor's cursor, and used only to avoid repetition.
 
-    `failing`: check → reason, for checks whose newest result is a failure; None: nothing was published yet.
+    `failing`: check → reason, for checks whose newest result is a failure. None: nothing was published yet.
     """
 
     observed_at_seconds: float = 0.0
@@ -52,7 +56,7 @@ class PublishedObservations:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> PublishedObservations:
-        """Parses a cursor that `to_cursor` made. An invalid cursor counts as nothing published."""
+        """Parses a cursor that `to_cursor` wrote. An invalid cursor means that nothing was published."""
         try:
             record = json.loads(cursor or "{}")
             failing = record.get("failing")
@@ -87,13 +91,13 @@ def observation(destination: str, status: EngineSnapshot) -> dg.AssetObservation
 
 
 def _hours(**hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns, for the plot, the numbers of hours that are known."""
+    """Returns the hours as metadata for the plots, without the values that are None."""
     return {name: dg.MetadataValue.float(float(value)) for name, value in hours.items() if value is not None}
 
 
 def stopped_sentence(failing: Mapping[str, str]) -> str:
-    """Returns all tables that are stopped or older in the lake, with reasons; empty if there are none. It begins with RE_SNAPSHOT if none
-    is stopped.
+    """Returns all stopped tables and all tables whose re-snapshot is in progress, with reasons; empty if there are none. The text begins
+    with RE_SNAPSHOT if no table is stopped.
     """
     tables = {name: why for name, why in sorted(failing.items()) if name not in {"", LAG}}
     reasons = "; ".join(f"{name}: {why}" for name, why in tables.items())
@@ -102,8 +106,8 @@ def stopped_sentence(failing: Mapping[str, str]) -> str:
 
 
 def behind(lag_seconds: float, lag_seconds_max: float) -> str:
-    """Returns why the check of the lag fails, or an empty text. The sentence stays the same while the lag grows, so that it is published
-    once.
+    """Returns why the lag check fails, or an empty text. The sentence does not contain the lag, so that it is published only once while
+    the lag grows.
     """
     if lag_seconds <= lag_seconds_max:
         return ""
@@ -114,7 +118,7 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
 
 
 def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """Returns what has stopped: "" → why the engine stopped, "database.table" → why the table stopped, LAG → that the lake is too far
+    """Returns the reasons of all failures by key: "" for the engine, "database.table" for a stopped table, LAG for a lake that is too far
     behind.
     """
     if status is None:
@@ -133,19 +137,21 @@ def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: f
 
 
 def why_engine_stopped(destination: str, state: str, reason: str) -> str:
-    """Returns an engine's state with its reason, and what to do if the reason does not say it."""
+    """Returns an engine's state and reason, and the remedy if the state has one."""
     how = engine_way_out(state, destination)
     return ": ".join(filter(None, (str(state), reason))) + (f" ({how})" if how else "")
 
 
 def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
-    """Returns why a "database.table" stopped, with the commands that resume it if the reason does not contain them."""
+    """Returns why a "database.table" stopped, with the commands that resume it unless the reason already contains them."""
     how = "" if state in {*OF_THE_LAKE, TableState.DDL_HELD} else way_out(state, destination, table)
     return f"{state}: {reason}{f' ({how})' if how else ''}"
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
-    """Returns the results of the checks in `only`. "" and LAG belong to the engine; those in `failing` have failed."""
+    """Returns the results of the checks in `only`. The keys "" and LAG belong to the engine. A check fails if `failing` contains
+    its key.
+    """
     found: list[AssetEvent] = [
         result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only
     ]
@@ -159,8 +165,8 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
 
 
 def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
-    """Returns the result of a check. `why`: "STATE: reason" if it fails, otherwise empty. A reason of several lines is a plan that waits
-    for a decision.
+    """Returns the result of a check. `why`: "STATE: reason" if the check fails, otherwise empty. A reason of several lines contains the
+    plan of a pending schema change.
     """
     state, _, reason = why.partition(": ")
     metadata: dict[str, dg.MetadataValue[Any]] = {
@@ -188,9 +194,9 @@ def due(
     published: PublishedObservations,
     now_seconds: float,
 ) -> tuple[list[AssetEvent], PublishedObservations]:
-    """Returns the events that must be published now, and the `PublishedObservations` that hold once they are published.
+    """Returns the events to publish now, and the `PublishedObservations` to store after that.
 
-    `tables`: those with their own check. `status` None: the engine did not start, so only its own check has a result.
+    `tables`: the tables with a check of their own. `status` None: the engine did not start, so only the engine's check has a result.
     """
     known = {""} if status is None else {"", LAG, *tables, *failing}
     before = published.failing

@@ -1,7 +1,8 @@
-"""Defines the asset checks of a destination: which tables or engines have stopped, and why. The sensor publishes results when they change.
+"""Defines the asset checks of a destination that report stopped tables and engines. The sensor publishes the results when they change.
 
-When executed by hand in the UI, the checks read the files that the engine writes, and produce the same results. They never start an
-engine."""
+A person can also execute the checks in Dagster's UI. They then read the files that the engine writes and return the same results. They
+never start an engine.
+"""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
@@ -39,17 +40,17 @@ from sluice.orchestration.checks.observations import (
     why_stopped,
 )
 
-QUARANTINE_CHECK = "all_decoded"  # The check of Delta tables whose undecodable values go to quarantine.
-STATUS_SECONDS_MAX = 60.0  # An older file has no engine that writes it.
+QUARANTINE_CHECK = "all_decoded"  # The check of a Delta table whose undecodable values go to quarantine.
+STATUS_SECONDS_MAX = 60.0  # No running engine writes a status file that is older than this.
 LOOK_SECONDS = 2.0  # The interval between two reads of status.json by one run.
 
 
 def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
-    """Returns one check per table, and three checks for the engine: it runs, it does not lag too much, and none of its tables is stopped.
+    """Returns one check per table, and three checks of the engine: it reads, its lag is within the limit, and no table is stopped.
 
-    A table whose undecodable values go to quarantine has one more check: its quarantine is empty.
+    A table whose undecodable values go to quarantine has another check, which passes while its quarantine is empty.
     """
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
@@ -94,7 +95,7 @@ def destination_checks(
 
 
 def as_result(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
-    """Converts the event of a check's evaluation to the result that the check returns."""
+    """Converts a check evaluation, which is an event, to the result that a check function returns."""
     return dg.AssetCheckResult(
         asset_key=evaluation.asset_key,
         check_name=evaluation.check_name,
@@ -111,8 +112,8 @@ def quarantines(config: SluiceConfig, destination: str, table: str) -> bool:
 
 
 def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) -> dg.AssetCheckEvaluation:
-    """Returns the check's result, with counts from the quarantine table, whose values `sluice quarantine replay` restores. Raises
-    dg.Failure with a sentence.
+    """Returns the result of the quarantine check, with the number of values in the quarantine table; `sluice quarantine replay` restores
+    them. Raises dg.Failure with a sentence.
     """
     from sluice.orchestration.base.lake_settings import lake_error_line, storage_options  # noqa: PLC0415  not needed by ticks
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
