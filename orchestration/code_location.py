@@ -1,5 +1,5 @@
-"""Builds the definitions of a code location from a configuration. It only connects parts: it reads one file per destination and starts
-nothing.
+"""Builds the definitions of a code location from a configuration. It only combines the parts: it reads one file per destination and
+starts nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 
 def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
-    """Returns all definitions of one destination. A table that cannot be defined has no asset; it is still merged, and the engine's status
-    names it.
+    """Returns all definitions of one destination. A table whose definition fails has no asset; runs merge it nevertheless, and the
+    engine's status names it.
     """
     tables = defined_tables(config, destination)
     try:
@@ -58,10 +58,10 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
 
 
 def _why_undefined(config: SluiceConfig, destination: str, ports: Ports, table: TableVersion) -> str:
-    """Returns a sentence about a table whose definitions cannot be built, or an empty text."""
+    """Returns a sentence if the definitions of a table cannot be built; otherwise an empty text."""
     try:
         _definitions(config, destination, ports, (table,))
-    except Exception as error:  # The error may be of any kind; it concerns one table.
+    except Exception as error:  # An error of any kind concerns only this table.
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         return f"{table.name} has no asset in Dagster, because its definition failed ({why}); its changes are merged all the same"
     return ""
@@ -130,7 +130,7 @@ def _definitions(
 
 
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """Returns the definitions of Sluice's own code location, with the real ports or with a test's."""
+    """Returns the definitions of Sluice's own code location. `ports`: the real ones, or fakes in tests."""
     own = dg.Definitions(executor=dg.in_process_executor)
     if config.destinations:
         pruning = prune_job(config)
@@ -141,8 +141,8 @@ def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
 
 
 def definitions_of(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """Returns the definitions for a code location of the user. The user chooses the executor of all jobs there, and there is no job that
-    removes old runs, because it would remove those of the user's own jobs.
+    """Returns the definitions for a user's code location. The user chooses the executor of the jobs there. The job that removes old runs
+    is missing, because it would also remove runs of the user's own jobs.
     """
     if not config.destinations:  # The jobs below need at least one destination.
         return dg.Definitions()

@@ -1,11 +1,11 @@
-"""Dagster's daemon, in which the end of a tick wakes the queue of runs, and the launch of a run wakes the sensors.
+"""Runs Dagster's daemon with shorter waits: the end of a tick wakes the run queue, and the launch of a run wakes the sensors.
 
     python -m sluice.orchestration.daemon run -w workspace.yaml
 
-It accepts the arguments of `dagster-daemon run` and behaves like it, with one difference. Dagster evaluates sensors every five seconds,
-so a destination whose changes do not end would have a batch every five seconds. Here a sensor is evaluated again when a run was launched:
-its tick waits for the end of the run, settles it and requests the next one. The queue is inspected when a tick has ended, because it may
-have requested a run. Without this module, with `dagster-daemon run`, everything works as well, but changes wait longer.
+This module accepts the arguments of `dagster-daemon run` and differs in one point. Dagster evaluates sensors every five seconds, so a
+busy destination would merge at most one batch in five seconds. This daemon evaluates the sensors again when a run was launched: the tick
+waits until the run ends, settles its batch and requests the next run. When a tick has ended, the daemon inspects the queue, because the
+tick may have requested a run. `dagster-daemon run` also works, but changes wait longer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from dagster._core.workspace.context import IWorkspaceProcessContext
     from dagster._daemon.daemon import DaemonIterator, DagsterDaemon
 
-SENSOR_SECONDS = 5.0  # between two evaluations of the sensors while no run is launched; as Dagster's own loop
+SENSOR_SECONDS = (
+    5.0  # The seconds between two evaluations of the sensors while no run is launched, as in Dagster's own loop.
+)
 # A sensor is not evaluated twice within its minimum interval, which is at least a second (`sensors.INTERVAL_SECONDS_MIN`).
 AGAIN_SECONDS = 1.1
 SHUTDOWN_LOOK_SECONDS = 0.5
 
 
 class Wake:
-    """An event that the loop of one daemon waits for, and that another daemon sets."""
+    """An event for which the loop of one daemon waits and which another daemon sets."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -44,7 +46,7 @@ class Wake:
         self._event.set()
 
     def wait(self, seconds: float, shutdown: threading.Event) -> bool:
-        """Waits for the event, for shutdown or for the time. Returns whether the event was set, and clears it."""
+        """Waits until the event is set, `shutdown` is set, or `seconds` have passed. Returns whether the event was set, and clears it."""
         until = time.monotonic() + seconds
         while not shutdown.is_set() and (left := until - time.monotonic()) > 0:
             if self._event.wait(min(left, SHUTDOWN_LOOK_SECONDS)):
@@ -55,7 +57,7 @@ class Wake:
 
 
 class WokenRunQueue(QueuedRunCoordinatorDaemon):
-    """Launches queued runs when it is woken, and after Dagster's interval. Wakes the sensors after a launch."""
+    """Launches queued runs when `wake` is set, and at Dagster's interval. Wakes the sensors after each launch."""
 
     def __init__(self, interval_seconds: float, wake: Wake, sensors: Wake) -> None:
         super().__init__(interval_seconds)
@@ -78,7 +80,7 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
 
 
 class WokenSensors(SensorDaemon):
-    """Evaluates sensors when it is woken, and after `SENSOR_SECONDS`. Wakes the queue of runs after each tick."""
+    """Evaluates sensors when `wake` is set, and every `SENSOR_SECONDS`. Wakes the run queue after each tick."""
 
     def __init__(self, settings: Any, wake: Wake, queue: Wake) -> None:
         super().__init__(settings)
@@ -110,7 +112,7 @@ class WokenSensors(SensorDaemon):
             sensor_tick_futures=self._ticks,
             instrument_elapsed=self.instrument_elapsed,
         )
-        if self._threadpool_executor is None:  # the ticks have ended
+        if self._threadpool_executor is None:  # Without a thread pool, the ticks have ended here.
             self._queue.set()
         for sensor, tick in self._ticks.items():
             if before.get(sensor) is not tick:
@@ -122,7 +124,7 @@ def _error(logger: Any, message: str) -> Any:
 
 
 def wake_each_other() -> None:
-    """Makes the daemons that Dagster creates in this process wake each other."""
+    """Makes the sensor daemon and the run queue daemon of this process wake each other."""
     create = controller.create_daemon_of_type
     sensors, queue = Wake(), Wake()
 

@@ -1,8 +1,9 @@
-"""Defines the code location. `dagster api grpc -m sluice.orchestration.definitions` and every run process load it.
+"""Defines Sluice's code location. `dagster api grpc -m sluice.orchestration.definitions` and every run process import it.
 
-It reads the conf/ in use and one file per destination. It opens no connection and starts no engine and no Spark. An invalid conf/ raises
-one ConfigurationError that lists all errors. This module chooses the engines' host: this process's launcher, or the client
-that calls engines in another process."""
+The import reads the conf/ in use and one file per destination. It opens no connection and starts no engine and no Spark. An invalid conf/
+raises one ConfigurationError that lists all errors. This module chooses the engine host: the launcher of this process, or the client that
+calls engines in another process.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineHost
     from sluice.orchestration.rpc.remote_host import RemoteHost
 
-BUILT_FROM = stamp()  # read by `reload`
+BUILT_FROM = stamp()  # The module `reload` compares this stamp with the conf/ in use.
 _READ = conf_in_use()
 IN_USE = _READ.config
 IS_REMOTE = IN_USE.engine.kind == "remote"

@@ -1,5 +1,5 @@
-"""Implements the ports: with the engines' host that the caller chooses, the destination's files, and Spark. Called by Sluice's own
-definitions, and by those of a user's code location.
+"""Builds the real ports from the caller's engine host, the files of a destination, and Spark. Sluice's own definitions and those for a
+user's code location call it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def real_ports(
     conf_troubles: Callable[[str], tuple[str, ...]],
     remote: Callable[[], RemoteHost] | None,
 ) -> Ports:
-    """Returns the ports for definitions that were built from these texts of conf/. `remote`: calls the engines in processes of their own;
-    None if the code server has them.
+    """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote`: calls the engines in processes of
+    their own; None if the code server contains the engines.
     """
     return Ports(
         host=host,

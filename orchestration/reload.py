@@ -1,12 +1,13 @@
-"""Reloads the definitions of a code server within its process: after a change of conf/, after new tables became known, or when somebody
-pressed "Reload" in Dagster's UI. The engines of the process are not affected.
+"""Reloads the definitions of a code server within its process, without an effect on its engines. Causes are a change of conf/, new
+tables, and "Reload" in Dagster's UI.
 
 A code server of `dagster api grpc` cannot reload by itself. This module does what Dagster's own reload with state does: it rebuilds the
-repositories, replaces the old ones by one assignment, and gives the server another id. Webserver and daemon request that id every second,
+repositories, replaces the old ones in one assignment, and gives the server another id. Webserver and daemon read that id every second,
 and read the definitions again when it differs.
 
-Runs are forks of a process that imported the definitions when the server started. A run that is forked after a change drops them and
-loads the current ones. This module is imported in that process too."""
+Runs are forks of a process that imported the definitions when the server started. If conf/ has changed since then, the forked run drops
+those definitions and loads the current ones. Therefore that process imports this module too.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +19,20 @@ from collections.abc import Callable
 from typing import Any
 
 DEFINITIONS = "sluice.orchestration.definitions"
-BUILT_FROM = "BUILT_FROM"  # An attribute of the definitions' module: the inputs that were in use when it was imported.
+BUILT_FROM = (
+    "BUILT_FROM"  # The attribute of the definitions module with the stamp of the conf/ from which it was built.
+)
 
 _servers: list[Any] = []  # The code servers of this process: one, except in tests.
 _lock = threading.Lock()
 
 
 def begin(server: Any, load: Callable[[], None]) -> None:
-    """Makes a code server load its definitions for the first time, and registers it for reloads. The server must have the method
-    `reload_repositories`, and `show` for its result.
+    """Makes a code server load its definitions for the first time, and registers it for reloads. `server` must have the methods
+    `reload_repositories` and `show`.
 
-    Engines run before the definitions are read, so new tables may become known during the first load. Their reload waits, because it
-    would remove the module while it is being imported.
+    Engines start before the definitions are read, so a new table may cause a reload during the first load. The lock delays that reload,
+    because it would remove the module while it is being imported.
     """
     with _lock:
         load()
@@ -37,8 +40,8 @@ def begin(server: Any, load: Callable[[], None]) -> None:
 
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
-    """Gives every code server of this process the current definitions. If building them raises an error, the old ones stay and the error is
-    raised.
+    """Rebuilds the definitions and gives them to every code server of this process. If the build raises an error, the old definitions
+    stay and the error is raised.
     """
     from sluice.orchestration.base.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
 
@@ -56,7 +59,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
 
 
 def reload_repositories(self: Any) -> Any:
-    """Returns the code server's repositories, built from the current definitions. Dagster's code server gets this as a method."""
+    """Returns the code server's repositories, built from the current definitions. It becomes a method of Dagster's code server."""
     from dagster._grpc.server import LoadedRepositories  # noqa: PLC0415  takes seconds; needed by code servers only
 
     return LoadedRepositories(
@@ -68,13 +71,13 @@ def reload_repositories(self: Any) -> Any:
 
 
 def show(self: Any, repositories: Any) -> None:
-    """Replaces the code server's repositories. Dagster's code server gets this as a method."""
+    """Replaces the code server's repositories and its id. It becomes a method of Dagster's code server."""
     self._loaded_repositories, self._server_id = repositories, str(uuid.uuid4())
 
 
 def forget_outdated() -> None:
-    """Drops the definitions if they were built from another conf/ than the one in use, so that the next import rebuilds them. Called
-    directly after a fork.
+    """Drops the imported definitions if they were built from another conf/ than the one in use, so that the next import rebuilds them.
+    Called directly after a fork.
     """
     from sluice.cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  already imported then
 

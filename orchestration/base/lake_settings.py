@@ -46,9 +46,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 
 def _upload_settings(config: SluiceConfig, destination: str) -> UploadSettings:
-    """Returns where a run uploads files for Spark to read: next to the ledger in its object store. Returns an empty URL if the ledger has
-    none.
-    """
+    """Returns where a run uploads files for Spark to read: the object store of the staged batches. The URL is empty without such a store."""
     from sluice.spark_jobs.uploaded_files import UploadSettings  # noqa: PLC0415
 
     url = config.ledger_location(destination).sibling_url("uploaded")

@@ -144,16 +144,18 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
 
 
 def _taken(sentences: list[str] | None) -> str:
-    """Returns the description of a table's check, including the foreign keys that change its rows without row events."""
+    """Returns the description of a table's check, with a sentence about each foreign key that changes rows of the table without row
+    events.
+    """
     return " ".join(["The table's changes are merged.", *(f"{sentence}." for sentence in sentences or ())])
 
 
 class FlowingTables:
-    """Evaluates the check `flowing` for the tables that a run materializes. Made for one run.
+    """Evaluates the check `flowing` for the tables that a run materializes. One instance serves one run.
 
-    Dagster counts the result of a check only until its table is materialized by another run, and shows "0 / 1 Passed" from then on. So
-    the run that materializes a table gives its result too. A failure is the sensor's to report: it repeats one every minute, so a run
-    that comes late hides none for longer. A failure that a late run repeated would stay.
+    Dagster shows "0 / 1 Passed" for a check as soon as another run has materialized its table. Therefore each run that materializes a
+    table also reports a passed check. Only the sensor reports failures, and repeats each every minute: a pass that a slow run reports
+    hides a failure for a minute at most, whereas a failure that it reported would stay.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
@@ -162,7 +164,7 @@ class FlowingTables:
         self._failing, self._read_at = frozenset[str](), -math.inf
 
     def passed(self, table: str) -> list[dg.AssetCheckEvaluation]:
-        """Returns the result for a "database.table" that has passed; nothing if it has no such check, or if it is stopped."""
+        """Returns a passed check for a "database.table"; nothing if the table has no such check or is stopped."""
         if table not in self._names or table in self._failing_now():
             return []
         return [result_of(delta_key(self._destination, table), TABLE_CHECK, "")]
@@ -170,7 +172,7 @@ class FlowingTables:
     def _failing_now(self) -> frozenset[str]:
         if time.monotonic() - self._read_at >= LOOK_SECONDS:
             failing = dict[str, str]()
-            with contextlib.suppress(SluiceError):  # A check must not fail a run that has merged.
+            with contextlib.suppress(SluiceError):  # An error in a check must not fail a run that has merged.
                 failing = older_tables(self._directory)
             failing |= read_failures(self._directory, time.time())
             self._failing, self._read_at = frozenset(failing), time.monotonic()
@@ -178,9 +180,9 @@ class FlowingTables:
 
 
 def older_tables(directory: Path) -> dict[str, str]:
-    """Returns "database.table" → why the table is older in the lake than the cursor: its re-snapshot is in progress.
+    """Returns "database.table" → why the lake's table is older than the cursor: its re-snapshot is in progress.
 
-    The values have the form of `observations.failures`. A table that the lake does not have yet is not included. Raises MetaError.
+    The values have the form of `observations.failures`. A table that is not in the lake yet is not included. Raises MetaError.
     """
     being_read = [each for each in SnapshotRecords(directory).all() if each.is_open]
     in_lake = set(LakeTables(directory).names) if being_read else set()
@@ -188,7 +190,7 @@ def older_tables(directory: Path) -> dict[str, str]:
 
 
 def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """Returns what has stopped according to the engine's status.json, in the form of `observations.failures`."""
+    """Returns the failures that the engine's status.json reports, in the form of `observations.failures`."""
     path = directory / STATUS_FILE
     try:
         record = json.loads(path.read_bytes())
@@ -208,10 +210,10 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
-    # This includes an engine that could not start, however long ago it tried.
+    # These states include a failed start, which is reported however old the file is.
     if ended(state):
         return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
-    # A time in the future means that the clock was set back after the last write.
+    # If the file's time is in the future, the clock was set back after the last write.
     if abs(age_seconds) > STATUS_SECONDS_MAX:
         return {
             **stopped,

@@ -1,1 +1,1 @@
-"""Puts Sluice into a code location of the user: a component for `dg`, a function for use without it, and the processes of its engines."""
+"""Adds Sluice to a user's code location: a component for `dg`, a function for use without `dg`, and the start of the engine process."""

@@ -1,6 +1,7 @@
-"""Returns the texts of conf/ for a code location of the user, from a folder or from a component that has them inline.
+"""Reads the texts of conf/ for a user's code location, from a folder or from the inline settings of a component.
 
-Inline settings are written to `.sluice/conf` of the project, where the engine's process and the console read them."""
+Inline settings are written to `.sluice/conf` of the project, where the engine process and the console read them.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 
 INLINE_FOLDER = Path(".sluice") / "conf"  # A folder below the project's root.
-# The engines have a process of their own, because Dagster replaces the processes of a code location at any time.
+# Dagster replaces the process of a code location at any time, so the engines need another process.
 OWN_PROCESS = {"kind": "remote"}
 
 
 def folder_texts(directory: Path) -> ConfFiles:
-    """Returns the texts of a conf/. Raises ConfigurationError if it does not give the engines a process of their own."""
+    """Returns the texts of a conf/ folder. Raises ConfigurationError if its settings do not put the engines into a process of their own."""
     files = read_conf_files(directory.resolve())
     engine = mapping_of(MAIN, files.main, []).get("engine")
     if not isinstance(engine, dict) or engine.get("kind") != OWN_PROCESS["kind"]:
@@ -32,7 +33,7 @@ def folder_texts(directory: Path) -> ConfFiles:
 
 
 def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[str, Mapping[str, Any]]) -> ConfFiles:
-    """Returns the texts of inline settings. `settings`: the content of sluice.yaml. `root`: the project's folder."""
+    """Converts inline settings to the texts of a conf/. `settings`: the content of sluice.yaml. `root`: the project's folder."""
     main = {"engine": OWN_PROCESS, **settings}
     return ConfFiles(
         root.resolve() / INLINE_FOLDER,
@@ -42,7 +43,7 @@ def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[
 
 
 def write_conf(files: ConfFiles) -> None:
-    """Writes texts to their folder if they differ from its content, and removes files of other destinations. Raises OSError."""
+    """Writes each text whose file differs, and removes the files of destinations that have no text. Raises OSError."""
     folder = files.directory / "destinations"
     wanted = {files.directory / MAIN: files.main}
     wanted |= {folder / f"{name}.yaml": text for name, text in files.destinations.items()}

@@ -1,8 +1,8 @@
-"""Starts the engines and Spark as processes of their own, and calls them, so that `dagster dev` and `dg dev` need no other command.
+"""Starts the engines and Spark in processes of their own, and calls them, so that `dagster dev` and `dg dev` need no other command.
 
-A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process outlives a reload of the code location and
-ends by itself when no tick has come for a while, so it does not stay after Dagster has ended. Ticks say that they
-come by touching a file."""
+A tick that finds no engine starts `sluice up --foreground --without-dagster`. That process continues when the code location reloads. Each
+tick touches a file. The process ends when no tick has touched the file for SILENCE_SECONDS_MAX, for example because Dagster has ended.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 
 WANTED_FILE, LOCK_FILE = "engine-process.wanted", "engine-process.lock"
-SILENCE_SECONDS_MAX = 120.0  # A restart of the daemon takes less, and so do ticks that wait for others.
-START_SECONDS_MAX = 300.0  # In this time kernels are compiled, Spark starts and the source is read, on a busy machine.
-AGAIN_SECONDS = 30.0  # between two starts
+SILENCE_SECONDS_MAX = 120.0  # A restart of the daemon, or ticks that wait for each other, take less time.
+START_SECONDS_MAX = 300.0  # Enough to compile kernels, start Spark and read the source on a busy machine.
+AGAIN_SECONDS = 30.0  # The wait between two starts of the process.
 LOG_LINE_MAX = 300
 
 
 class StartingHost:
-    """Implements `ports.EngineHost` with calls to the engines' process. `starts`: starts the process if none answers."""
+    """Implements `ports.EngineHost` with calls to the engine process. `starts`: whether to start that process if none answers."""
 
     def __init__(self, remote: RemoteHost, config: SluiceConfig, files: ConfFiles, *, starts: bool) -> None:
         self.remote = remote
@@ -40,7 +40,7 @@ class StartingHost:
         self._files, self._written = files, False
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine like `RemoteHost`. Raises EngineStartingError while the process starts."""
+        """Returns the engine as `RemoteHost` does. Raises EngineStartingError while the engine process starts."""
         if not self._written and self._files.directory.parts[-2:] == INLINE_FOLDER.parts:
             write_conf(self._files)
         self._written = True
@@ -49,7 +49,7 @@ class StartingHost:
         self._engines.want()
         try:
             return self.remote.get_or_start(destination)
-        # ConfigurationError means that its token does not exist yet.
+        # ConfigurationError means that the engine process has not created its token yet.
         except (EngineAwayError, ConfigurationError) as error:
             self._engines.start_after(error)
             raise
@@ -59,7 +59,7 @@ class StartingHost:
 
 
 class EngineProcess:
-    """The process that keeps the engines, which a code server starts. Another code server may have started the one that runs."""
+    """Starts the engine process and knows whether it runs. Another code server may also have started the process that runs."""
 
     def __init__(self, data_dir: Path, files: ConfFiles) -> None:
         self._data_dir, self._files = data_dir, files
@@ -69,13 +69,13 @@ class EngineProcess:
         self._lock = threading.Lock()  # Ticks of several destinations may run at the same time.
 
     def want(self) -> None:
-        """Records that ticks arrive. Without them, the process ends."""
+        """Records that a tick has arrived. Without new records, the engine process ends."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         (self._data_dir / WANTED_FILE).touch()
 
     def start_after(self, error: SluiceError) -> None:
-        """Starts the process if none runs. Raises EngineStartingError with the path of its log while it starts. Returns if it runs and is
-        not reached, which `error` then explains.
+        """Starts the engine process if none runs, and raises EngineStartingError with the path of its log. Returns only if this process
+        was started long ago and still cannot be called; `error` then explains why.
         """
         with self._lock:
             ended = self._process is not None and self._process.poll() is not None
@@ -84,7 +84,7 @@ class EngineProcess:
                 raise EngineStartingError(
                     f"the process of the engines ended: {self._last_line()}; it is started again soon"
                 )
-            begins = self._process is not None and not ended  # A starting process does not have the lock yet.
+            begins = self._process is not None and not ended  # A process that starts does not hold the lock yet.
             if not begins and not is_locked(self._data_dir / LOCK_FILE):
                 self._start()
             elif age > START_SECONDS_MAX and self._process is not None:
@@ -104,7 +104,7 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 cwd=self._files.directory.parent,
                 env={**os.environ, "SLUICE_CONF": str(self._files.directory)},
-                # Ctrl-C in Dagster's terminal must not reach this process, which ends in order when no tick wants it.
+                # Ctrl-C in Dagster's terminal must not reach this process, which shuts down cleanly when no tick has arrived for a while.
                 start_new_session=True,
             )
         self._started = time.monotonic()
@@ -118,7 +118,7 @@ class EngineProcess:
 
 
 def is_wanted(data_dir: Path, now: float | None = None) -> bool:
-    """Returns whether a tick has arrived recently. Called by the process of the engines."""
+    """Returns whether a tick has arrived recently. The engine process calls it to decide whether to end."""
     try:
         touched = (data_dir / WANTED_FILE).stat().st_mtime
     except OSError:

@@ -1,7 +1,7 @@
-"""Builds Sluice's definitions for a code location of the user. `SluiceComponent` and `sluice.build_definitions` call it.
+"""Builds Sluice's definitions for a user's code location. `SluiceComponent` and `sluice.build_definitions` call it.
 
-Nothing is started here. A run builds its definitions later than the code server that requests it, so the code server writes down the texts
-of conf/ and the lists of tables, as Sluice's own does, and its runs read that: the same tables, the same steps.
+This module starts nothing. A run builds its definitions later than the code server that requests it, and must find the same tables and
+steps. Therefore the code server writes the texts of conf/ and the lists of tables to files, and its runs read those files.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLE = "component"
-KEPT_MAX = 20  # The number of written texts that are kept; each change of conf/ or of the tables makes one.
+KEPT_MAX = 20  # Each change of conf/ or of the tables writes another file; older ones are removed.
 
 
 class _Process:
-    """The installation of this process, and what the process wrote for its runs."""
+    """The conf/ of this process, and the file that the process wrote for its runs."""
 
     def __init__(self) -> None:
         self.directory: Path | None = None
@@ -56,7 +56,7 @@ def build_definitions(
     source_translation: Translation | None = None,
     starts_engine: bool = True,
 ) -> dg.Definitions:
-    """Returns Sluice's definitions for your own code location. `Definitions.merge` adds them to yours.
+    """Returns Sluice's definitions for your own code location. Add them to yours with `Definitions.merge`.
 
     `conf_dir`: the folder with sluice.yaml; default SLUICE_CONF, or conf/ in the working folder. `translation`: changes the asset of a
     Delta table; it gets the `AssetSpec` and a `TranslatedTable`. `source_translation`: the same for the asset of a table in the source.
@@ -67,7 +67,7 @@ def build_definitions(
 
 
 def location_definitions(files: ConfFiles, translations: Translations, *, starts_engine: bool) -> dg.Definitions:
-    """Returns the definitions for these texts of conf/. Raises ConfigurationError if this code location already has another conf/."""
+    """Returns the definitions for the given texts of conf/. Raises ConfigurationError if this process already uses another conf/ folder."""
     if _here.directory not in {None, files.directory}:
         raise ConfigurationError(
             f"this code location has Sluice's settings in {_here.directory} already, so those in {files.directory} are refused: put all "
@@ -93,7 +93,9 @@ def location_definitions(files: ConfFiles, translations: Translations, *, starts
 
 
 def _in_use(files: ConfFiles) -> InUse:
-    """In a run, returns the configuration that the run's code server wrote. Otherwise reads the texts, and writes them for runs."""
+    """Returns the configuration in use. A run reads the file that its code server wrote. A code server uses `files` and writes them for
+    its runs.
+    """
     written = os.environ.get(VARIABLE, "")
     kept = read_kept(Path(written)) if written and written != _here.wrote else None
     if kept is not None and kept[0].directory == files.directory:
@@ -102,15 +104,13 @@ def _in_use(files: ConfFiles) -> InUse:
     _discover(in_use.config)
     try:
         _write_down(in_use)
-    except OSError as error:  # `dg check` may run on a file system that is read-only.
+    except OSError as error:  # `dg check` may run on a read-only file system.
         log.warning("runs read conf/ themselves, because %s cannot be written: %s", in_use.config.data_dir, error)
     return in_use
 
 
 def _write_down(in_use: InUse) -> None:
-    """Writes the texts and the lists of tables, for the runs of this process, to files that are named after their content. Raises
-    OSError.
-    """
+    """Writes the texts and the lists of tables for the runs of this process. The file's name contains a digest of them. Raises OSError."""
     config, digest = in_use.config, hashlib.sha256(repr(in_use.files).encode(errors="surrogateescape"))
     for name in sorted(config.destinations):
         digest.update(_digest_of_tables(config, name).encode())
@@ -131,7 +131,7 @@ def _write_down(in_use: InUse) -> None:
 
 
 def _discover(config: SluiceConfig) -> None:
-    """Reads the tables of sources whose tables are not known yet, so that their assets exist at the first start. If a source does not
+    """Reads the tables of each source whose list of tables is empty, so that their assets exist at the first start. If a source does not
     answer, the engine lists its tables later.
     """
     unknown = [name for name in config.destinations if not _digest_of_tables(config, name)]
@@ -151,7 +151,7 @@ def _digest_of_tables(config: SluiceConfig, destination: str) -> str:
 
 
 def _new_tables(config: SluiceConfig, destination: str, digest: str) -> tuple[str, ...]:
-    """Returns a sentence if the tables differ from those that have assets."""
+    """Returns a sentence if the current tables differ from those in the definitions."""
     if _digest_of_tables(config, destination) in {digest, ""}:
         return ()
     loaded = f"the tables of {destination} have changed since this code location was loaded"

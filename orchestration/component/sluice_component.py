@@ -1,6 +1,6 @@
-"""Defines `SluiceComponent`, with which a project of `dg` gets Sluice's assets in its own code location."""
+"""Defines `SluiceComponent`, which adds Sluice's assets to the code location of a `dg` project."""
 
-# no `from __future__ import annotations`: Dagster and pydantic read annotations when the class is made
+# There is no `from __future__ import annotations`, because Dagster and pydantic read annotations when the class is made.
 
 import textwrap
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ attributes:
 
 
 class SluiceScaffolder(Scaffolder[Any]):
-    """Writes a defs.yaml with one destination inline."""
+    """Writes a defs.yaml with one inline destination when `dg scaffold` creates the component."""
 
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
         request.target_path.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class SluiceComponent(dg.Component, Resolvable):
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Returns the definitions. Raises ConfigurationError with all mistakes in the settings."""
+        """Returns the definitions. Raises ConfigurationError, which lists all errors in the settings."""
         root = Path(context.project_root)
         if bool(self.conf) == bool(self.destinations):
             raise ConfigurationError("SluiceComponent: set `conf` or `destinations`, one of them")

@@ -1,4 +1,4 @@
-"""Defines the job that limits Dagster's storage, and its schedule. It resembles `run.maintain_jobs`, which maintains the Delta tables."""
+"""Defines the job that limits the size of Dagster's storage, and its schedule. `run.maintain_jobs` does the same for the Delta tables."""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
@@ -14,11 +14,11 @@ from sluice.orchestration.retention.rules import RunRetention
 from sluice.orchestration.run.merge_run import failure
 
 JOB = "prune_dagster"
-TAG = "sluice/prune"  # At most one runs at a time, by conf/dagster.yaml.
+TAG = "sluice/prune"  # The queue runs at most one run with this tag at a time, by conf/dagster.yaml.
 
 
 def prune_job(config: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job, which has one step. The metadata of its output say how much was removed."""
+    """Returns the job, which has one step. The metadata of the step's output state how much was removed."""
     settings = config.dagster
 
     @dg.op(name="remove_old_runs")
@@ -52,7 +52,7 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
 
 
 def prune_schedule(config: SluiceConfig, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Returns the schedule. It is on unless conf/ sets an empty time."""
+    """Returns the schedule. It is off if conf/ sets an empty time."""
     schedule = config.dagster.prune
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
     return dg.ScheduleDefinition(

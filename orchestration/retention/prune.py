@@ -1,7 +1,8 @@
-"""Removes old runs and events from Dagster's storage. Each step compares what exists, so that a killed run loses nothing and the next one
-continues.
+"""Removes old runs and events from Dagster's storage. Each step starts from what the storage contains, so a run can continue after a
+killed one.
 
-Dagster keeps runs and events for ever, and has a retention for ticks only. Called by the job of `jobs`."""
+Dagster itself removes only old ticks, and keeps runs and events for ever. The job of `jobs` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from sluice.orchestration.retention.stored_runs import StoredRuns
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """How much was removed. `files`: the files of runs, which SQLite has. `snapshots`: definitions of jobs to which no run refers."""
+    """The numbers of removed items. `files`: event files of runs in SQLite. `snapshots`: stored job definitions to which no run refers."""
 
     runs: int
     files: int
@@ -43,8 +44,8 @@ def prune(
     destinations: Collection[str],
     clock: Callable[[], float] = time.time,
 ) -> Pruned:
-    """Removes old runs and events. `label`: the mark that Dagster gives to runs of this code location. Raises MergeFailedError if the
-    storage is not in a SQL database.
+    """Removes old runs and events. `label`: the tag by which Dagster marks the runs of this code location. Raises MergeFailedError if the
+    storage is not a SQL database.
     """
     run_storage, event_storage = instance.run_storage, instance.event_log_storage
     if not isinstance(run_storage, SqlRunStorage) or not isinstance(event_storage, SqlEventLogStorage):
@@ -61,7 +62,8 @@ def prune(
         outdated = [each.run_id for each in page if is_outdated(each, retention, oldest_kept, now)]
         if outdated:
             for run_id in outdated:
-                shutil.rmtree(Path(instance.storage_directory()) / run_id, ignore_errors=True)  # outputs of steps
+                # The folder contains the outputs of the run's steps.
+                shutil.rmtree(Path(instance.storage_directory()) / run_id, ignore_errors=True)
             runs.remove(outdated)
         removed += len(outdated)
     return Pruned(

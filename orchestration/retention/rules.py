@@ -1,34 +1,33 @@
-"""Decides which runs and events of Dagster's storage are old. Pure; `prune` carries out the decision."""
+"""Decides which runs and events in Dagster's storage are old. The functions have no side effects; `prune` removes what they select."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-# The ticks count consecutive failures among the newest runs of a job (`sensor.runs`). If these runs were removed, two
-# old failures would count again without the newer success between them.
+# The ticks count consecutive failures among the newest runs of a job (`sensor.runs`). Without the newest runs, two old failures would
+# count as consecutive although a run between them succeeded.
 NEWEST_RUNS_KEPT = 50
-# A time that is so far in the future was written while the clock was wrong. It counts as old; otherwise it would be
-# kept forever.
+# A time further in the future was written while the clock was wrong. It counts as old, because otherwise its run would stay for years.
 AHEAD_SECONDS_MAX = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRetention:
-    """How long runs and events are kept after they ended."""
+    """How many hours Dagster's storage keeps runs and events after they ended."""
 
     keep_hours: float
     keep_failures_hours: float
 
     def is_old(self, moment: float, now: float, *, failed: bool = False) -> bool:
-        """Returns whether something that ended at a time is old. Failed runs are kept longer if conf/ says so."""
+        """Returns whether a run or event that ended at `moment` is old. Failed runs stay longer if conf/ says so."""
         hours = max(self.keep_hours, self.keep_failures_hours) if failed else self.keep_hours
         return now - moment > 3600 * hours or moment - now > AHEAD_SECONDS_MAX
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EndedRun:
-    """A run that has ended. `number`: rises in the order in which runs were created."""
+    """A run that has ended. `number`: rises in the order in which runs were created. `ended_at`: in seconds since 1970."""
 
     number: int
     run_id: str
@@ -38,8 +37,8 @@ class EndedRun:
 
 
 def is_outdated(run: EndedRun, retention: RunRetention, oldest_kept: Mapping[str, int], now: float) -> bool:
-    """Returns whether a run must be removed. `oldest_kept`: for each job the number of the oldest among its newest runs, which are always
-    kept; a job with fewer runs has none.
+    """Returns whether a run must be removed. `oldest_kept`: job → the number of its oldest run that must stay because it is one of the
+    newest. A job with few runs is missing, and all its runs stay.
     """
     if run.job not in oldest_kept or run.number >= oldest_kept[run.job]:
         return False

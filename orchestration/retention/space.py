@@ -1,7 +1,8 @@
-"""Measures Dagster's storage and returns the free pages of its SQLite files to the file system. Postgres reuses free pages by itself.
+"""Returns the free pages of Dagster's SQLite files to the file system. Postgres reuses free pages by itself.
 
-A VACUUM copies a whole file while all writers wait. So it is done once, while a file is small or mostly free; from then on SQLite gives
-pages back in small steps."""
+A VACUUM copies the whole file while all writers wait. It is therefore run once, while the file is small or mostly free, and switches on
+incremental vacuum, by which SQLite later frees pages in small steps.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +10,17 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
-INCREMENTAL = 2  # SQLite's number for this mode of auto_vacuum.
-SMALL_BYTES_MAX = 64 * 2**20  # A file of this size is copied in a second.
-FREE_BYTES_MIN = 16 * 2**20  # Fewer free bytes are soon reused.
+INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
+SMALL_BYTES_MAX = 64 * 2**20  # SQLite copies a file of this size in about a second.
+FREE_BYTES_MIN = 16 * 2**20  # Fewer free bytes are soon reused, so they are not worth a VACUUM.
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
-WAIT_SECONDS = 5.0  # How long to wait for another writer; Dagster's own writers wait for 30 s.
+WAIT_SECONDS = 5.0  # How long to wait for another writer; Dagster's own writers wait up to 30 s.
 
 
 def give_back(file: str) -> int:
-    """Returns free pages of a file to the file system if there are many. Returns by how many bytes the file shrank; 0 if others use it all
-    the time.
+    """Returns free pages of a file to the file system if there are many. Returns the number of bytes by which the file shrank, or 0 if
+    other writers lock it all the time.
     """
     if not Path(file).is_file():
         return 0
@@ -28,7 +29,7 @@ def give_back(file: str) -> int:
             before = _bytes(database)
             _shrink(database)
             return max(0, before - _bytes(database))
-    except sqlite3.OperationalError:  # The file is locked; the next run does it.
+    except sqlite3.OperationalError:  # Another writer locks the file; the next run tries again.
         return 0
 
 

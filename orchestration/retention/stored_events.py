@@ -1,7 +1,8 @@
-"""Removes old events and results of checks from Dagster's event storage with SQL for SQLite and Postgres. The newest of each asset stay.
+"""Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. The newest of each asset stay.
 
-It compares with the runs that exist, so what a killed run left is removed by the next one. Each transaction is small, because SQLite has
-one writer."""
+Each step compares events with the runs that exist, so a later run removes what a killed run did not. Each transaction is small, because
+SQLite has only one writer.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 
 PAGE = 2000
-# Dagster's pages show the newest event of each of these kinds.
+# Dagster's pages show an asset's newest event of each of these types.
 NEWEST_KEPT = [
     dg.DagsterEventType.ASSET_MATERIALIZATION.value,
     dg.DagsterEventType.ASSET_OBSERVATION.value,
     dg.DagsterEventType.FRESHNESS_STATE_CHANGE.value,
 ]
-# A file without a run may belong to a removed run whose page in Dagster has just created the file again.
+# A younger file may belong to a removed run whose page in Dagster has just created the file again.
 FILE_SECONDS_MIN = 3600.0
 
 IsOld = Callable[[float], bool]
@@ -43,15 +44,15 @@ Connect = Callable[[], AbstractContextManager[db.Connection]]
 
 
 class StoredEvents:
-    """The events of the assets of some destinations, and the events of runs that no longer exist. `existing`: returns which of some runs
-    exist.
+    """Removes events of the assets of some destinations, and events of runs that no longer exist. `existing`: returns those of the given
+    run ids that exist.
     """
 
     def __init__(self, storage: SqlEventLogStorage, destinations: Collection[str], existing: Existing) -> None:
         self._storage, self._destinations, self._existing = storage, frozenset(destinations), existing
 
     def remove_files(self) -> int:
-        """Removes the files of runs that no longer exist; SQLite has one file per run. Returns how many it removed."""
+        """Removes the event files of runs that no longer exist; SQLite has one file per run. Returns the number of removed files."""
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
         run_ids, removed = self._storage.get_all_run_ids(), 0
@@ -62,7 +63,9 @@ class StoredEvents:
         return removed
 
     def remove_events(self, is_old: IsOld) -> int:
-        """Removes old events that belong to no existing run. The newest of each kind of an asset stays. Returns how many it removed."""
+        """Removes old events that belong to no existing run, except an asset's newest event of each type. Returns the number of removed
+        events.
+        """
         removed = 0
         for rows in _pages(self._storage.index_connection, Events, Events.c.timestamp, is_old):
             ids = self._without_run(rows)
@@ -74,7 +77,7 @@ class StoredEvents:
         return removed
 
     def remove_runless_copies(self, is_old: IsOld) -> int:
-        """Removes old events without a run from the second file that SQLite has for them, and which the pages of assets do not read."""
+        """Removes old events without a run from SQLite's second copy of them, which the pages of assets do not read."""
         if not isinstance(self._storage, SqliteEventLogStorage):
             return 0
         connect, removed = self._connect_runless, 0
@@ -86,7 +89,9 @@ class StoredEvents:
         return removed
 
     def remove_check_results(self, is_old: IsOld) -> int:
-        """Removes old results of checks in the same way. The newest result of each check stays. Returns how many it removed."""
+        """Removes old check results that belong to no existing run, except the newest result of each check. Returns the number of removed
+        results.
+        """
         removed = 0
         for rows in _pages(self._storage.index_connection, Checks, Checks.c.create_timestamp, is_old):
             ids = self._without_run(rows)
@@ -116,7 +121,7 @@ class StoredEvents:
         return {each.id for each in rows if (each.run_id not in kept if each.run_id else self._is_ours(each.asset_key))}
 
     def _is_ours(self, asset_key: str | None) -> bool:
-        """Returns whether an event without a run belongs to an asset of Sluice. Others may use the same storage."""
+        """Returns whether an event without a run belongs to an asset of Sluice. Other code locations may use the same storage."""
         key = dg.AssetKey.from_db_string(asset_key) if asset_key else None
         if key is None:
             return False
@@ -125,7 +130,7 @@ class StoredEvents:
 
 
 def _pages(connect: Connect, table: db.Table, moment: db.Column[Any], is_old: IsOld) -> Iterator[list[Any]]:
-    """Yields the old rows of a table in pages, oldest first. Ends at the first page without an old row, because ids rise with time."""
+    """Yields the old rows of a table in pages, oldest first. Ids rise with time, so it ends at the first page without an old row."""
     columns = [table.c.id, table.c.run_id, table.c.asset_key, moment.label("moment")]
     last = 0
     while True:
@@ -165,13 +170,15 @@ def _newest_checks(connection: db.Connection, ids: Collection[int]) -> set[int]:
 
 
 def _seconds(moment: dt.datetime | None) -> float:
-    """Converts a time in Dagster's form, which is UTC without a zone, to seconds since 1970. Returns 0 for none, which counts as old."""
+    """Converts a time from Dagster's storage, which is UTC without a zone, to seconds since 1970. Returns 0 for None, which counts as
+    old.
+    """
     return float(calendar.timegm(moment.utctimetuple())) if moment is not None else 0.0
 
 
 def _unlink(path: Path) -> bool:
-    """Removes the file of a run. Its companion files are removed first: without the file they would not be found again. Returns whether it
-    was removed.
+    """Removes the event file of a run, and returns whether it did. Removes its companion files first, because nothing lists them once the
+    file is gone.
     """
     try:
         if abs(time.time() - path.stat().st_mtime) < FILE_SECONDS_MIN:

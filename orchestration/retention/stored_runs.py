@@ -1,4 +1,6 @@
-"""Lists and removes old runs in Dagster's run storage with SQL for SQLite and Postgres, because Dagster has no call that removes many."""
+"""Lists and removes old runs in Dagster's run storage with SQL for SQLite and Postgres, because Dagster has no call that removes many
+runs.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,23 @@ from sluice.orchestration.retention.rules import NEWEST_RUNS_KEPT, EndedRun
 if TYPE_CHECKING:
     from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
-PAGE = 500  # The runs of one transaction. A writer that waits for it waits for milliseconds.
+PAGE = 500  # The number of runs per transaction, for which another writer waits milliseconds.
 BODIES_PAGE = 100
-SNAPSHOTS_KEPT = 100  # The newest ones stay: a definition is stored before the run that refers to it.
+SNAPSHOTS_KEPT = 100  # The newest snapshots stay, because Dagster stores a snapshot before the run that refers to it.
 ENDED = [DagsterRunStatus.SUCCESS.value, DagsterRunStatus.FAILURE.value, DagsterRunStatus.CANCELED.value]
 PLAN = re.compile(r'"execution_plan_snapshot_id": ?"([^"]+)"')
 
 
 class StoredRuns:
-    """The runs of one code location. `label`: the tag with which Dagster marks them; empty for runs without the tag, which were made in
-    process.
+    """Lists and removes the runs of one code location. `label`: the tag by which Dagster marks these runs; empty for runs without the
+    tag, which were started in process.
     """
 
     def __init__(self, storage: SqlRunStorage, label: str) -> None:
         self._storage, self._label = storage, label
 
     def oldest_kept(self) -> dict[str, int]:
-        """Returns, for each job, the number of the oldest among its newest runs; nothing for a job with fewer runs."""
+        """Returns job → the number of the oldest among its NEWEST_RUNS_KEPT newest runs. Jobs with fewer runs are missing."""
         found = {}
         with self._storage.connect() as connection:
             for (job,) in connection.execute(db.select(RunsTable.c.pipeline_name).distinct()).fetchall():
@@ -78,23 +80,23 @@ class StoredRuns:
             ]
 
     def remove(self, run_ids: Sequence[str]) -> None:
-        """Removes runs and their tags. On Postgres the tags are removed with their run, and each statement is a transaction: a run without
-        its tag would not be found again.
+        """Removes runs and their tags. The order matters on Postgres, where each statement is a transaction and removes the tags with
+        their run: a run that lost its tag first could not be found again.
         """
         with self._storage.connect() as connection:
             connection.execute(RunsTable.delete().where(RunsTable.c.run_id.in_(run_ids)))
             connection.execute(RunTagsTable.delete().where(RunTagsTable.c.run_id.in_(run_ids)))
 
     def existing(self, run_ids: Collection[str]) -> set[str]:
-        """Returns which of these runs exist, in any code location."""
+        """Returns those of the given run ids that exist, in any code location."""
         with self._storage.connect() as connection:
             query = db.select(RunsTable.c.run_id).where(RunsTable.c.run_id.in_(list(run_ids)))
             return {row[0] for row in connection.execute(query).fetchall()}
 
     def remove_snapshots(self) -> int:
-        """Removes definitions of jobs and plans to which no run refers any more. Returns how many it removed.
+        """Removes stored definitions of jobs and plans to which no run refers any more. Returns the number of removed definitions.
 
-        A run that is created at this moment and refers to a removed one fails; its batch is handed out again.
+        If a run that is being created refers to a removed definition, the run fails, and its batch is handed out again.
         """
         with self._storage.connect() as connection:
             newest = db.select(SnapshotsTable.c.snapshot_id).order_by(SnapshotsTable.c.id.desc())
@@ -129,7 +131,7 @@ class StoredRuns:
 
 
 def sqlite_file(connection: db.Connection) -> str:
-    """Returns the file of a connection to SQLite; empty for another database, and for one in memory."""
+    """Returns the path of the SQLite file of a connection; empty for another database and for a database in memory."""
     url = connection.engine.url
     return url.database or "" if url.get_backend_name() == "sqlite" else ""
 

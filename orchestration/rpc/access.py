@@ -1,4 +1,4 @@
-"""Authenticates and encrypts calls to an engine: the token and the certificates, read when they are used."""
+"""Authenticates and encrypts calls to an engine. The token and the certificates are read when they are used."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# A batch of many tables, or the reasons of many stopped tables, may exceed gRPC's 4 MiB. A server reads a request
-# before it checks the token, so requests are limited: those of ticks to the size for some hundred thousand tables,
-# those of runs, which only name a batch, to gRPC's default.
+# A batch with many tables, or the reasons of many stopped tables, may exceed gRPC's limit of 4 MiB. The server reads a request before it
+# checks the token, so it must limit requests: those of ticks to the size for some hundred thousand tables; those of runs, which only name
+# a batch, to gRPC's default.
 REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-CONNECT_MS_MAX = 2000  # A dead host must not use up a call's time; gRPC by itself would try for 20 s.
+CONNECT_MS_MAX = 2000  # A dead host must not use up a call's time; gRPC's default is 20 s.
 
 
 def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
-    """Returns the token that both sides share. `make`: creates it if it does not exist; an engine host does this on its own machine. Raises
+    """Returns the token that engine and callers share. `make`: create the token file if it does not exist, as an engine host does. Raises
     ConfigurationError, whose message does not contain the token.
     """
     if config.token_location:
@@ -55,8 +55,8 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
 
 
 def server_credentials(config: EngineConfig) -> Any:
-    """Returns the credentials of an engine host; None if it listens without TLS, which is allowed on the loopback address only. Raises
-    ConfigurationError.
+    """Returns the TLS credentials of an engine host, or None for a host without TLS, which may listen only on the loopback address.
+    Raises ConfigurationError.
     """
     if config.certificate is None or config.key is None:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
@@ -69,7 +69,7 @@ def server_credentials(config: EngineConfig) -> Any:
 
 
 def channel_to(address: str, config: EngineConfig) -> Any:
-    """Returns a channel that connects at its first call. Raises ConfigurationError."""
+    """Returns a gRPC channel, which connects at its first call. Raises ConfigurationError."""
     options = [
         ("grpc.enable_http_proxy", 0),
         ("grpc.use_local_subchannel_pool", 1),
@@ -94,11 +94,13 @@ def _content(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Writes the token file atomically, readable by its owner only. If two processes create it at the same time, the first one's file
-    counts.
+    """Writes a random token to a file atomically, readable by its owner only. If two processes do so at the same time, the first file
+    stays.
     """
     make_folder(path.parent)
-    temporary = path.with_suffix(f".{secrets.token_hex(8)}")  # No crashed process can have left a file with this name.
+    temporary = path.with_suffix(
+        f".{secrets.token_hex(8)}"
+    )  # The random name cannot be that of a file which a crashed process left.
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))

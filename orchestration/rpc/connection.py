@@ -1,4 +1,4 @@
-"""Connects to an `RpcServer`. Each call has a deadline; gRPC restores a broken connection."""
+"""Calls methods of an `RpcServer`. Each call has a deadline; gRPC restores a broken connection."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# This is added to the requested wait: the engine syncs its ledger, and the machine may be busy.
+# The time for an answer beyond the wait that a call requests: the engine syncs its ledger, and the machine may be busy.
 ANSWER_SECONDS_MAX = 10.0
 
 
 class Connection:
-    """Calls one server. `token`: returns the token, which is read for each call."""
+    """Calls the methods of one server. `token`: returns the token; called before each call."""
 
     def __init__(self, address: str, config: EngineConfig, token: Callable[[], str]) -> None:
         self.address, self._config, self._token = address, config, token
@@ -39,7 +39,9 @@ class Connection:
         arguments: Mapping[str, Any],
         answer_seconds_max: float | None = None,
     ) -> T:
-        """Returns the answer of the method. Raises what the method raised, or EngineAwayError."""
+        """Calls a method and returns its answer. `answer_seconds_max`: the time for the answer beyond `timeout_seconds` of the arguments.
+        Raises the method's error, or EngineAwayError.
+        """
         wait_seconds = float(arguments.get("timeout_seconds", 0.0))
         seconds_max = wait_seconds + (ANSWER_SECONDS_MAX if answer_seconds_max is None else answer_seconds_max)
         called = {"destination": destination, "method": method.name, "arguments": method.request(arguments)}

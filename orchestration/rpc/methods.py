@@ -1,6 +1,7 @@
-"""The table of methods that an engine's process serves: each with its arguments, its answer, and the form of both in JSON. Pure.
+"""Defines the table of RPC methods of an engine process: name, arguments and answer of each, and their form in JSON.
 
-Ticks and runs call the same methods. `remote_host` is the caller's side, `server` the other one."""
+Ticks and runs call the same methods. `remote_host` calls them, `server` serves them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Codec(Generic[T]):
-    """The form of a value in JSON. `write` makes it, `read` reads it."""
+    """Converts a value to JSON (`write`) and back (`read`)."""
 
     write: Callable[[T], Any]
     read: Callable[[Any], T]
@@ -40,18 +41,18 @@ class Codec(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Method(Generic[T]):
-    """A method of an engine's process. `arguments`: by name, all of which each call passes."""
+    """An RPC method of an engine process. `arguments`: name → codec; a call must pass all of them."""
 
     name: str
     answer: Codec[T]
     arguments: Mapping[str, Codec[Any]] = dataclasses.field(default_factory=dict)
 
     def request(self, arguments: Mapping[str, Any]) -> Record:
-        """Returns the arguments of a call in JSON."""
+        """Converts the arguments of a call to JSON."""
         return {name: codec.write(arguments[name]) for name, codec in self.arguments.items()}
 
     def call(self, engine: object, request: Record) -> Any:
-        """Calls the engine's method of this name with the arguments of a request. Returns the answer in JSON."""
+        """Calls the method of this name on the engine with the arguments of a request. Returns the answer in JSON."""
         arguments = {name: codec.read(request[name]) for name, codec in self.arguments.items()}
         return self.answer.write(getattr(engine, self.name)(**arguments))
 
@@ -81,7 +82,7 @@ def _write_state(state: EngineSnapshot) -> Record:
 
 
 def _record_of(kind: type[T]) -> Codec[T]:
-    """Returns the codec of a dataclass."""
+    """Returns the codec of a dataclass by its type."""
     return Codec(to_record, functools.partial(from_record, kind))
 
 
@@ -95,7 +96,7 @@ _BATCH, _REFERENCE = _record_of(OutstandingBatch), _record_of(BatchReference)
 _TEXTS: Codec[tuple[str, ...]] = Codec(list, tuple)
 _REASONS: Codec[Mapping[str, tuple[str, str]]] = Codec(dict, _read_reasons)
 
-# What `ports.EngineHandle` defines.
+# The methods of `ports.EngineHandle`.
 STATUS: Method[EngineSnapshot] = Method("status", Codec(_write_state, functools.partial(from_record, RemoteState)))
 OUTSTANDING = Method("outstanding", _BATCH.or_none())
 HAND_OUT = Method("hand_out", _BATCH.or_none(), {"timeout_seconds": _NUMBER, "appendable": _FLAG})
@@ -108,7 +109,7 @@ TELL_TICK = Method("tell_tick", _NOTHING, {"failed": _TEXT})
 TELL_RUN = Method("tell_run", _NOTHING, {"batch": _BATCH, "state": _TEXT})
 TELL_FAILING = Method("tell_failing", _NOTHING, {"reason": _TEXT})
 TELL_WAITING = Method("tell_waiting", _NOTHING, {"reason": _TEXT})
-# What the engine's process adds (`served_engine`): for ticks the digest, for runs the rest.
+# The methods that `served_engine` adds: `conf_digest` for ticks, the rest for runs.
 CONF_DIGEST = Method("conf_digest", _TEXT)
 OFFER = Method("offer", _record_of(Offer), {"timeout_seconds": _NUMBER})
 TAKE_BY_REFERENCE = Method("take_by_reference", _NOTHING, {"reference": _REFERENCE, "append": _FLAG})

@@ -2,7 +2,9 @@
 
     python -m sluice.orchestration.rpc.process
 
-The engines start at once, whether or not somebody calls. The process follows conf/ and operators' requests, as the code server does."""
+The engines start at once, even if nobody calls them. The process follows changes of conf/ and operators' requests, as the code server
+does.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ log = structlog.get_logger()
 
 
 def keep_engines(stopping: threading.Event) -> None:
-    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid or does not configure such a process, or if
-    its port is in use.
+    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid or lacks `engine.kind: remote`, or if the
+    port is in use.
     """
     watch = ConfWatch(conf_dir(), "engine")
     config = watch.in_use.config
@@ -55,7 +57,7 @@ def keep_engines(stopping: threading.Event) -> None:
 
 
 def serve(engines: ServedEngines, config: SluiceConfig, *, listen: str = "") -> RpcServer:
-    """Returns a server for the engines, at `engine.listen` unless `listen` is another address.
+    """Returns a server for the engines. It listens at `listen`, or at `engine.listen` of conf/ if that is empty.
 
     Raises ConfigurationError if the port is not available, the token is too short, or a certificate cannot be read.
     """
@@ -68,12 +70,12 @@ def serve(engines: ServedEngines, config: SluiceConfig, *, listen: str = "") -> 
 
 
 def _digest_of(name: str) -> str:
-    """Returns the digest of the destination's own file, without the groups of which the destination is a member."""
+    """Returns the digest of a destination's file in conf/, without the files of the groups to which the destination belongs."""
     return launcher.kept().get(name, "").partition("+")[0]
 
 
 def until_signal() -> threading.Event:
-    """Returns an event that SIGTERM and Ctrl-C set."""
+    """Returns an event that is set on SIGTERM and on Ctrl-C."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -1,6 +1,6 @@
-"""Calls engines in other processes: implements `ports.EngineHost` and `ports.EngineHandle` by the table of `methods`.
+"""Calls engines in other processes: implements `ports.EngineHost` and `ports.EngineHandle` with the methods of `methods`.
 
-Only connections are kept: an engine host may restart at any time, and so may the caller's process. Each `get_or_start` finds out which of
+The classes keep no state of an engine, because an engine host or the caller may restart at any time. Each `get_or_start` finds which of
 several hosts runs a destination.
 """
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DIFFERS_SECONDS_MAX = 60.0  # The time within which both hosts follow a change of conf/.
-# The wait for hosts that did not run the destination at the last call, because one may be dead.
+DIFFERS_SECONDS_MAX = 60.0  # Both hosts follow a change of conf/ within this time.
+# The wait for other hosts than the one that ran the destination at the last call, because they may be dead.
 OTHERS_SECONDS_MAX = 4.0
 
 
 class RemoteEngine:
-    """Implements `ports.EngineHandle`, and calls what `served_engine` adds. `directory`: the destination's; all hosts see it under the same
-    path.
+    """Implements `ports.EngineHandle`, and calls the methods that `served_engine` adds. `directory`: the destination's directory, which
+    all hosts see under the same path.
     """
 
     def __init__(self, connection: Connection, destination: str, directory: Path) -> None:
@@ -99,13 +99,15 @@ class RemoteHost:
             return token_of(config.engine, config.data_dir, make=False)
 
         self._hosts = [Connection(address, config.engine, token) for address in config.engine.addresses]
-        self._last: dict[str, Connection] = {}  # Destination → the host that ran it last, which is called first.
-        self._confs: dict[str, str] = {}  # Destination → digest of the file with which its engine runs.
+        self._last: dict[
+            str, Connection
+        ] = {}  # Destination → the host that ran it at the last call. It is called first.
+        self._confs: dict[str, str] = {}  # Destination → digest of the conf/ file that its engine uses.
         self._differs_since: dict[str, float] = {}
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine on the host that runs the destination; other hosts are standby. Raises what `ports.EngineHost` defines;
-        EngineAwayError if no host answers.
+        """Returns the engine from the host that runs the destination; the other hosts are on standby. Raises EngineAwayError if no host
+        answers, and the errors of `ports.EngineHost`.
         """
         errors: list[SluiceError] = []
         last = self._last.get(destination)
@@ -121,8 +123,8 @@ class RemoteHost:
         raise min(errors, key=weight)
 
     def conf_troubles(self, destination: str, digest: str, now: float | None = None) -> tuple[str, ...]:
-        """Returns a sentence if the engine has been running for a while with another version of the destination's file than the one with
-        this digest.
+        """Returns a sentence if the engine has used another version of the destination's file for longer than DIFFERS_SECONDS_MAX.
+        `digest`: the digest of this host's version.
         """
         now = time.monotonic() if now is None else now
         if self._confs.get(destination, "") in {"", digest}:
@@ -140,8 +142,8 @@ class RemoteHost:
 
 
 def weight(error: SluiceError) -> int:
-    """Returns the rank of a host's error; of the errors of several hosts, the one with the lowest rank is reported. The order is: an engine
-    that is starting, a host with a defect, a standby, a host that does not answer.
+    """Returns the rank of an error; if several hosts raise errors, the one with the lowest rank is reported. The order is: an engine that
+    is starting, a host with a defect, a host on standby, a host that does not answer.
     """
     for at, kind in enumerate((EngineAwayError, LeaseLostError)):
         if isinstance(error, kind):

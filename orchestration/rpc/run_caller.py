@@ -1,7 +1,8 @@
 """Sends a run's requests to the engine of its destination: implements `ports.RunEngine`.
 
-With `engine: {kind: embedded}` the engine is in the code server, which a run on the same host calls at its RPC endpoint (`run_endpoint`).
-With `remote` the run calls the engine hosts, as ticks do."""
+With `engine: {kind: embedded}`, the code server contains the engine, and a run on the same host calls its RPC endpoint (`run_endpoint`).
+With `remote`, the run calls the engine hosts, as ticks do.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class RunCaller:
-    """Calls the engine for one run, from one thread. `engine`: finds the engine for a request; its process may have changed since the last
-    one.
+    """Calls the engine for one run, from one thread. `engine`: returns the engine for each request, because its process may have
+    changed.
     """
 
     def __init__(self, engine: Callable[[], RemoteEngine]) -> None:
@@ -41,18 +42,18 @@ class RunCaller:
 
 
 def caller_of_hosts(hosts: RemoteHost, destination: str) -> RunCaller:
-    """Returns the RPC caller for a destination whose engine process may be on any of several hosts."""
+    """Returns the caller for a destination whose engine may be on any of several hosts."""
     return RunCaller(lambda: hosts.get_or_start(destination))
 
 
 def caller_of_code_server(directory: Path, destination: str) -> RunCaller:
-    """Returns the caller of an engine in the code server of this host. `directory`: the destination's."""
+    """Returns the caller for an engine in the code server of this host. `directory`: the destination's directory."""
     endpoint = _Endpoint(directory, destination)
     return RunCaller(endpoint.engine)
 
 
 class _Endpoint:
-    """The endpoint that the file currently names. A code server that was restarted has another one."""
+    """Connects to the endpoint that the endpoint file names at the moment. The file changes when the code server restarts."""
 
     def __init__(self, directory: Path, destination: str) -> None:
         self._directory, self._destination = directory, destination
@@ -60,7 +61,7 @@ class _Endpoint:
         self._token = ""
 
     def engine(self) -> RemoteEngine:
-        """Raises EngineAwayError if this host has no endpoint."""
+        """Returns the engine at the current endpoint. Raises EngineAwayError if this host has no endpoint."""
         address, self._token = self._read()
         if self._connection is None or self._connection.address != address:
             if self._connection is not None:

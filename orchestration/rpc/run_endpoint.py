@@ -1,10 +1,11 @@
-"""Opens the RPC endpoint of a code server that has the engines, for runs on its host.
+"""Opens the RPC endpoint of a code server that contains the engines, for runs on the same host.
 
-It listens on the loopback address, with a token in `run-endpoint.json` of each destination's directory, readable by its owner only. The
-ticks open it, and the end of the process closes it. `run_caller` reads the file. The token ends with the process: whoever gets the port
-afterwards learns nothing from a run that calls it.
+The endpoint listens on the loopback address. Its token is in `run-endpoint.json` in each destination's directory, readable by the owner
+only; `run_caller` reads that file. Ticks open the endpoint, and the end of the process closes it. The token is random for each process,
+so a program that gets the port later learns no valid token from a run that calls it.
 
-Correctness does not depend on it. A run that finds it closed ends, and the ticks settle its batch by the run's record."""
+Correctness does not depend on the endpoint. A run that finds it closed ends, and the ticks settle its batch by the run's record.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ RUN_ENDPOINT_FILE = "run-endpoint.json"
 
 
 class RunEndpoint:
-    """The endpoint of a process."""
+    """Listens for calls of runs to the engines of this process."""
 
     def __init__(self, engines: ServedEngines) -> None:
         self._engines = engines
@@ -41,9 +42,7 @@ class RunEndpoint:
         self._lock = threading.Lock()
 
     def open_for(self, directory: Path) -> None:
-        """Makes the endpoint available to runs of the destination with this directory. Each tick calls it; a repeated call only checks the
-        file.
-        """
+        """Lets runs of the destination with this directory find the endpoint. Each tick calls it; a repeated call only checks the file."""
         self._engines.tick_came(directory.name)
         with self._lock:
             if self._server is None:
@@ -64,18 +63,18 @@ class RunEndpoint:
                 self._server = None
 
 
-_ends: list[Callable[[], bool]] = []  # The server of this process adds the conditions under which the process ends.
+_ends: list[Callable[[], bool]] = []  # The conditions under which this process ends, which its server adds.
 _run_endpoints: list[RunEndpoint] = []
 _lock = threading.Lock()
 
 
 def closes_when(closing: Callable[[], bool]) -> None:
-    """Makes the endpoint of this process tell runs to leave once `closing` returns true."""
+    """Makes the endpoint of this process request runs to leave once `closing` returns true."""
     _ends.append(closing)
 
 
 def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
-    """Makes the only endpoint of this process serve the destination too. If it cannot be opened, runs end after one batch and log why."""
+    """Opens the endpoint of this process for one more destination. If that fails, runs end after one batch, and the reason is logged."""
     with _lock:
         if not _run_endpoints:
             _run_endpoints.append(RunEndpoint(ServedEngines(host, lambda: any(closing() for closing in _ends))))
@@ -88,15 +87,15 @@ def open_run_endpoint(host: Callable[[], EngineHost], directory: Path) -> None:
 
 
 def _write(path: Path, record: dict[str, str]) -> None:
-    """Writes the file atomically, readable by its owner only, if its content differs. The file is not synced, because it is useless after a
-    crash.
+    """Writes a record to a file atomically, readable by the owner only, if the content differs. The file is not synced, because it is
+    useless after a crash.
     """
     text = json.dumps(record)
     try:
         if path.read_text(encoding="utf-8") == text:
             return
     except (OSError, UnicodeDecodeError):
-        pass  # written again
+        pass  # A file that is missing or unreadable is written again.
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,6 +1,8 @@
-"""Adds to an engine what its process decides: when a run that drains must leave, and how long a call may wait. `server` serves it.
+"""Adds two decisions of the process to an engine: when a draining run must leave, and how long a call may wait. `server` serves the
+result.
 
-The process is the code server, or `sluice engine`. Ticks of both call it, so both decide by the same rules."""
+The process is the code server or `sluice engine`. Ticks call both kinds of process, so both decide by the same rules.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,13 @@ if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineHandle, EngineHost
 
 HAND_OUT_SECONDS_MAX = 20.0
-# Dagster starts a tick every 5 s. If there are none, the sensor was switched off to stop merging, or nothing settles
-# failed batches.
+# Dagster starts a tick every 5 s. If none arrives, the sensor is switched off to stop merging, or nothing settles failed batches.
 TICK_SILENCE_SECONDS_MAX = 30.0
 
 
 class ServedEngines:
-    """The engines of a process. `host`: returns them. `closing`: returns whether the process must end, so that runs must leave. `conf`:
-    returns the digest of the conf/ file with which a destination's engine runs; callers compare it with theirs.
+    """The engines of a process. `host`: returns the engine host. `closing`: returns whether the process is ending, so that runs must
+    leave. `conf`: returns the digest of the conf/ file that a destination's engine uses; callers compare it with their own.
     """
 
     def __init__(
@@ -35,15 +36,15 @@ class ServedEngines:
         self._ticked: dict[str, float] = {}
 
     def get_or_start(self, destination: str) -> ServedEngine:
-        """Returns the engine. Raises what `ports.EngineHost` defines."""
+        """Returns the engine of a destination. Raises the errors of `ports.EngineHost`."""
         return ServedEngine(self, destination, self._host().get_or_start(destination))
 
     def tick_came(self, destination: str) -> None:
         self._ticked[destination] = time.monotonic()
 
     def why_leave(self, destination: str) -> str:
-        """Returns why runs must end; an empty text if they need not. The first request counts as a tick, because another process had the
-        engine until now.
+        """Returns why runs must leave; otherwise an empty text. The first call for a destination counts as a tick, because its ticks may
+        have called another process until now.
         """
         if self.closing():
             return "the engine's process is stopping"
@@ -57,7 +58,7 @@ class ServedEngines:
 
 
 class ServedEngine:
-    """The engine of one destination, as `methods` names what can be called. All methods that are not here are the engine's own."""
+    """The engine of one destination with the methods that `methods` lists. Methods that this class lacks are those of the engine."""
 
     def __init__(self, engines: ServedEngines, destination: str, engine: EngineHandle) -> None:
         self._engines, self._destination, self._engine = engines, destination, engine
@@ -74,11 +75,11 @@ class ServedEngine:
         self._engine.tell_tick(failed)
 
     def offer(self, timeout_seconds: float) -> Offer:
-        """Returns the next batch for a run that drains, its end fixed, or why the run must leave."""
+        """Returns the next batch of a draining run, with its end fixed, or why the run must leave."""
         if leave := self._engines.why_leave(self._destination):
             return Offer(leave=leave)
         batch = self.hand_out(timeout_seconds)
-        if batch is not None and batch.appendable:  # A tick has requested it.
+        if batch is not None and batch.appendable:  # A tick requested this batch with its end open.
             batch = self._engine.take(batch, append=False)
         return Offer(reference=None if batch is None else BatchReference.of(self._destination, batch))
 
@@ -96,7 +97,7 @@ class ServedEngine:
         failpoints.reach(failpoints.AFTER_ACK)
 
     def _in_flight(self, reference: BatchReference) -> OutstandingBatch:
-        """Returns the batch that a run names. Raises BatchNotFoundError if it is no longer in flight."""
+        """Returns the batch that a reference identifies. Raises BatchNotFoundError if the batch is no longer in flight."""
         batch = self._engine.outstanding()
         if batch is None or not reference.names(batch):
             raise BatchNotFoundError(f"{reference} is no longer outstanding")

@@ -1,6 +1,7 @@
-"""Serves the engines of this process over gRPC to callers that know the token. `connection` is the client.
+"""Serves the engines of this process over gRPC to callers that have the token. `connection` is the client.
 
-A request names a destination, a method and its arguments. Methods are looked up in `methods`, so that nothing else can be called."""
+A request names a destination, a method and its arguments. Only methods in the table of `methods` can be called.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-CALLS_MAX = 64  # The concurrent calls. Each run that drains has one call that waits for its next batch.
-STOP_SECONDS = 5.0  # The time for calls in progress when the server closes.
+CALLS_MAX = 64  # The limit of concurrent calls. Each draining run has one call that waits for its next batch.
+STOP_SECONDS = 5.0  # How long calls in progress may take when the server closes.
 
 
 class RpcServer:
-    """Listens from its creation until `close`. `port`: the port of the address, or the assigned port if that is 0.
+    """Serves calls from its creation until `close`. `port`: the port of `listen`, or the assigned port if that is 0.
 
-    `credentials`: see `access.server_credentials`; None: without TLS. `request_bytes_max`: size of a request, which is read before its
+    `credentials`: see `access.server_credentials`; None: without TLS. `request_bytes_max`: the largest request, which is read before its
     token is checked.
     """
 
@@ -42,7 +43,7 @@ class RpcServer:
         credentials: Any = None,
         request_bytes_max: int = REQUEST_BYTES_MAX,
     ) -> None:
-        """Raises ConfigurationError if the port is not available."""
+        """Starts the server. Raises ConfigurationError if the port is not available."""
         self._engines, self._token = engines, token
         pool = concurrent.futures.ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="rpc")
         options = [
@@ -59,7 +60,7 @@ class RpcServer:
         self._server.start()
 
     def close(self, seconds: float = STOP_SECONDS) -> None:
-        """Stops the server; calls in progress may finish within `seconds`."""
+        """Stops the server. Calls in progress may finish within `seconds`."""
         self._server.stop(seconds).wait()
 
     def _listen(self, address: str, credentials: Any) -> int:
@@ -67,7 +68,7 @@ class RpcServer:
             if credentials is None:
                 return int(self._server.add_insecure_port(address))
             return int(self._server.add_secure_port(address, credentials))
-        except RuntimeError as error:  # gRPC raises it if the port is not available.
+        except RuntimeError as error:  # gRPC raises RuntimeError if the port is not available.
             raise ConfigurationError(
                 f"no engine can be served at {address}: another program has the port, or the address is not of this host; "
                 "stop that program, or set engine.listen in conf/sluice.yaml"
@@ -87,7 +88,9 @@ class RpcServer:
             return {"value": METHODS[request["method"]].call(engine, request["arguments"])}
         except SluiceError as error:
             return {"error": error_to_json(error)}
-        except Exception as error:  # This is a defect: its traceback goes to this process's log, not to the caller.
+        except (
+            Exception
+        ) as error:  # Any other error is a defect: its traceback goes to the log of this process, not to the caller.
             _log.exception("%s of %s failed", request["method"], request.get("destination"))
             return {
                 "error": {

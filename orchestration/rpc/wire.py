@@ -1,4 +1,4 @@
-"""Defines the frame of requests and answers, and converts errors to and from JSON, by code. Client and server use it. Pure."""
+"""Defines the frame of requests and answers, and converts errors to JSON and back. Client and server use it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from sluice.cdc_engine import errors
 from sluice.cdc_engine.errors import SluiceError
 
 SERVICE, CALL = "sluice.Engine", "Call"
-FORM = 6  # The version of requests and answers. Other versions are refused with a message.
+FORM = 6  # The version of requests and answers. A server refuses other versions with a message.
 
 Record = dict[str, Any]
 
 
 class EngineRefusedError(SluiceError):
-    """An error of the engine that no code here handles, with the engine's message and `code`."""
+    """An error of the engine that callers do not distinguish, with the engine's message and `code`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-# The errors that a tick or a run distinguishes, or that an operator knows by name. Each has only its message as
-# argument.
+# The errors that a tick or a run handles separately, or that operators know by name. The constructor of each takes only its message.
 _DISTINGUISHED: dict[str, type[SluiceError]] = {
     kind.code: kind
     for kind in (
@@ -46,7 +45,7 @@ def error_to_json(error: SluiceError) -> Record:
 
 
 def error_of(record: Record) -> Exception:
-    """Returns the error that a record of `wire` describes."""
+    """Returns the exception for a record that `error_to_json` wrote."""
     code, message = str(record["code"]), str(record["message"])
     kind = _DISTINGUISHED.get(code)
     return kind(message) if kind else EngineRefusedError(code, message)

@@ -1,1 +1,1 @@
-"""Does the work of runs: merges batches with Spark, publishes snapshots, repairs and maintains tables."""
+"""Contains the work of runs: merging batches with Spark, publishing snapshots, repairing and maintaining tables."""

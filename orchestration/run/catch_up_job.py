@@ -1,5 +1,5 @@
-"""Defines the job that succeeds once the lake has everything that a source had when the run began. Used by schedules and jobs that read the
-lake.
+"""Defines a job that succeeds once the lake contains all changes that the source had when the run began. Schedules and jobs that read the
+lake use it.
 """
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
@@ -29,14 +29,14 @@ JOB = "catch_up"
 
 
 class CatchUp(dg.Config):
-    """What the launchpad asks for."""
+    """The config of a run, which the launchpad shows."""
 
-    destination: str = ""  # `with_destination` accepts only names from conf/
+    destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
     seconds_max: float = Field(default=3600.0, ge=0.0, description="How long to wait; 0: no limit.")
 
 
 def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. It only waits: engines and sensors, which merge and ack, run elsewhere."""
+    """Returns the job. Its run only waits, while engines and sensors merge and ack."""
     config_class = with_destination(CatchUp, settings.destinations)
 
     @dg.op(name="wait_until_caught_up", config_schema=config_class.to_config_schema().as_field())

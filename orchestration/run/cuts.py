@@ -1,4 +1,4 @@
-"""Records the consistent snapshots of a destination: which versions of all tables belong to one position. A run calls it while it holds the
+"""Records the consistent snapshots of a destination: the versions of all its tables that belong to one position. Callers must hold the
 run lock.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHARE = 20  # Writing the newest snapshot again may take 1/SHARE of a run's time.
+SHARE = 20  # Rewriting the newest snapshot may take at most 1/SHARE of a run's time.
 
 
 def keep_cut(
@@ -38,11 +38,11 @@ def keep_cut(
     *,
     buffered: Collection[str] = (),
 ) -> None:
-    """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories.
-    `buffered`: tables whose snapshot is in progress. Their current-state tables keep the recorded versions; their change logs and histories
-    get new ones.
+    """Makes the last commit of a run: records the versions of all tables of the destination at the batch's end, with their change logs
+    and histories. `buffered`: tables whose snapshot is in progress. Their current-state tables keep the recorded versions; their
+    change logs and histories get new ones.
 
-    Raises MergeError for tables whose location cannot be found, TableError if Delta refuses.
+    Raises MergeError for tables whose location cannot be found, TableError if Delta refuses the commit.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.cuts import PublishedTables, publish_cut  # noqa: PLC0415
@@ -65,10 +65,10 @@ def keep_cut(
 def _recorded_tables(
     config: SluiceConfig, destination: str, records: LakeTables, stopped: Collection[str]
 ) -> tuple[dict[str, dict[str, RecordedTable]], dict[str, dict[str, RecordedTable]]]:
-    """Returns two maps by table: path and version of its current-state table, and of its change log and history.
+    """Returns two maps by table: the path and version of its current-state table, and those of its change log and history.
 
-    Raises MergeError for tables whose path cannot be found: the run fails, and the tables stop if it keeps failing. Stopped tables are left
-    out.
+    Raises MergeError for tables whose version cannot be found. The run then fails, and the tables stop if it keeps failing. Stopped
+    tables with such an error are left out.
     """
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
@@ -81,7 +81,7 @@ def _recorded_tables(
             one = _current_state(config, destination, records, name), _side_tables(config, destination, records, name)
         except SluiceError:
             raise
-        except Exception as error:  # The error may be of any kind; it concerns one table.
+        except Exception as error:  # An error of any kind concerns only this table.
             if name not in stopped:
                 odd.append(table_error(name, error, "its version for the consistent snapshot cannot be found"))
         else:
@@ -92,11 +92,11 @@ def _recorded_tables(
 
 
 class CutAmendments:
-    """The tables of one destination that a run corrected outside the stream, and that the newest consistent snapshot does not contain yet.
+    """Collects the tables that a run corrected outside the stream, and adds them to the newest consistent snapshot of the destination.
 
-    The snapshot has a row with all tables, so writing it again costs as much as the destination has tables. After a write the next one
-    waits until it takes at most 1/SHARE of the time; a run writes the rest before it ends. A run that is killed before leaves the earlier
-    snapshot, which is as right as before, and the snapshot of the next batch has the tables.
+    The snapshot has one row with all tables, so each rewrite costs as much as the destination has tables. After a rewrite, the next one
+    waits so long that rewrites take at most 1/SHARE of the time. A run writes the rest before it ends. If a run is killed before, the
+    earlier snapshot stays valid, and the snapshot of the next batch contains the tables.
     """
 
     def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -105,10 +105,11 @@ class CutAmendments:
         self.waiting: dict[str, AmendedTable] = {}
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
-        """Adds a table that contains the changes up to the order key `label`, and writes the snapshot if it is time. The caller holds the
-        run lock. `refusal`: the run's fence. Raises SparkJobError if Delta refuses.
+        """Adds a table that contains all changes up to the order key `label`, and rewrites the snapshot if it is due. The caller holds
+        the run lock. `refusal`: the run's fence. Raises SparkJobError if Delta refuses the commit.
 
-        A shard waits for the next batch: its Delta version may have rows of other shards that belong to no consistent snapshot yet.
+        A shard is not added and waits for the next batch: the Delta version may contain rows of other shards that belong to no consistent
+        snapshot yet.
         """
         from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
         from sluice.spark_jobs.cuts import AmendedTable, newest_order_key  # noqa: PLC0415
@@ -122,11 +123,11 @@ class CutAmendments:
             self.write(refusal)
 
     def write(self, refusal: Callable[[], str]) -> None:
-        """Writes the newest consistent snapshot again, with the tables that wait for it. The caller holds the run lock. Raises
-        SparkJobError.
+        """Rewrites the newest consistent snapshot with the added tables. The caller holds the run lock. Raises SparkJobError.
 
-        A table has the version that it had when it was added, whatever a batch that is not complete has merged since. A table is left out
-        if it was made anew since then, or if a batch has published a snapshot since then: that batch's snapshot has it.
+        A table is recorded with the version that it had when it was added, even if an incomplete batch has merged since then. A table is
+        left out if it was created again since then. It is also left out if a batch has recorded a snapshot since then, because that
+        snapshot contains it.
         """
         from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
         from sluice.spark_jobs.cuts import amend_newest  # noqa: PLC0415
@@ -142,13 +143,12 @@ class CutAmendments:
         self._due = self._clock() + SHARE * (self._clock() - began)
 
     def _is_as_added(self, records: LakeTables, name: str, added: AmendedTable) -> bool:
-        """Returns whether the Delta tables of a table are still those that were added."""
+        """Returns whether the Delta tables of a table still have the ids that they had when the table was added."""
         try:
             return _ids(added.tables) == _ids(self._recorded_tables(records, name))
         except SluiceError:
             raise
-        # The error may be of any kind: the other tables are written, and the snapshot of the next batch contains this
-        # one.
+        # An error of any kind concerns only this table: the others are written, and the snapshot of the next batch contains it.
         except Exception:
             logger.exception("%s is left out of the newest consistent snapshot", name)
             return False
@@ -163,8 +163,8 @@ def _ids(tables: Mapping[str, RecordedTable]) -> dict[str, str]:
 
 
 def _as_they_stand(tables: dict[str, RecordedTable]) -> dict[str, RecordedTable]:
-    """Returns the tables with all shards of a Delta table at its newest version. Each shard's record has the version of its own last
-    merge.
+    """Returns the tables with all shards of a Delta table at its newest version, because the record of a shard has the version of that
+    shard's last merge.
     """
     newest: dict[str, TableRecord] = {}
     for path, record in tables.values():
@@ -173,7 +173,7 @@ def _as_they_stand(tables: dict[str, RecordedTable]) -> dict[str, RecordedTable]
 
 
 def _current_state(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, RecordedTable]:
-    """Returns the path and record of a table's current-state table, or nothing if it has none."""
+    """Returns the path and the record of a table's current-state table; empty if the table has none."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.get(name)
@@ -181,7 +181,7 @@ def _current_state(config: SluiceConfig, destination: str, records: LakeTables, 
 
 
 def _side_tables(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, RecordedTable]:
-    """Returns the same for a table's change log and history, as `table__log` and `table__history`, if conf/ configures them."""
+    """Returns the paths and records of a table's change log and history, as `table__log` and `table__history`, if conf/ configures them."""
     from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.side_tables(name)

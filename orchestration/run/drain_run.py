@@ -1,8 +1,9 @@
-"""Runs a run that drains: it stays attached and merges batch after batch. Each batch is a delivery that is settled and reported separately.
+"""Runs a draining run: it stays attached and merges batch after batch. Each batch is a delivery that is settled and reported separately.
 
-`assets` calls it inside a run. The run lock is held while a batch is merged and released between batches, so that publications and
-backfills can take it. The run's tags name its current batch (`BatchClaim`), so its record means at any time what the record of a run of one
-batch means. `drain_rules` has the table of the states in which it can end."""
+`assets` calls this module inside a run. The run holds the run lock while it merges a batch and releases it between batches, so that
+publications and backfills can take it. The run's tags name its current batch (`BatchClaim`). Its record therefore always means the same
+as the record of a run that merges only this batch. `drain_rules` has a table of the states in which the run can end.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The wait of a request for the next batch. Between two requests the run checks whether to leave.
+# How long a request for the next batch waits. Between two requests the run checks whether it must end.
 HAND_OUT_SECONDS = 2.0
-ANSWER_SECONDS_MAX = 3.0  # If the engine is silent for longer, the run ends, and ticks settle its batch.
-GIVE_WAY_SECONDS_MAX = 5.0  # The time for a waiting process to take the run lock.
+ANSWER_SECONDS_MAX = 3.0  # If the engine does not answer for longer, the run ends, and ticks settle its batch.
+GIVE_WAY_SECONDS_MAX = 5.0  # How long the run waits while another process takes the run lock.
 POLL_SECONDS = 0.05
 NEWS_SECONDS = 60.0  # The interval between two log lines about a long merge.
 
@@ -49,7 +50,7 @@ class BatchClaim(Protocol):
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
-    """Returns the claim of a Dagster run. It works only while the run counts as STARTED."""
+    """Returns the `BatchClaim` of a Dagster run. It refuses unless the run's status is STARTED."""
 
     def claim(reference: BatchReference) -> str:
         run = instance.get_run_by_id(run_id)
@@ -62,8 +63,8 @@ def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
 
 
 class Unreported:
-    """The tables of a batch from before it is settled until they are reported, in Dagster's storage. If the run dies between, the next run
-    that drains reports them. A run that dies after it reported them and before it removed them here has them reported twice.
+    """Stores the tables of a batch in Dagster's storage until the run has reported them. If the run dies before that, the next draining
+    run reports them. If it dies after the report and before `remove`, the tables are reported twice.
     """
 
     def __init__(self, instance: dg.DagsterInstance, destination: str) -> None:
@@ -79,7 +80,9 @@ class Unreported:
         self._storage.set_cursor_values({self._key: ""})
 
     def left(self, say: Callable[[str], None]) -> list[MergedTable]:
-        """Returns the tables that a run left. If another version of Sluice kept them, it says that Dagster does not show them."""
+        """Returns the tables that an earlier run did not report. Logs a sentence and returns nothing if another version of Sluice stored
+        them.
+        """
         text = self._storage.get_cursor_values({self._key}).get(self._key)
         if not text:
             return []
@@ -110,9 +113,10 @@ class DrainRun:
 
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
-    """Merges the batch for which the run was started, and the batches that follow. Yields the tables of each batch after it is settled.
+    """Merges the batch for which the run was started, and then the following batches. Yields the tables of each batch after it is
+    settled.
 
-    Raises MergeFailedError after yielding what was done; the run's tags then name the batch that failed.
+    If a batch fails, it yields the tables that were merged and raises MergeFailedError; the run's tags then name the failed batch.
     """
     directory = work.config.destination_dir(first.destination)
     _claim(work, first)
@@ -124,8 +128,7 @@ def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
 ) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
-    # Called once the first batch is merged: a run that finds no engine ends with success, so it must have merged its
-    # batch before.
+    # The engine is called only after the first merge: a run that finds no engine succeeds, so it must have merged its batch.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
     taken, reference, continues = begun, first, True
     while continues:
@@ -136,7 +139,7 @@ def _all(
             yield from tables
             raise
         if why := why_not_alone():
-            # Nothing is kept in `unreported`, which has the tables of the attached run: this run's success settles its batch.
+            # `unreported` belongs to the attached run. This run's success settles its batch.
             yield from tables
             work.say(f"this run ends with its batch: {why}")
             return
@@ -155,7 +158,7 @@ def _all(
 def _merge(
     work: DrainRun, directory: Path, reference: BatchReference, tables: list[MergedTable], *, is_first: bool
 ) -> None:
-    """Merges one batch under the run lock, adds what is merged to `tables`, and logs one line about it."""
+    """Merges one batch under the run lock, adds the merged tables to `tables`, and logs one line about the batch."""
     _give_way(work, directory)
     begun = time.monotonic()
     with only_writer(work.ports, work.config, reference.destination, work.say):
@@ -167,7 +170,9 @@ def _merge(
 
 
 def _news(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Returns a function that logs one sentence per minute of a long merge: a run that is silent for too long would be ended."""
+    """Returns a function that logs at most one sentence per minute. A silent run would be ended, and every sentence costs Dagster a
+    transaction.
+    """
     last = [time.monotonic()]
 
     def news(sentence: str) -> None:
@@ -181,14 +186,14 @@ def _news(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _give_way(work: DrainRun, directory: Path) -> None:
-    """Waits while another process takes the run lock, so that this process gets it before the next batch."""
+    """Waits while another process waits for the run lock, so that it gets the lock before this run's next batch."""
     deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
     while work.ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:
         threading.Event().wait(POLL_SECONDS)
 
 
 def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchReference) -> bool:
-    """Acks the batch. Returns whether the run continues, because the batch is settled by this call or by somebody else."""
+    """Acks the batch. Returns True if the batch is now settled, by this call or by another process, and the run continues."""
     try:
         _answered(lambda: engine().ack(reference))
     except BatchNotFoundError:
@@ -203,7 +208,7 @@ def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchRe
 
 
 def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> BatchReference | None:
-    """Returns the next batch, which the run's tags then name; None if the run must end. Raises MergeFailedError."""
+    """Waits for the next batch and writes it to the run's tags. Returns None if the run must end. Raises MergeFailedError."""
     limits, idle_since = work.config.destinations[destination].drain, time.monotonic()
     while True:
         now = time.monotonic()
@@ -218,7 +223,8 @@ def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> 
         try:
             why = why or work.ports.conf_changed(destination)
             offer = None if why else _answered(lambda: engine.hand_out(HAND_OUT_SECONDS))
-            why = why or work.ports.conf_changed(destination)  # Such a batch needs a run that has the current conf/.
+            # If conf/ changed during the request, a run with the current conf/ must merge the batch.
+            why = why or work.ports.conf_changed(destination)
         except SluiceError as error:
             offer, why = None, str(error)
         if offer is None or offer.leave or why:
@@ -236,7 +242,7 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(ask: Callable[[], Answer]) -> Answer:
-    """Calls `ask` until an engine answers. Raises one of NO_ENGINE after a few seconds; otherwise raises what the engine raises."""
+    """Calls `ask` again until an engine answers. Raises one of NO_ENGINE after ANSWER_SECONDS_MAX, and the engine's own errors at once."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:

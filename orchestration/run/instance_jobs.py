@@ -1,4 +1,4 @@
-"""Defines the job that starts, stops, restarts or releases an engine from Dagster's launchpad, like `sluice instance`."""
+"""Defines the job that starts, stops, restarts or releases an engine from Dagster's launchpad, as `sluice instance` does."""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
 # runtime.
@@ -18,7 +18,7 @@ JOB = "operate_engine"
 
 
 class InstanceAct(enum.Enum):
-    """The operations on an engine."""
+    """The operations on an engine, which the field `act` of the launchpad offers."""
 
     start = "start"
     stop = "stop"
@@ -35,7 +35,7 @@ ACTS = {
 
 
 class Instance(dg.Config):
-    """What the launchpad asks for."""
+    """The config of a run, which the launchpad shows."""
 
     act: InstanceAct = Field(
         default=InstanceAct.start,
@@ -44,12 +44,12 @@ class Instance(dg.Config):
             "release: another host takes it."
         ),
     )
-    destination: str = ""  # `with_destination` accepts only names from conf/
+    destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
     wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="How long to wait for the result.")
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """Returns the job. It succeeds once it has observed that the operation took effect."""
+    """Returns the job. Its run succeeds when it has observed that the operation took effect."""
 
     names = {*settings.destinations, *settings.groups}
     config_class = with_destination(Instance, names)

@@ -1,6 +1,4 @@
-"""Defines the job that maintains a destination's Delta tables, and its two schedules: one for OPTIMIZE where it is worthwhile, one for
-VACUUM.
-"""
+"""Defines the job that maintains a destination's Delta tables, and its two schedules: one for OPTIMIZE and one for VACUUM."""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
 # runtime.
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# A run whose process was killed would stay open forever and block all others. If its process still continues, the run
-# lock separates it from the next run.
+# A run whose process was killed would stay open forever and block all later runs. If the process still works, the run lock keeps it and
+# the next run apart.
 LOST_SECONDS = 24 * 3600.0
-UNDER_WAY = [  # In these states no second run is requested, because it would only wait.
+UNDER_WAY = [  # While a run is in one of these states, the schedule requests no second one, which would only wait.
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -35,7 +33,7 @@ UNDER_WAY = [  # In these states no second run is requested, because it would on
 
 
 class Maintenance(dg.Config):
-    """What the launchpad asks for."""
+    """The config of a run, which the launchpad shows."""
 
     tables: list[str] = Field(default=[], description='"database.table" each; all that the lake has if empty.')
     optimize: bool = Field(default=True, description="Rewrite files where the benefit is large enough.")
@@ -51,7 +49,7 @@ def maintain_name(destination: str) -> str:
 
 
 def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """Returns the job of one step, which observes the asset of each table that was rewritten or vacuumed."""
+    """Returns the job, which has one step. The step reports an observation of each table that was rewritten or vacuumed."""
 
     @dg.op(name=maintain_name(destination))
     def maintain(context: dg.OpExecutionContext, config: Maintenance) -> None:
@@ -94,7 +92,7 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Returns one schedule for OPTIMIZE and one for VACUUM. Each is on if conf/ sets its time."""
+    """Returns one schedule for OPTIMIZE and one for VACUUM. Each is on by default if conf/ sets its time."""
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
     return [
@@ -104,7 +102,9 @@ def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefini
 
 
 def minute_of(destination: str) -> int:
-    """Returns the minute of the hour. It differs by destination, so that they do not all start at the same time."""
+    """Returns the minute of the hour for a destination's schedules. It differs by destination, so that their runs do not all start
+    together.
+    """
     return zlib.crc32(destination.encode()) % 60
 
 

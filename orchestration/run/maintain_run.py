@@ -1,6 +1,7 @@
-"""Maintains the Delta tables of a destination. Called by the jobs of `maintain_jobs`, and by `sluice maintain`.
+"""Maintains the Delta tables of a destination. The jobs of `maintain_jobs` and `sluice maintain` call it.
 
-The run lock is taken per table, so that merges can run between two tables, and only if there is something to do."""
+It takes the run lock per table, and only if the table needs work, so that merges can run between two tables.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainRequest:
-    """The requested maintenance. `tables`: "database.table"; empty for all in the lake. `force`: rewrites files even if it is not
-    worthwhile yet.
+    """The requested maintenance. `tables`: "database.table"; empty for all tables in the lake. `force`: rewrite files even if the benefit
+    is still small.
 
-    `retention_hours`: for `vacuum`; None: as in conf/.
+    `retention_hours`: how long `vacuum` keeps removed files; None: as in conf/.
     """
 
     destination: str
@@ -68,9 +69,9 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
     done: Callable[[Maintained], None] = lambda _: None,
     run: str = "",
 ) -> Looked:
-    """Maintains the tables one by one; a failure does not stop the others. Raises SluiceError, MergeFailedError, or SparkAwayError.
+    """Maintains the tables one after another; if one fails, the rest are maintained nevertheless. The caller may repeat it at any time.
 
-    Always safe to repeat.
+    Raises SluiceError, MergeFailedError, or SparkAwayError.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError, TableError  # noqa: PLC0415  pyspark takes a second to import
 
@@ -85,7 +86,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
         clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
             given = request
-            # A table inside the folder has files that would look unreferenced.
+            # If another table is inside this table's folder, VACUUM would regard its files as unreferenced.
             if clash := clashes.get((request.destination, name)):
                 given = dataclasses.replace(request, vacuum=False)
                 failed[name] = f"VACUUM left it out: {clash}"
@@ -102,7 +103,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
                     say(sentence_of(each))
             except (SparkUnavailableError, SluiceError):
                 raise
-            except Exception as error:  # The error may be of any kind; the other tables are maintained.
+            except Exception as error:  # An error of any kind concerns only this table.
                 failed[name] = lake_error_line(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
                 continue
@@ -116,7 +117,7 @@ def run_maintenance(  # noqa: PLR0917  its dependencies and listeners
 
 
 def _sentence(error: Exception) -> str:
-    """Returns why one table could not be maintained, without its name."""
+    """Returns why a table could not be maintained, without the table's name."""
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 
     if isinstance(error, TableError):
@@ -127,7 +128,7 @@ def _sentence(error: Exception) -> str:
 
 
 def sentence_of(made: Maintained) -> str:
-    """Returns a sentence about one table, for users."""
+    """Returns a sentence about the maintenance of one table, for users."""
     before, after = made.before, made.after
     files = f"{before.files} files ({before.bytes} bytes) before, {after.files} ({after.bytes}) after"
     removed = f"; {made.removed_files} files removed" if made.act == "vacuum" else ""
@@ -135,7 +136,7 @@ def sentence_of(made: Maintained) -> str:
 
 
 def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
-    """Returns the tables to maintain. Raises ConfigurationError for a table that the lake does not have."""
+    """Returns the tables to maintain. Raises ConfigurationError for a table that is not in the lake."""
     there = LakeTables(config.destination_dir(request.destination)).names
     if unknown := sorted(set(request.tables) - set(there)):
         raise ConfigurationError(
@@ -147,8 +148,8 @@ def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
 def _before_vacuum(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[float, int, dict[str, str]]:
-    """Returns how long files must stay, how many consistent snapshots were removed because they name older files, and the tables whose log
-    cannot be read, with the reason. VACUUM leaves these tables out.
+    """Removes consistent snapshots that name files which VACUUM may remove. Returns how long files must stay, the number of removed
+    snapshots, and the tables whose log cannot be read, with the reason. VACUUM leaves these tables out.
     """
     from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
@@ -171,7 +172,7 @@ def _before_vacuum(
                     found.append(logged_hours(_table(config, request.destination, name, "")))
             except SluiceError:
                 raise
-            except Exception as error:  # The error may be of any kind; the other tables are maintained.
+            except Exception as error:  # An error of any kind concerns only this table.
                 failed[name] = lake_error_line(config, _sentence(error))
                 say(f"{name}: {failed[name]}")
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
@@ -185,8 +186,8 @@ def _requested_hours(config: SluiceConfig, request: MaintainRequest) -> float:
 
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
-    """Returns how long the files of these tables, or of all, must be kept now. The time grows while a destination is stopped, because its
-    newest consistent snapshot becomes older.
+    """Returns for how many hours removed files must stay: of the tables `names`, or of all tables. The newest consistent snapshot must
+    stay readable, so the time grows while a destination is stopped.
 
     Raises TableError.
     """
@@ -201,7 +202,7 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains one table. Takes the run lock if there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
+    """Maintains one table. Takes the run lock if the table needs work. Raises TableError, SparkUnavailableError, MergeFailedError."""
     from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from sluice.spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
 
@@ -210,7 +211,7 @@ def _one(
         return []
     optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
     if not optimizes and not request.vacuum:
-        # A run that is working updates the record itself, and waiting for it would delay the other tables.
+        # A working run updates the record itself, and waiting for that run would delay the other tables.
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
             with _only_writer_of(table, ports, config, say) as own:
                 catch_up(own)
@@ -223,7 +224,7 @@ def _one(
             writers = writers_of(config, request.destination, table.name)
             given = [config.destinations[each].maintenance for each in writers]
             logged, log_days = max(each.retention_hours for each in given), max(each.log_days for each in given)
-            catch_up(own)  # This gives the next consistent snapshot the current version.
+            catch_up(own)  # The next consistent snapshot then names the current version.
             hours = max(_hours(config, _of(request, each), names) for each, names in writers.items())
             found.append(vacuum(spark, own, hours, logged=logged, log_days=log_days))
     return [each for each in found if each is not None]
@@ -233,9 +234,7 @@ def _one(
 def _only_writer_of(
     table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
 ) -> Iterator[MaintainedTable]:
-    """Takes the run lock, and yields the table as earlier runs left it in the lake: the run that this one waited for may have changed
-    it.
-    """
+    """Takes the run lock and yields the table with fresh records, because the previous holder of the lock may have changed the table."""
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
     destination = table.owner.destination

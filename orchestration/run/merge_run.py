@@ -1,8 +1,9 @@
-"""Merges one batch at a time by its reference. It writes nothing unless the batch is the oldest one in flight and its end is fixed.
+"""Merges the batch that a reference names. It writes nothing unless the batch is the oldest one in flight and its end is fixed.
 
-`assets` calls it inside a run. The run lock makes the run the destination's only writer, even if the process of a run that Dagster gave
-up on still works. Under the lock it takes the batch, reads the ledger and refuses a batch that was acked or rolled back, so an old run
-that is re-executed, or one that starts late, changes nothing. A run that merges several batches repeats `merge_one` for each."""
+`assets` calls this module inside a run. The run lock makes the run the destination's only writer, even if the process of an earlier run
+continues after Dagster has ended it. Under the lock, the run takes the batch, reads the ledger, and refuses a batch that was acked or
+rolled back. Therefore a run that is re-executed or starts late changes nothing. A draining run calls `merge_one` for each batch.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +39,19 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
 SPARK_AWAY = "spark_away"  # A key of a failure's metadata: no Spark answered.
-BATCH_DAMAGED = "batch_damaged"  # The engine must stage the files again.
-FAILED_TABLES = "failed_tables"  # "database.table" → why that table failed
-# How long a run waits for another one whose process may still run although Dagster considers it dead, or which
-# publishes the rows of a large table.
+BATCH_DAMAGED = "batch_damaged"  # A key of a failure's metadata: the engine must stage the files again.
+FAILED_TABLES = "failed_tables"  # A key of a failure's metadata: "database.table" → why that table failed.
+# How long a run waits for the run lock. Its holder may publish the rows of a large table, or may be a process that continues after
+# Dagster has ended its run.
 RUN_LOCK_SECONDS_MAX = 600.0
-TAKE_SECONDS_MAX = 30.0  # How long a run repeats its request; an engine's process restarts within this time.
+TAKE_SECONDS_MAX = 30.0  # How long a run repeats its request; an engine process restarts within this time.
 TAKE_PAUSE_SECONDS = 0.2
-SENTENCES_SECONDS = 0.5  # between two texts about merged tables in the log of a run
+SENTENCES_SECONDS = 0.5  # The interval between two entries about merged tables in a run's log.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """A table of a merged batch: the outcome of its merge, the batch, and the lag behind the source at that time."""
+    """A table of a merged batch: the report of its merge, the batch, and the lag behind the source after the merge."""
 
     outcome: TableReport
     batch: OutstandingBatch
@@ -58,7 +59,9 @@ class MergedTable:
 
 
 class JoinedSentences:
-    """Joins sentences that arrive within half a second into one text. Dagster stores each text in a transaction, and tables may be many."""
+    """Joins the sentences of half a second into one log entry, because Dagster stores each entry in a transaction and tables may be
+    many.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._lock = say, threading.Lock()
@@ -80,7 +83,7 @@ class JoinedSentences:
 
 
 def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None) -> OutstandingBatch:
-    """Returns the ledger's record of the batch. Raises MergeFailedError unless the batch is the oldest one in flight."""
+    """Returns the ledger's entry for the batch. Raises MergeFailedError unless the batch is the oldest one in flight."""
     if head is not None and reference.names(head):
         return head
     now = "nothing" if head is None else f"delivery {head.delivery} of batch {head.batch_id}"
@@ -90,10 +93,10 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 
 
 def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Callable[[str], None]) -> None:
-    """Requests that the engine fixes the end of the batch, after it has appended the changes that arrived while this run started.
+    """Requests that the engine appends the changes that arrived while this run started, and then fixes the end of the batch.
 
-    The caller holds the run lock and has written nothing. If no engine answers, a batch whose end is fixed already can be merged all the
-    same. Raises MergeFailedError for another one: the engine may fix its end at any later time, unless a tick rolls it back before.
+    The caller holds the run lock and has written nothing. If no engine answers, a batch whose end is already fixed can be merged
+    nevertheless. For another batch it raises MergeFailedError, because the engine may execute the request later and fix another end.
     """
     directory = config.destination_dir(reference.destination)
     head = _head(ports, directory, reference)
@@ -105,7 +108,7 @@ def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Cal
             append = not ports.conf_changed(reference.destination)
             engine().take(reference, append=append)
         except BatchNotFoundError:
-            return  # `merge_one` refuses it, and names the batch that is handed out now.
+            return  # `merge_one` then refuses the batch, with a message that names the batch that is handed out now.
         except SluiceError as error:
             if not head.appendable:
                 say(f"{reference} is merged as it was staged, without newer changes: {error}")
@@ -131,9 +134,10 @@ def _head(ports: Ports, directory: Path, reference: BatchReference) -> Outstandi
 def only_writer(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Holds the run lock and yields its fence (`ports.DestinationFiles.run_lock`). `say`: gets a sentence if this must wait for the lock.
+    """Takes the run lock until the block ends, and yields its fence (`ports.DestinationFiles.run_lock`). `say`: gets a sentence if the
+    lock is not free.
 
-    Raises MergeFailedError if another process keeps it.
+    Raises MergeFailedError if another process holds the lock for longer than RUN_LOCK_SECONDS_MAX.
     """
     directory = config.destination_dir(destination)
     with contextlib.ExitStack() as stack:
@@ -153,8 +157,8 @@ def only_writer(
 def only_writer_of_rows_read(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Holds the run lock like `only_writer`, for a run that has already read the rows that it writes. Also refuses if conf/, which may hide
-    rows now, has changed since.
+    """Takes the run lock like `only_writer`, for a run that has already read the rows that it will write. Raises MergeFailedError if
+    conf/ has changed since the run began, because it may now hide such rows.
     """
     with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):
@@ -169,8 +173,8 @@ def merge_one(
     say: Callable[[str], None],
     run: str = "",
 ) -> Iterator[MergedTable]:
-    """Merges one batch while the caller holds the run lock, then yields its tables. On a failure it first yields the tables that were
-    merged, then raises MergeFailedError.
+    """Merges one batch and yields its tables. The caller holds the run lock. If the merge fails, it yields the tables that were merged
+    and raises MergeFailedError.
 
     `run`: the run's id, which the commits record.
     """
@@ -192,7 +196,7 @@ def merge_one(
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
-        # This also shows Dagster that the run is working.
+        # The log entry also shows Dagster that the run is working.
         sentences.say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
 
     def refusal() -> str:
@@ -235,10 +239,10 @@ def merge_one(
 
 
 def failure(error: Exception) -> dg.Failure:
-    """Returns the error that ends the run, as one sentence. Dagster must not retry by itself, because the batch is rolled back and gets a
+    """Returns the error that ends a run, as one sentence. It forbids Dagster's own retries, because the batch is rolled back and gets a
     new delivery number.
 
-    The metadata has what the sensor needs: whether no Spark answered, whether the files are damaged, and which tables failed and why.
+    The metadata tell the sensor whether no Spark answered, whether staged files are damaged, and which tables failed and why.
     """
     metadata: dict[str, Any] = {}
     if isinstance(error, SparkAwayError):
@@ -254,7 +258,7 @@ def failure(error: Exception) -> dg.Failure:
 
 @contextlib.contextmanager
 def as_failure() -> Iterator[None]:
-    """Ends the run with `failure` if the block raises an error that is one sentence."""
+    """Converts a SluiceError or MergeFailedError in the block to the dg.Failure that ends the run."""
     try:
         yield
     except (SluiceError, MergeFailedError) as error:

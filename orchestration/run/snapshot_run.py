@@ -1,6 +1,7 @@
-"""Defines the job that reads existing rows of tables and publishes them. `snapshot_sensor` starts it while there is something to do.
+"""Defines the job that reads all rows of tables and publishes them. The sensor `snapshot_sensor` starts it while snapshots are open.
 
-It runs in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published."""
+It runs in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published.
+"""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
@@ -26,9 +27,9 @@ from sluice.orchestration.run.merge_run import as_failure, only_writer
 from sluice.orchestration.run.table_events import TableEvents
 
 OBSERVED_SECONDS = 10.0  # The interval between two observations of one table's progress.
-# A table with this many rows takes about OBSERVED_SECONDS. Without a key it is read in one chunk.
+# Reading this many rows takes about OBSERVED_SECONDS. A table without a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
-WAIT_SECONDS = 20.0  # How long a run waits for the stream before it leaves the rest to a later run.
+WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 
 
 def snapshot_name(destination: str) -> str:
@@ -37,7 +38,7 @@ def snapshot_name(destination: str) -> str:
 
 
 def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """Returns the job of one step, which works on all open snapshots of the destination until none can progress."""
+    """Returns the job, which has one step. The step works on all open snapshots of the destination until none can progress."""
 
     @dg.op(name=snapshot_name(destination))
     def snapshot(context: dg.OpExecutionContext) -> None:
@@ -63,7 +64,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
                 finally:
                     try:
                         listener.amend_rest()
-                    finally:  # Some tables may be published, with other columns, although others failed.
+                    finally:  # Some tables may be published with other columns although the rest failed.
                         register_after_run(config, destination, listener.written)
         finally:
             reading.release()
@@ -86,9 +87,9 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 def request_snapshots(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str], where: str = ""
 ) -> None:
-    """Requests snapshots of tables, or of all captured ones if none is named, like `sluice snapshot start`. Raises SluiceError.
+    """Requests snapshots of the named tables, or of all captured tables, as `sluice snapshot start` does. Raises SluiceError.
 
-    The destination's snapshot job reads and publishes the rows, and reports the materialization.
+    The destination's snapshot job reads and publishes the rows, and reports the materializations.
     """
     from sluice.cdc_engine.acts.snapshot import chosen, start  # noqa: PLC0415  not needed by merges
 
@@ -104,7 +105,7 @@ def request_snapshots(
 
 
 class _SnapshotListener:
-    """Does the work of a run for its destination's snapshots, and reports it to Dagster."""
+    """Provides the callbacks for a destination's snapshots in a Dagster run: run lock, publication and progress events."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
@@ -112,7 +113,7 @@ class _SnapshotListener:
         self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
-        self.written: dict[str, tuple[tuple[str, str], ...]] = {}  # Path → columns.
+        self.written: dict[str, tuple[tuple[str, str], ...]] = {}  # Path of a Delta table → its columns (name, type).
         self._fence: Callable[[], str] = lambda: "this run does not hold the run lock"
 
     @contextlib.contextmanager
@@ -135,14 +136,14 @@ class _SnapshotListener:
         self._cuts.add(table, label, self._fence)
 
     def amend_rest(self) -> None:
-        """Adds to the newest consistent snapshot the tables that wait for it. Raises MergeFailedError, SluiceError."""
+        """Adds all waiting tables to the newest consistent snapshot. Raises MergeFailedError, SluiceError."""
         if self._cuts.waiting:
             with lake_errors(self._config), self.run_lock():
                 self._cuts.write(self._fence)
 
     def _amend_amid_reading(self) -> None:
-        """Adds the waiting tables while a table is read for long: if the run were killed meanwhile, they would be missing until the next
-        batch. It does not wait for a merge, whose own snapshot contains them, and leaves an error to the end of the run.
+        """Adds the waiting tables while another table is read for long, because a killed run would leave them out until the next batch.
+        Skips this while a merge runs, whose own snapshot contains them. Logs an error, because the end of the run tries again.
         """
         if not self._cuts.waiting or self._ports.files().run_lock_held(self._config.destination_dir(self._destination)):
             return
@@ -155,8 +156,8 @@ class _SnapshotListener:
             )
 
     def progress(self, record: SnapshotRecord) -> None:
-        """Reports the progress of a table every few seconds at most, because Dagster plots the newest hundred events. The last report is a
-        materialization.
+        """Reports a table's progress at most every OBSERVED_SECONDS, because Dagster plots the newest hundred events. The last report is
+        a materialization.
         """
         failpoints.reach(failpoints.AFTER_CHUNK)
         now = time.time()
@@ -177,7 +178,7 @@ class _SnapshotListener:
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the metadata about the progress of the reading. Without an estimate, it contains no expected end."""
+    """Returns the metadata of a snapshot's progress. Without an estimate of the remaining time, it contains no expected end."""
     made = progress(record, now)
     ends = (
         {}

@@ -1,4 +1,4 @@
-"""Merges a batch with `spark_jobs`. A run imports and calls it."""
+"""Merges a batch with `spark_jobs`. Only runs import this module."""
 
 from __future__ import annotations
 
@@ -99,27 +99,29 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
 def targets_of(
     names: Sequence[str], find: Callable[[str], TableTarget]
 ) -> tuple[dict[str, TableTarget], dict[str, Exception]]:
-    """Returns the targets of the tables, and the errors of tables whose target cannot be found. A SluiceError is raised for all tables."""
+    """Returns the targets of the tables, and the errors of tables whose target cannot be built. Raises SluiceError, which concerns all
+    tables.
+    """
     targets, odd = dict[str, "TableTarget"](), dict[str, Exception]()
     for name in names:
         try:
             targets[name] = find(name)
         except SluiceError:
             raise
-        except Exception as error:  # The error may be of any kind; the other tables are merged.
+        except Exception as error:  # An error of any kind concerns only this table.
             odd[name] = error
     return targets, odd
 
 
 def settings_unread(name: str, error: Exception) -> TableError:
-    """Returns the error of a table whose target cannot be found."""
+    """Returns the merge error for a table whose target cannot be built."""
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415  pyspark takes a second to import
 
     return table_error(name, error, "its settings and paths cannot be read")
 
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
-    """Raises MergeError for tables that were left out of the merge, after the batch's other tables are merged."""
+    """Raises MergeError for tables whose target could not be built; called after the other tables of the batch are merged."""
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
 
     if odd:
@@ -129,7 +131,7 @@ def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
 
 
 class OpenSnapshots:
-    """The snapshots that are open when a run begins, in the form that `spark_jobs` needs. The holder of the run lock makes it."""
+    """The snapshots that are open when a run begins, in the form that `spark_jobs` needs. The caller holds the run lock."""
 
     def __init__(self, records: SnapshotRecords) -> None:
         self._records = records
@@ -152,15 +154,15 @@ class OpenSnapshots:
         return self._restarted(name, lambda now: now.cascades_unseen(why, buffered_after=order_key, through=through))
 
     def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
-        """Stores a restart and removes what was buffered before it. Otherwise a paused snapshot would keep the files of any number of
-        restarts.
+        """Stores a restart and removes the changes that were buffered before it. Otherwise a paused snapshot would keep the files of any
+        number of restarts.
         """
         with _kept_elsewhere(name):
             record = self._records.update(name, transition)
         self._open[name] = record
         try:
             self._records.sweep_buffered(name)
-        except SluiceError as error:  # The next restart or the next reading removes them.
+        except SluiceError as error:  # The next restart or the next reading removes these files.
             logger.warning("buffered changes of %s before its restart could not be removed: %s", name, error)
         return self._buffered(record)
 
@@ -193,7 +195,7 @@ def _kept_elsewhere(name: str) -> Iterator[None]:
 
 
 class KeptRecords:
-    """The records `lake-tables/` in the form that `spark_jobs` needs."""
+    """Reads and writes the records `lake-tables/` in the form that `spark_jobs` needs."""
 
     def __init__(self, tables: LakeTables) -> None:
         self._tables = tables
@@ -226,8 +228,8 @@ class KeptRecords:
 def failures_of(error: MergeError, redacted: Callable[[str], str] = str) -> dict[str, TableFailure]:
     """Returns the tables that failed for reasons of their own. `redacted`: removes secrets from the reasons.
 
-    If several tables failed like this and none was merged, the lake itself is the reason (for example an unmounted disk), and the result is
-    empty.
+    The result is empty if several tables failed for reasons of the lake and none was merged. The cause is then the lake itself, for
+    example an unmounted disk.
     """
     from sluice.spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from sluice.spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415

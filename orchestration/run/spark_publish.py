@@ -1,4 +1,4 @@
-"""Publishes the snapshot of a table with `spark_jobs`. A run that holds the run lock imports and calls it."""
+"""Publishes the snapshot of a table with `spark_jobs`. Only runs import this module, and they call it with the run lock."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def spark_publish(
     refusal: Callable[[], str],
     amend: Callable[[str, int], None] | None = None,
 ) -> PublishOutcome:
-    """Implements `ports.Publish`. Without `amend`, the table is added to the newest consistent snapshot at once.
+    """Implements `ports.Publish`. If `amend` is None, it adds the table to the newest consistent snapshot at once.
 
-    Raises TableStoppedError if the table cannot be made, however often it is tried."""
+    Raises TableStoppedError if the table cannot be created, however often it is tried.
+    """
     from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415

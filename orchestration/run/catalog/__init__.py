@@ -1,1 +1,1 @@
-"""Gives Delta tables names in a catalog of Spark."""
+"""Registers Delta tables and views of them in a Spark catalog."""

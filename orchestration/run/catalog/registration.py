@@ -1,10 +1,11 @@
-"""Registers the Delta tables of a destination in the catalog of conf/, at the end of a run. `sluice lake register` calls it too.
+"""Registers the Delta tables of a destination in the catalog of conf/ at the end of a run. `sluice lake register` calls it too.
 
-The record `catalog.json` has what is registered. Each run compares it with the tables that the lake has and, for views, with the columns of
-the tables that it wrote. It asks Spark only if they differ. A view whose columns changed is noted first, so that a later run replaces it
-if this one cannot. A catalog that refuses a table or does not answer fails no run: the record
-keeps the reason, the engine's status shows it, and a later run tries again. A crash between Spark's answer and the record leaves a
-registration that the next run finds."""
+The record `catalog.json` lists what is registered. Each run compares the record with the tables in the lake and, for views, with the
+columns of the tables that it wrote. It calls Spark only if they differ. Before it replaces a view whose columns changed, it marks the
+view in the record, so that a later run replaces it if this run fails. A catalog that refuses a table or does not answer fails no run: the
+record stores the reason, the engine's status shows it, and a later run tries again. If a run crashes after Spark's answer and before it
+writes the record, the next run finds the table registered.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 NO_COMMENTS: Comments = MappingProxyType({})
 NO_COLUMNS: Mapping[str, Columns] = MappingProxyType({})
-AGAIN_SECONDS = 300.0  # The wait before a run tries again what failed.
+AGAIN_SECONDS = 300.0  # How long failed registrations wait before a run tries them again.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CatalogChanges:
-    """What to do in the catalog. `clashes`: name → why it cannot be registered. `failed`: name → why it failed before, for those that are
-    still wanted and are not tried now. `error`: why nothing is tried now, although there may be something to do.
+    """The work to do in the catalog. `clashes`: name → why it cannot be registered. `failed`: name → why an earlier attempt failed, for
+    wanted names that are not tried now. `error`: why nothing is tried now, although there may be work.
     """
 
     register: tuple[CatalogTable, ...] = ()
@@ -53,9 +54,9 @@ class CatalogChanges:
 def wanted_tables(
     config: SluiceConfig, destination: str, tables: LakeTables, comments: Comments = NO_COMMENTS
 ) -> list[CatalogTable]:
-    """Returns the Delta tables in the lake, with their names in the catalog of conf/, in a fixed order; then the views of them.
+    """Returns the Delta tables in the lake with their names in the catalog of conf/, followed by the views of them, in a fixed order.
 
-    `comments`: of the source's tables, for views.
+    `comments`: the comments of the source's tables, for views.
     """
     from sluice.spark_jobs.catalog import CatalogTable  # noqa: PLC0415  pyspark takes a second to import
 
@@ -96,8 +97,8 @@ def changes_of(
     again: bool,
     whole: bool = False,
 ) -> CatalogChanges:
-    """Compares the wanted tables and views with the record. `again`: includes what failed before. `whole`: includes what is registered.
-    Pure.
+    """Compares the wanted tables and views with the record. `again`: retry what failed before. `whole`: include what is registered
+    already.
     """
     if known.error and not (again or whole):
         return CatalogChanges(failed=known.failed, error=known.error)
@@ -131,17 +132,17 @@ def changes_of(
 
 
 def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
-    """Returns whether the record lacks the table or view, or has a view for other columns or comments."""
+    """Returns whether the table or view must be registered: the record lacks it, or has the view with other columns or comments."""
     if entry is None or (entry.of, entry.path, entry.over) != (table.of, table.path, table.over):
         return True
     return table.over is not None and (not entry.shape or table.comments_digest != entry.comments)
 
 
 def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Callable[[str], str]) -> Registered:
-    """Returns the record in which each view that was made for other columns than `shapes` has no shape, so that it is due. Pure.
+    """Returns the record without the shape of each view whose columns have changed, so that the view must be registered again.
 
     `shapes`: path of a Delta table → digest of its columns, for tables whose columns the run knows. `shaped_by`: "database.table" → the
-    path of the Delta table whose columns count.
+    path of the Delta table from which the view gets its columns.
     """
     changed = {
         name: entry._replace(shape="")
@@ -152,7 +153,9 @@ def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Call
 
 
 def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTable]) -> tuple[CatalogTable, ...]:
-    """Returns those of the tables that no other destination has registered, as those do that share a table. Raises MetaError."""
+    """Returns the given tables without those that another destination has registered too, because it writes the same table. Raises
+    MetaError.
+    """
     left = tuple(gone)
     for name in config.destinations if left else ():
         if name != destination:
@@ -168,10 +171,10 @@ def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTab
 def register_tables(
     config: SluiceConfig, destination: str, *, whole: bool = False, written: Mapping[str, Columns] = NO_COLUMNS
 ) -> Registered:
-    """Registers the Delta tables of a destination, and views of them, as conf/ requires. Returns the record, empty without a catalog.
+    """Registers the Delta tables of a destination and their views, as conf/ requires. Returns the record; it is empty without a catalog.
 
-    `whole`: looks up every table in the catalog, also those that are registered. `written`: path → columns of tables that the run has
-    written. Raises SluiceError, SparkJobError.
+    `whole`: look up every table in the catalog, even if the record lists it. `written`: path → columns of the tables that the run wrote.
+    Raises SluiceError, SparkJobError.
     """
     from sluice.spark_jobs.catalog import register, shape_of, unregister  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -193,7 +196,9 @@ def register_tables(
         if now != known:
             write_registered(directory, now)
         return now
-    settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)  # That file is for merges.
+    settings = dataclasses.replace(
+        spark_settings(config, destination), sessions_file=None
+    )  # Only merges may use the sessions file.
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, gone)
         done = register(session, todo.register, storage_options(config.storage_options))
@@ -219,7 +224,9 @@ def register_tables(
 
 
 def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping[str, str]) -> Registered:
-    """Returns the record after `without_shapes`, which is durable then: whatever this run fails at, a later one replaces these views."""
+    """Applies `without_shapes` to the record and writes it, so that a later run replaces the views if this run fails. Returns the
+    record.
+    """
     directory = config.destination_dir(destination)
 
     def shaped_by(of: str) -> str:
@@ -234,10 +241,10 @@ def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping
 
 
 def register_after_run(config: SluiceConfig, destination: str, written: Mapping[str, Columns] = NO_COLUMNS) -> None:
-    """Calls `register_tables` at the end of a run. It logs an error, which the engine's status shows; the run does not fail."""
+    """Calls `register_tables` at the end of a run. An error does not fail the run: it is logged, and the engine's status shows it."""
     try:
         register_tables(config, destination, written=written)
-    # The error may be of any kind: the tables are merged, and the catalog is only for readers.
+    # An error of any kind must not fail the run: the tables are merged, and only readers use the catalog.
     except Exception as error:
         why = lake_error_line(config, str(error).partition("\n")[0])
         logger.warning("%s: no table could be registered in the catalog: %s", destination, why)
@@ -249,5 +256,5 @@ def _keep_error(config: SluiceConfig, destination: str, why: str) -> None:
         directory = config.destination_dir(destination)
         known = read_registered(directory)
         write_registered(directory, dataclasses.replace(known, error=why, tried_at=time.time()))
-    except Exception as error:  # It may be of any kind, and must not hide an error of the run.
+    except Exception as error:  # This error must not hide the error of the run.
         logger.warning("%s: the reason could not be stored: %s", destination, error)

@@ -1,1 +1,1 @@
-"""Runs the decisions that an operator makes in Dagster's UI."""
+"""Contains the job for decisions that an operator makes in Dagster's UI."""

@@ -1,8 +1,8 @@
 """Defines the job by which an operator approves a schema change, resumes or repairs a table, or forgets a consumer from Dagster's
-launchpad, like `sluice schema`, `sluice repair` and `sluice consumer`.
+launchpad, as with `sluice schema`, `sluice repair` and `sluice consumer`.
 """
 
-# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
+# There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at runtime.
 
 import enum
 from collections.abc import Callable
@@ -28,7 +28,7 @@ REASON_TAG = "sluice/reason"
 
 
 class Act(enum.Enum):
-    """The kinds of decisions."""
+    """The kinds of decisions, which the field `act` of the launchpad offers."""
 
     show = "show"
     approve = "approve"
@@ -39,7 +39,7 @@ class Act(enum.Enum):
 
 
 class Decision(dg.Config):
-    """What the launchpad asks for."""
+    """The config of a run, which the launchpad shows."""
 
     act: Act = Field(
         default=Act.show,
@@ -49,7 +49,7 @@ class Decision(dg.Config):
             "nothing; compares and shows what repair would do. repair: reads rows that differ again. forget: a consumer with its cursor."
         ),
     )
-    destination: str = ""  # `with_destination` accepts only names from conf/
+    destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
     table: str = Field(
         default="", description="DATABASE.TABLE, for approve, resume and repair (repair: all tables if empty)."
     )
@@ -67,7 +67,7 @@ class Decision(dg.Config):
 
 CHANGE_NOTHING = {Act.show, Act.plan_repair}
 REPAIRS = {Act.plan_repair, Act.repair}
-# act → the fields that it needs, and those that it may have
+# NEEDED: act → the fields that it requires. POSSIBLE: act → the fields that it accepts.
 NEEDED: dict[Act, tuple[str, ...]] = {
     Act.show: (),
     Act.approve: ("table", "position", "plan"),
@@ -81,7 +81,7 @@ FIELDS = ("table", "position", "plan", "consumer")
 
 
 def problem_of(decision: Decision) -> str:
-    """Returns why the fields of a decision do not fit its act, as a sentence; empty if they do. Pure."""
+    """Returns a sentence that says why the fields of a decision do not fit its act; empty if they fit."""
     act, reason = decision.act, decision.reason.strip()
     given = [field for field in FIELDS if getattr(decision, field)]
     if missing := [field for field in NEEDED[act] if field not in given]:
@@ -98,7 +98,7 @@ def problem_of(decision: Decision) -> str:
 
 
 def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job. The running engine executes what was decided within seconds."""
+    """Returns the job. It records the decision, and the running engine executes it within seconds."""
     names = {*settings.destinations, *settings.groups}
     config_class = with_destination(Decision, names)
 
@@ -109,7 +109,7 @@ def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
             name = one_destination(decision.destination, names)
             if problem := problem_of(decision):
                 raise ActRefusedError(problem)
-            # This is before any change, so that a run that is killed after it has changed something has its reason.
+            # The reason is stored before any change, so that a run which is killed after a change still has it.
             _tag(context, decision)
             directory, metadata = settings.destination_dir(name), dict[str, dg.MetadataValue[Any]]()
             if decision.act is Act.show:

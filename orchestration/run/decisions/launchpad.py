@@ -1,7 +1,8 @@
-"""Writes the config of a decision as an operator finds it in Dagster's launchpad: what was shown as comments, and the fields to fill in.
+"""Writes the config of a decision for Dagster's launchpad: the facts as comments, and the fields that the operator fills in.
 
-Dagster computes a launchpad's default config when definitions load. So what waits now reaches the launchpad by its address, which may
-contain a config. `waiting` shows these addresses."""
+Dagster computes a launchpad's default config when it loads the definitions, which is too early for pending decisions. But the address of
+a launchpad may contain a config, so `waiting` shows such addresses as links.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,16 @@ JOB = "decide"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launchpad:
-    """The launchpad of the job in Dagster's pages. `repository`, `location`: as Dagster calls them; empty in a run without pages."""
+    """The launchpad page of the job `decide`. `repository`, `location`: their names in Dagster; empty in a run that no code location
+    launched.
+    """
 
     repository: str = ""
     location: str = ""
 
     @classmethod
     def of(cls, run: dg.DagsterRun) -> Launchpad:
-        """Returns the launchpad from which a run of the job was started."""
+        """Returns the launchpad of the code location from which `run` was launched."""
         origin = run.remote_job_origin
         if origin is None:
             return cls()
@@ -36,17 +39,17 @@ class Launchpad:
         return cls(repository=found.repository_name, location=found.code_location_origin.location_name)
 
     def link(self, title: str, config: str) -> str:
-        """Returns as Markdown a link that opens the launchpad with a config; without pages the title alone."""
+        """Returns a Markdown link that opens the launchpad with `config`, or `title` alone if the location is unknown."""
         if not self.location:
             return title
         where = urllib.parse.quote(f"{self.repository}@{self.location}", safe="@")
-        # An address in Markdown ends at a parenthesis.
+        # The address of a link in Markdown ends at a closing parenthesis, so parentheses are escaped.
         given = urllib.parse.quote(config, safe="").replace("(", "%28").replace(")", "%29")
         return f"[{title}](/locations/{where}/jobs/{JOB}/playground/setup?config={given})"
 
 
 def config_text(seen: Sequence[str], fields: Mapping[str, Any]) -> str:
-    """Returns the YAML of a run's config. `seen`: what the operator decides about, as comments above it."""
+    """Returns the YAML of a run's config. `seen`: the facts for the decision, which become comments above the config."""
     lines = [part for line in seen for part in line.splitlines()]
     comments = "".join(f"# {''.join(each if each.isprintable() else ' ' for each in line)}\n" for line in lines)
     config = {"ops": {STEP: {"config": dict(fields)}}}

@@ -1,6 +1,7 @@
-"""Describes what waits for an operator's decision, and what each decision would do. The job `decide` shows it; it changes nothing.
+"""Lists the decisions that an operator has to make, and what each choice does. The job `decide` shows the list; it changes nothing.
 
-Each decision has a link to the launchpad with its config, in which the plan is a comment and only the reason is missing."""
+Each choice has a link to the launchpad with the config of the decision. The plan is a comment in it, and only the reason is empty.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class WaitingDecisions:
     launchpad: Launchpad
 
     def __str__(self) -> str:
-        """Returns as Markdown pending schema changes with their plans, stopped tables, tables that differ, and consumers."""
+        """Returns the list as Markdown: pending schema changes with their plans, stopped tables, tables that differ, and consumers."""
         parts = (
             ("Schema changes (`act: approve`)", list(self._schema_changes())),
             ("Stopped tables (`act: resume`)", list(self._stops())),
@@ -88,14 +89,16 @@ class WaitingDecisions:
         return f"{stopped} {link} {done}{already}"
 
     def _differing(self) -> Iterator[str]:
-        """Yields the tables whose newest comparison has failed."""
+        """Yields a line for each table whose newest comparison failed."""
         names = {
             dg.AssetCheckKey(source_key(self.destination, each.name), EQUAL_CHECK): each.name
             for each in read_tables(self.directory)
         }
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(names))
         for key, record in found.items():
-            evaluation = record.evaluation  # that of a comparison which has not ended has no result
+            evaluation = (
+                record.evaluation
+            )  # A comparison that has not ended has another type of evaluation, without a result.
             if isinstance(evaluation, dg.AssetCheckEvaluation) and not evaluation.passed:
                 why, name = evaluation.description or "it differs", names[key]
                 does = "compares again, reads the rows that differ, and merges them"
@@ -119,7 +122,7 @@ class WaitingDecisions:
 
 
 def waiting(instance: dg.DagsterInstance, directory: Path, destination: str, launchpad: Launchpad) -> str:
-    """Returns as Markdown what waits at a destination. Raises MetaError."""
+    """Returns the decisions that an operator has to make at a destination, as Markdown. Raises MetaError."""
     return str(WaitingDecisions(instance=instance, directory=directory, destination=destination, launchpad=launchpad))
 
 

@@ -1,2 +1,1 @@
-"""Operates on rows of tables, for a job or a command: applies the changes of an interval of the past again, to live tables or in a new
-table, and repairs the rows that differ from the source."""
+"""Contains the operations on rows that jobs and commands start: backfill, into live tables or into a new table, and repair."""

@@ -1,7 +1,8 @@
-"""Applies the changes of a past interval again. Called by the jobs of `job`, and by `sluice backfill`.
+"""Applies the changes of a past interval again. The jobs of `job` and `sluice backfill` call it.
 
-Chooses the keys that changed in the interval. All changes are read over a separate connection, from the interval's start to the source's
-end; `operation` merges them."""
+A backfill chooses the keys that changed in the interval. It reads all changes from the interval's start to the source's end over a
+separate connection; `operation` merges them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Done:
 
 
 def plan_backfill(config: SluiceConfig, request: BackfillRequest) -> Plan:
-    """Returns what the backfill would do. Changes nothing. Raises what `make_plan` raises."""
+    """Returns the plan of a backfill and changes nothing. Raises the errors of `make_plan`."""
     from sluice.cdc_engine.instance.rows.plan import make_plan  # noqa: PLC0415  imports the engine's packages
 
     name = request.destination
@@ -56,7 +57,7 @@ def plan_backfill(config: SluiceConfig, request: BackfillRequest) -> Plan:
 
 
 def run_backfill(run: RowsRun, request: BackfillRequest) -> Done:
-    """Reads the changes and merges them, or builds the requested table from them. Raises as `operate`."""
+    """Reads the changes, and merges them or builds the requested table from them. Raises the errors of `operate`."""
     from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
     run.listener.say(str(request))
@@ -85,7 +86,7 @@ def _done(
 
 
 class _Backfill:
-    """Implements `operation.RowsOperation`. `reading`: set by `read`."""
+    """Implements `operation.RowsOperation`. `read` sets `reading`."""
 
     leaves_out = False
     reading: BackfillReading

@@ -1,7 +1,9 @@
-"""Implements `--into`: builds a past state of one table as a separate Delta table, to inspect and compare it. `run` calls it.
+"""Implements `sluice backfill --into`: builds a past state of one table as a separate Delta table, to inspect or compare it.
 
-It takes the newest version of the live table without changes after the interval's start, and applies the stream's changes from there to
-the interval's end. The live table, its application ids and the run lock are not touched; merges continue meanwhile."""
+It starts from the newest version of the live table that contains no change after the interval's start. It then applies the changes of the
+stream up to the interval's end. It does not change the live table or its application ids and does not take the run lock, so merges
+continue.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RebuiltTable:
-    """The table that was built. `of`: the live table. `version`: the version of it that was the base. `up_to`: a position of the source."""
+    """The table that was built. `of`: the live table. `version`: the version of the live table from which it was built. `up_to`: the
+    position of the source up to which it contains changes.
+    """
 
     table: str
     of: str
@@ -42,7 +46,7 @@ class RebuiltTable:
 
 
 def interval_of(request: BackfillRequest) -> RequestedInterval:
-    """Returns the interval of a request."""
+    """Returns the interval of binlog that a request names."""
     from sluice.cdc_engine.instance.rows.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
 
     return RequestedInterval(
@@ -57,7 +61,9 @@ def interval_of(request: BackfillRequest) -> RequestedInterval:
 
 
 def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
-    """Returns the path of the table to build. Raises ConfigurationError, which says what to request instead."""
+    """Returns the path of the table to build. Raises ConfigurationError if the request is invalid; the message says what to request
+    instead.
+    """
     if len(request.tables) != 1:
         raise ConfigurationError("--into builds one table: name its origin with --tables DATABASE.TABLE")
     if not NAME.fullmatch(request.into):
@@ -82,7 +88,7 @@ def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
 
 
 def _taken(config: SluiceConfig) -> set[str]:
-    """Returns the paths of all known tables and of their change logs and histories."""
+    """Returns the paths of all captured and configured tables, and of their change logs and histories."""
     from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
 
     found = set()
@@ -98,9 +104,7 @@ def _taken(config: SluiceConfig) -> set[str]:
 def run_into(
     config: SluiceConfig, request: BackfillRequest, listener: RowsListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
-    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError, with a sentence; nothing is left at the table's path
-    then.
-    """
+    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence; then no table exists at the path."""
     from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
 
     path, directory = path_of(config, request), config.destination_dir(request.destination)
@@ -130,7 +134,9 @@ def run_into(
 def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
-    """Returns the requested interval, but beginning at the end position of the base version."""
+    """Returns the requested interval with an earlier start: the end position of the version from which the table is built. Adds that
+    version to `chosen`.
+    """
     from sluice.cdc_engine.instance.rows.interval import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
@@ -159,15 +165,15 @@ def _from_a_version(
 def after_a_quiet_time(
     commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
-    """Returns the position at which to begin for a table without changes since its newest version, which includes all changes up to the
-    cursor. None if the table has changed.
+    """Returns the position from which to read a table that has not changed since its version `base`: the earlier one of the interval's
+    start and the cursor. Returns None if the table has changed.
     """
     later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)
 
 
 def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -> CommittedInterval | None:
-    """Returns the newest batch or publication that has no changes after a position of the stream's epoch, or None."""
+    """Returns the newest batch or publication that contains no change after `begin`, or None. Only commits of `begin`'s epoch count."""
     found = [
         each
         for each in history

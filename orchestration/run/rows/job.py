@@ -1,6 +1,7 @@
-"""Defines the job of operations on rows, whose config names the operation: a backfill, a repair or a snapshot. Only people start it.
+"""Defines the job for operations on rows. Its config names the operation: a backfill, a repair or a snapshot. Only people start it.
 
-Each destination also has a job of backfills whose partitions are hours, for Dagster's backfill page: that page cannot ask for a config."""
+Each destination also has a backfill job with hours as partitions, for Dagster's backfill page, which cannot request a config.
+"""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the types of `context` and `config` at
 # runtime.
@@ -34,9 +35,9 @@ from sluice.orchestration.run.rows.request import (
 from sluice.orchestration.run.snapshot_run import request_snapshots
 
 JOB = "operate_on_rows"
-STEP = "rows"  # The op must not have the job's name, because Dagster does not distinguish the two.
+STEP = "rows"  # The step's name must differ from the job's name, because Dagster would not distinguish them.
 TAG = "sluice/rows"
-# Servers keep their binlogs for 30 days by default. A run for a purged hour fails at once.
+# MySQL keeps its binlogs for 30 days by default. A run for a purged hour fails at once.
 DAYS_ON_OFFER = 31
 WAIT_SECONDS = 6 * 3600.0  # The longest wait for another operation on the destination's rows.
 FROM_TIME = "-1h"
@@ -47,7 +48,7 @@ Metadata = dict[str, dg.MetadataValue[Any]]
 
 
 class OperationKind(enum.Enum):
-    """The operations that the job carries out."""
+    """The operations of the job, which the field `operation` of the launchpad offers."""
 
     backfill = "backfill"
     repair = "repair"
@@ -55,7 +56,7 @@ class OperationKind(enum.Enum):
 
 
 class RowsConfig(dg.Config):
-    """What the launchpad asks for. The fields of one operation are empty for the other one."""
+    """The config of a run, which the launchpad shows. Fields that do not belong to the chosen operation must have their defaults."""
 
     operation: OperationKind = Field(
         default=OperationKind.backfill,
@@ -64,7 +65,7 @@ class RowsConfig(dg.Config):
             "the rows that differ again. snapshot: requests that the snapshot job reads all rows again and replaces the tables."
         ),
     )
-    destination: str = ""  # `with_destination` accepts only names from conf/
+    destination: str = ""  # `with_destination` replaces this field and accepts only names from conf/.
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
     only_plan: bool = Field(default=False, description="Report what would be done; change nothing.")
     from_time: str = Field(
@@ -120,7 +121,7 @@ class RowsConfig(dg.Config):
     )
 
 
-# The fields that only some operations have.
+# The fields that not all operations have.
 FIELDS = {
     OperationKind.backfill: {"only_plan", "from_time", "to_time", "run", "gtids", "into", "archive", "schemas"},
     OperationKind.repair: {"only_plan", "settle_seconds"},
@@ -129,13 +130,13 @@ FIELDS = {
 
 
 class OfPartition(dg.Config):
-    """The settings of a run whose times are those of a partition."""
+    """The config of a run whose partition determines the times."""
 
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
 
 
 def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
-    """Returns the request in a run's config. Raises ConfigurationError for an unknown destination, an invalid time, or a field of another
+    """Converts a run's config to a request. Raises ConfigurationError for an unknown destination, an invalid time, or a field of another
     operation.
     """
     destination, tables = one_destination(given.destination, config.destinations), tuple(given.tables)
@@ -157,7 +158,7 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
 
 
 def _backfill_of(config: SluiceConfig, given: RowsConfig, destination: str, now_us: int) -> BackfillRequest:
-    """Returns the backfill between two times, of a run, or of a GTID set. Raises ConfigurationError if the config names several of them."""
+    """Returns the backfill of an interval, of a run, or of a GTID set. Raises ConfigurationError if the config names several of them."""
     tables = tuple(given.tables)
     if sum(map(bool, (given.from_time or given.to_time, given.run, given.gtids))) > 1:
         raise ConfigurationError(
@@ -179,7 +180,7 @@ def _backfill_of(config: SluiceConfig, given: RowsConfig, destination: str, now_
 
 
 def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job. The last events of a repair are the checks `equals_lake` of the repaired tables."""
+    """Returns the job. A repair ends with the results of the checks `equals_lake` of the repaired tables."""
     config_class = with_destination(RowsConfig, settings.destinations)
 
     @dg.op(name=STEP, config_schema=config_class.to_config_schema().as_field())
@@ -207,18 +208,18 @@ def rows_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
 
 
 def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
-    """Returns the partitions: the hours whose binlog a source may still have, up to the current hour."""
+    """Returns the hourly partitions for the time of which a source may still have the binlog, up to the current hour."""
     first = (now - dt.timedelta(days=DAYS_ON_OFFER)).replace(hour=0, minute=0, second=0, microsecond=0)
     return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
 
 
 def by_hour_name(destination: str) -> str:
-    """Returns the name of the job whose partitions are hours."""
+    """Returns the name of a destination's backfill job with hours as partitions."""
     return f"backfill_{destination}_by_hour"
 
 
 def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """Returns the job with hours as partitions; each ends when the next one begins."""
+    """Returns the backfill job with hours as partitions. Each run applies the changes of its hour again."""
 
     @dg.op(name=f"hour_of_rows_of_{destination}")
     def hour_of_rows(context: dg.OpExecutionContext, config: OfPartition) -> None:
@@ -251,10 +252,10 @@ def operated(
     *,
     only_plan: bool = False,
 ) -> Metadata:
-    """Plans and, unless `only_plan`, carries out the operation. Reports each table as an event of the run, and returns the metadata of the
-    whole. Raises SluiceError, MergeFailedError.
+    """Plans the operation and, unless `only_plan` is set, carries it out. Reports each table as an event of the run, and returns metadata
+    of the whole operation. Raises SluiceError, MergeFailedError.
     """
-    # This run is a fork of a process that may have started before the source changed.
+    # The process from which this run was forked may have started before a failover, so the source in use is read again.
     config = settings.with_sources_in_use()
     if isinstance(request, SnapshotRequest):
         request_snapshots(context, config, request.destination, request.tables, request.where)
@@ -288,7 +289,7 @@ def _of_backfill(request: BackfillRequest, made: Done) -> Metadata:
 
 
 def _of_repair(made: Repaired) -> Metadata:
-    """Returns what differs per table, and what was done."""
+    """Returns metadata of a repair: the differences per table, and the results."""
     lines = [
         f"- {each.name}: "
         + (each.refused or ", ".join(f"{count} {kind}" for kind, count in each.keys.items() if count))

@@ -1,6 +1,4 @@
-"""Finds what a Dagster run merged, from the logs of the Delta tables, as the interval of a backfill. `job` and `sluice backfill --run` call
-it.
-"""
+"""Finds the interval of the changes that a Dagster run merged, from the logs of the Delta tables, so that a backfill can apply it again."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedRun:
-    """The interval [from_us, to_us) of the changes that a run merged, and the tables into which it merged them."""
+    """The interval [from_us, to_us) of the changes that a run merged, in microseconds, and the tables into which it merged them."""
 
     from_us: int
     to_us: int
@@ -30,8 +28,8 @@ class MergedRun:
 def backfill_of_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the backfill of what a Dagster run merged into `tables`, or into all captured tables if empty. Raises ConfigurationError, or
-    MergeFailedError if a log cannot be read.
+    """Returns the backfill that repeats what a run merged into `tables`, or into all captured tables if empty. Raises ConfigurationError,
+    or MergeFailedError if a log cannot be read.
     """
     captured = [each.name for each in read_tables(config.destination_dir(destination) / TABLES_FILE)]
     if unknown := sorted(set(tables) - set(captured)):
@@ -43,7 +41,9 @@ def backfill_of_run(
 
 
 def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: str) -> MergedRun:
-    """Returns what a run merged, by the histories of tables. Pure. Raises ConfigurationError if no history has the run."""
+    """Returns the interval and the tables that a run merged. `histories`: table → its commits. Raises ConfigurationError if none is of
+    this run.
+    """
     merged = {
         name: found
         for name, history in histories.items()
@@ -62,7 +62,7 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
 
 
 def _history(config: SluiceConfig, destination: str, name: str) -> list[CommittedInterval]:
-    """Returns the batches that a table's log has; none if nothing was merged into the table yet."""
+    """Returns the batches in a table's Delta log; empty if nothing was merged into the table yet."""
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415  imported where it is used
     from sluice.spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
 

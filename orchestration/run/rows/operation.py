@@ -1,7 +1,8 @@
-"""Carries out an operation on rows: reads what it chooses, and merges that under the run lock. `backfill` and `repair` choose.
+"""Carries out an operation on rows: reads the chosen rows and merges them under the run lock. `backfill` and `repair` choose the rows.
 
-The steps are those of docs/concepts/operations-on-rows.md. The stream's changes are read from the binlog once more, up to the lake's
-position, so nothing is buffered for an operation, and its tables continue."""
+docs/concepts/operations-on-rows.md describes the steps. The operation reads the stream's changes again from the binlog, up to the lake's
+position. Therefore no changes are buffered, and merges into its tables continue.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +57,10 @@ class RowsRun:
 
 
 class RowsOperation(Protocol):
-    """An operation on rows. `marks`: its id, kind and times, which its commits store; they are complete once it has read. `refused`:
+    """An operation on rows. `marks`: its id, kind and times, which its commits store; they are complete after `read`. `refused`:
     "database.table" → why the table is left out.
 
-    `leaves_out`: whether a table that cannot be merged is left out, because the operation compares its tables afterwards. Otherwise the
+    `leaves_out`: whether the operation leaves out a table that cannot be merged, because it compares its tables afterwards. If False, the
     operation fails.
     """
 
@@ -74,16 +75,17 @@ class RowsOperation(Protocol):
         """Chooses rows, and reads them and the stream into a folder. Returns None if there is nothing to merge. Raises SluiceError."""
 
     def rows(self, reading: BackfillReading) -> Mapping[str, Read | None]:
-        """Returns the tables to merge, each with the rows that were read, or with None if the keys that changed in the interval are chosen.
-        The caller holds the run lock, and the reading has caught up with the lake.
+        """Returns the tables to merge, each with the rows that were read, or with None if the operation chooses the keys that changed in
+        the interval. The caller holds the run lock, and `reading` has caught up with the lake.
         """
 
 
 def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
-    """Reads and merges. Returns the reports of the merged tables. Raises SluiceError or MergeFailedError, with a sentence; what was merged
-    before is right.
+    """Reads and merges rows, and returns the reports of the merged tables. Raises SluiceError or MergeFailedError with a sentence; the
+    tables that were merged before are correct.
 
-    Always safe to repeat: before the first commit there is only a folder, which is removed, and each commit makes its table right.
+    The caller may repeat it at any time. Before the first commit it has written only a folder, which is removed, and each commit corrects
+    one table completely.
     """
     from sluice.cdc_engine.instance.rows.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
@@ -101,7 +103,7 @@ def operate(run: RowsRun, operation: RowsOperation) -> list[TableReport]:
 def _merge(
     run: RowsRun, operation: RowsOperation, reading: BackfillReading, refusal: Callable[[], str]
 ) -> list[TableReport]:
-    """Merges what was read. The caller holds the run lock, whose fence is `refusal`."""
+    """Merges the rows and changes of `reading`. The caller holds the run lock, whose fence is `refusal`."""
     from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  imported where it is used, as in runs
     from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 
@@ -142,7 +144,9 @@ def _merge(
 def _interval(
     run: RowsRun, operation: RowsOperation, reading: BackfillReading, lake: tuple[str, Position]
 ) -> StagedInterval:
-    """Returns what was read of the stream. `lake`: the ledger's id and cursor, as `reading.catch_up` returns them."""
+    """Returns the staged part of the stream in the form that `merge_rows` needs. `lake`: the ledger's id and cursor, from
+    `reading.catch_up`.
+    """
     from sluice.spark_jobs.rows.merge import StagedInterval  # noqa: PLC0415
 
     ledger_id, cursor = lake
@@ -167,10 +171,10 @@ def _merge_tables(
     refusal: Callable[[], str],
     callbacks: tuple[Callable[[TableReport, int], None], Callable[[str, int], None]],
 ) -> dict[str, TableError]:
-    """Merges the tables of `rows`. `callbacks`: `on_table_done` and `on_left` of `merge_rows`. Returns the errors of tables that could not
-    be merged.
+    """Merges the tables of `rows` and returns the errors of tables that could not be merged. `callbacks`: `on_table_done` and `on_left`
+    of `merge_rows`.
 
-    Raises SluiceError or MergeFailedError, with a sentence, if the cause is not one table.
+    Raises SluiceError or MergeFailedError with a sentence if the cause concerns more than one table.
     """
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
@@ -199,6 +203,6 @@ def _merge_tables(
 
 
 def _not_merged(act: str, merged: Sequence[TableReport], failed: Mapping[str, TableError]) -> str:
-    """Returns the sentence about tables that could not be merged. `act`: backfill or repair."""
+    """Returns a sentence about tables that could not be merged. `act`: backfill or repair."""
     whys, there = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
     return f"{whys} (merged: {there}; not merged: {', '.join(failed)}; start the {act} again: it changes nothing twice)"

@@ -1,8 +1,9 @@
-"""Repairs the rows of a destination that differ from the source. Called by the jobs of `job` and `decisions`, and by `sluice repair`.
+"""Repairs the rows of a destination that differ from the source. The jobs of `job` and `decisions` and `sluice repair` call it.
 
-Chooses the keys for which a comparison finds a difference. Their rows are read again over a separate connection, and `operation` merges
-them when the lake has all changes that they may show. This is like a snapshot of these keys only, except that the stream's changes are
-read again from the binlog instead of buffered. Then both sides are compared again."""
+A repair chooses the keys for which a comparison finds a difference. It reads their rows again over a separate connection and waits until
+the lake has all changes that the rows may contain; then `operation` merges them. A repair is like a snapshot of these keys, but reads the
+stream's changes again from the binlog instead of buffering them. Finally it compares the repaired tables again.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ class TableRepair:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """The result of the repair. `refused`: "database.table" → why it was left out. `after`: the comparisons of the repaired tables after
-    the repair.
+    """The result of a repair. `refused`: "database.table" → why the table was left out. `after`: the comparisons of the repaired tables
+    after the repair.
     """
 
     plan: tuple[TableRepair, ...]
@@ -74,7 +75,7 @@ class Repaired:
 
     @property
     def all_right(self) -> bool:
-        """Returns whether no table is known to differ any more and none was left out."""
+        """Whether every comparison after the repair found its table equal, and no table was left out."""
         return not self.refused and all(each.equal for each in self.after)
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class Repaired:
 
 
 def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
-    """Compares, and returns the plan for each table that differs or cannot be compared. Changes nothing. Raises SluiceError."""
+    """Compares tables, and returns the plan for each table that differs or cannot be compared. Changes nothing. Raises SluiceError."""
     from sluice.equality.destination import differing  # noqa: PLC0415  imports DuckDB
 
     extent = Extent(settle_seconds=request.settle_seconds, every_key=True)
@@ -103,12 +104,12 @@ def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepa
 
 
 def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Calls `_refusal`. A table for which it raises an unexpected error is left out, with that error as the reason."""
+    """Returns the result of `_refusal`, or its unexpected error as the reason, so that only this table is left out."""
     try:
         return _refusal(config, destination, result, scope)
     except SluiceError:
         raise
-    except Exception as error:  # The error may be of any kind; the other tables are repaired.
+    except Exception as error:  # An error of any kind concerns only this table.
         return _unexpected(error)
 
 
@@ -117,7 +118,7 @@ def _unexpected(error: Exception) -> str:
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Returns why the differences cannot be repaired key by key, and what to do; empty if they can be, or if nothing differs."""
+    """Returns why the differences cannot be repaired key by key, and what to do; empty if they can be repaired, or if nothing differs."""
     if result.verdict in {Verdict.REFUSED, Verdict.UNDECIDED} and scope is None:
         return result.reason
     if result.verdict is Verdict.DIFFERENT and scope is None:
@@ -134,7 +135,7 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
 
 
 def run_repair(run: RowsRun, request: RepairRequest, plan: tuple[TableRepair, ...]) -> Repaired:
-    """Reads and merges the rows that `plan_repair` found, and compares these tables again. Raises as `operate`."""
+    """Reads and merges the rows that `plan_repair` found, and compares their tables again. Raises the errors of `operate`."""
     refused = {each.name: each.refused for each in plan if each.refused}
     for name, why in refused.items():
         run.listener.say(f"{name} is left out: {why}")
@@ -171,7 +172,7 @@ def _compared_destination(config: SluiceConfig, destination: str) -> Any:
 
 
 class _Repair:
-    """Implements `operation.RowsOperation` for the keys of `scopes`. `refused`: the tables left out so far, with reasons."""
+    """Implements `operation.RowsOperation` for the keys of `scopes`. `refused`: "database.table" → why the table is left out."""
 
     leaves_out = True
 
@@ -189,7 +190,7 @@ class _Repair:
         return Backfill(backfill_id=self._id, from_us=began, to_us=0, kind=REPAIR_KIND)
 
     def read(self, folder: Path) -> BackfillReading | None:
-        """Reads the rows of the keys that differ, then the stream's changes since the lake's position."""
+        """Reads the rows of the differing keys, then the stream's changes since the lake's position."""
         from sluice.cdc_engine.instance.rows.interval import from_the_lake  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.rules import REPAIR_ADVICE, RequestedInterval  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415
@@ -213,7 +214,7 @@ class _Repair:
         return reading
 
     def _read_rows(self, reading: BackfillReading) -> None:
-        """Reads the rows of the tables that are not refused. Returns when the lake has all changes that they may contain."""
+        """Reads the rows of all tables that are not refused. Returns when the lake has all changes that the rows may contain."""
         from sluice.cdc_engine.instance.rows.source_rows import SourceRows  # noqa: PLC0415
 
         source, low = SourceRows(self._run.config, self._run.destination), reading.interval.begin
@@ -227,7 +228,7 @@ class _Repair:
                 continue
             except (SluiceError, OSError):
                 raise
-            except Exception as error:  # The error may be of any kind; the other tables are repaired.
+            except Exception as error:  # An error of any kind concerns only this table.
                 log.exception("rows of %s could not be read", name)
                 self.refused[name] = _unexpected(error)
                 continue
@@ -239,7 +240,7 @@ class _Repair:
             source.wait_until_past(each.high, low, self._request.settle_seconds)
 
     def rows(self, reading: BackfillReading) -> dict[str, Read | None]:
-        """Returns the rows of each table. A table for which an unexpected error is raised is left out, with that error as the reason."""
+        """Returns the rows of each table. A table that raises an unexpected error is left out, with that error as the reason."""
         self.refused |= reading.refused
         found = dict[str, "Read | None"]()
         for name, rows in self._rows.items():
@@ -249,7 +250,7 @@ class _Repair:
                 found[name] = _chosen(self._scopes[name], rows)
             except SluiceError:
                 raise
-            except Exception as error:  # The error may be of any kind; the other tables are repaired.
+            except Exception as error:  # An error of any kind concerns only this table.
                 log.exception("keys of %s could not be chosen", name)
                 self.refused[name] = _unexpected(error)
         return found

@@ -1,4 +1,4 @@
-"""Defines the requests of operations on rows, and the callbacks that report their progress."""
+"""Defines the requests of operations on rows, and the callbacks for their progress."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackfillRequest:
-    """A requested backfill: the interval [from_us, to_us) of a destination's tables. `to_us` None: until now. `gtids`: exactly the
-    transactions of this GTID set instead.
+    """A requested backfill: the interval [from_us, to_us) in microseconds and the tables of a destination. `to_us` None: until now.
+    `gtids`: the transactions of this GTID set, instead of an interval.
 
-    `into`: the "database.table" to build with the single table's past state, instead of changing the live one. `archive`: binlog files to
-    read alone, without the source. `schemas`: a dump or a saved schema history to use instead of the destination's.
+    `into`: the "database.table" to build from a past state of the single table, instead of a change of the live table. `archive`: read
+    only these binlog files, without the source. `schemas`: a dump or a saved schema history to use instead of the destination's.
     """
 
     destination: str
@@ -45,8 +45,8 @@ class BackfillRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairRequest:
-    """The requested repair: tables of a destination, or all captured ones if empty. `settle_seconds`: how long to wait until merges have
-    caught up.
+    """A requested repair: tables of a destination, or all captured ones if empty. `settle_seconds`: how long to wait until merges have
+    caught up with the source.
     """
 
     destination: str
@@ -56,7 +56,7 @@ class RepairRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotRequest:
-    """The requested snapshots: tables of a destination, or all captured ones if empty. `where`: an SQL condition for the rows, or empty."""
+    """Requested snapshots: tables of a destination, or all captured ones if empty. `where`: an SQL condition for the rows, or empty."""
 
     destination: str
     tables: tuple[str, ...] = ()
@@ -65,8 +65,8 @@ class SnapshotRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsListener:
-    """The callbacks of an operation on rows. `done`: called when a table has its commit. `progress`: gets how
-    much of the binlog is read, in bytes. `checked`: called when a table was compared again.
+    """The callbacks of an operation on rows. `say`: logs a sentence. `done`: called when a table has its commit. `progress`: called with
+    the number of binlog bytes that are read. `checked`: called when a table was compared again.
     """
 
     say: Callable[[str], None]
@@ -75,7 +75,7 @@ class RowsListener:
     checked: Callable[[TableResult], None] = lambda _: None
 
     def merged(self, report: TableReport) -> None:
-        """Reports a table that has its commit."""
+        """Logs the counts of a table that has its commit, and calls `done`."""
         self.say(
             f"{report.name}: {report.source_rows} keys; {report.rows_inserted} rows inserted, {report.rows_updated} updated, "
             f"{report.rows_deleted} deleted"
@@ -84,6 +84,6 @@ class RowsListener:
 
 
 def counts_of(report: TableReport) -> dict[str, Any]:
-    """Returns what a program is told about a table that has its commit."""
+    """Returns the counts of a merged table for the JSON output of commands."""
     counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
     return {count: getattr(report, count) for count in counts}
