@@ -1,14 +1,15 @@
-"""Converts entries to one Arrow table per source table, with one row per image, in binlog order. Called by `Batch.to_arrow`.
+"""Converts entries to one Arrow table per source table, with one row per row image, in binlog order. `Batch.to_arrow` calls it.
 
-In addition to the table's own columns:
+The Arrow table has the columns of the source table, and these columns:
 
-| column | |
+| column | value |
 |---|---|
 | `_change_type` | insert, update_preimage, update_postimage or delete, as in Delta's change data feed |
-| `_commit_timestamp` | of the source's clock, UTC |
-| `_file`, `_offset` | of the row event in the binlog |
+| `_commit_timestamp` | the time by the source's clock, in UTC |
+| `_file`, `_offset` | the position of the row event in the binlog |
 
-A column that changes its type within a batch is text in that batch; a value that is missing in an image is NULL."""
+A column whose type changes within a batch is text in that batch. A value that a row image lacks is NULL.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ ABOUT = {
 
 @dataclasses.dataclass
 class _Images:
-    """The images of one table. If a column appears later, it is NULL in earlier rows."""
+    """Collects the row images of one table. If a column appears later, its value is NULL in earlier rows."""
 
     about: list[tuple[str, int, str, int]] = dataclasses.field(default_factory=list)
     texts: dict[str, list[str | None]] = dataclasses.field(default_factory=dict)
@@ -63,7 +64,7 @@ class _Images:
 
 
 def tables_of(entries: Iterable[Any]) -> dict[str, pa.Table]:
-    """Returns the images of each table, by "database.table"."""
+    """Returns "database.table" → Arrow table with the row images of the entries."""
     found: dict[str, _Images] = {}
     for entry in entries:
         if entry.entryType != EntryType.ROWDATA:

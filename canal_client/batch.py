@@ -1,4 +1,4 @@
-"""Holds what a server returns at once: typed changes in binlog order, and the same as Arrow tables. Created by `client`."""
+"""Defines the batch that a server returns, with its changes in binlog order, as typed objects or as Arrow tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EntryPosition:
-    """A position in the binlog and its time. `offset`: that of the event's first byte. `time`: by the source's clock."""
+    """A position in the binlog. `offset`: the offset of the event's first byte. `time`: the event's time by the source's clock."""
 
     file: str
     offset: int
@@ -35,10 +35,10 @@ class EntryPosition:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """One row change. `kind`: insert, update or delete. `before`, `after`: the values by column; None if there is no such image.
+    """One row change. `kind`: insert, update or delete. `before`, `after`: column → value; None if the change has no such image.
 
-    `key`: the columns of the primary key. `updated`: the columns whose value changed; for an insert, all. Columns that the source left
-    out of the image are missing.
+    `key`: the columns of the primary key. `updated`: the columns whose value changed; for an insert, all columns. Columns that the source
+    left out of the row image are missing.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class RowChange:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The newer of the images that exist."""
+        """The image after the change; for a delete, the image before it."""
         return self.after if self.after is not None else self.before or {}
 
 
@@ -84,7 +84,7 @@ Change = RowChange | Statement | TransactionBegin | TransactionEnd
 
 
 class Batch:
-    """A batch of entries; it is empty (and false) if the server had none. `ack` confirms it; `rollback` makes the server send it again."""
+    """A batch of entries. It is empty, and false, if the server had none. `ack` confirms it; `rollback` makes the server send it again."""
 
     def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
         self.id, self.raw = batch_id, raw
@@ -94,15 +94,17 @@ class Batch:
         return self.id != NOTHING
 
     def __len__(self) -> int:
-        """Returns the number of entries: row events, statements, begins and ends of transactions."""
+        """Returns the number of entries: row events, statements, and begins and ends of transactions."""
         return len(self.raw)
 
     def ack(self) -> None:
-        """Confirms the batch. Raises BatchGoneError if its connection has ended, CanalConnectionError if it ends now."""
+        """Confirms the batch. Raises BatchGoneError if the connection that returned it has ended, CanalConnectionError if it ends during
+        the call.
+        """
         self._settle(self, True)
 
     def rollback(self) -> None:
-        """Makes the server send everything again that is not acked. Raises as `ack` does."""
+        """Makes the server send all batches again that are not acked. Raises the errors of `ack`."""
         self._settle(self, False)
 
     @functools.cached_property
@@ -130,11 +132,11 @@ class Batch:
                 yield from _changes(entry)
 
     def changes(self) -> Iterator[RowChange]:
-        """Returns only the row changes."""
+        """Yields only the row changes. Raises CanalProtocolError."""
         return (each for each in self.everything() if isinstance(each, RowChange))
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Returns the images of each table in order, by "database.table". An update is two rows. See `canal_client.arrow`."""
+        """Returns "database.table" → the row images in binlog order. An update is two rows. See `canal_client.arrow` for the columns."""
         from sluice.canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
 
         return tables_of(self.entries)

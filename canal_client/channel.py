@@ -1,8 +1,9 @@
-"""Connects to a server: frames, handshake and authentication. Used by `client`, which sends the requests.
+"""Connects to a server: frames, handshake and authentication. `client` sends its requests through it.
 
 A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one, the refusal
-arrives instead of the answer to the next request; after that it is unknown which answer belongs to which request, and the connection
-cannot be used any more."""
+arrives instead of the answer to the next request. From then on the client cannot match answers to requests, and must close the
+connection.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ from sluice.canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
-NET_TIMEOUT_MS = 3_600_000  # The server may close a connection that is silent for this time.
-PLAIN = {0, 1}  # These numbers mean that there is no compression.
-FULL = 503  # Sluice's number for a server with the maximum number of clients.
+NET_TIMEOUT_MS = 3_600_000  # The server may close a connection that sends nothing for this time.
+PLAIN = {0, 1}  # Both numbers mean that the packet is not compressed.
+FULL = 503  # Sluice's error code for a server that already has the maximum number of clients.
 
 
 @dataclasses.dataclass(frozen=True)
 class Login:
-    """The credentials and options of a connection. `tls` None: without TLS. `connect_seconds`: the time-out for connecting, and for each
-    step of the login.
+    """The credentials and options of a connection. `tls` None: without TLS. `connect_seconds`: the time-out for the connection, and for
+    each step of the login.
     """
 
     user: str = ""
@@ -58,7 +59,7 @@ def _sha1(data: bytes) -> bytes:
 
 
 class Channel:
-    """A connection, which is open and authenticated once it is created. Raises CanalConnectionError, CanalAuthenticationError,
+    """A connection to a server. The constructor connects and authenticates. It raises CanalConnectionError, CanalAuthenticationError,
     CanalProtocolError.
     """
 
@@ -149,7 +150,7 @@ class Channel:
             )
 
     def _turned_away(self, answer: Any) -> CanalConnectionError:
-        """Returns the error for a server that accepts no client now; another server or a later attempt may succeed."""
+        """Returns the error for a server that accepts no client at the moment; another server or a later attempt may succeed."""
         said = answer.error_message or "it gives no reason"
         return CanalConnectionError(f"{self.address} accepts no connection now ({answer.error_code}): {said}")
 

@@ -1,10 +1,11 @@
-"""Implements the client: it subscribes, gets, acks, rolls back, and reconnects by itself when the connection or the server ends.
+"""Implements the client: it subscribes, gets batches, acks or rolls them back, and reconnects when the connection or the server ends.
 
     connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
        ▲                                  │
-       └──────── connection gone ◀────────┘     changes without an ack are sent again: at least once
+       └──────── connection gone ◀────────┘     the server sends changes without an ack again: at least once
 
-One client belongs to one thread."""
+Use a client from one thread only.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +26,20 @@ from sluice.canal_client.messages import PacketType
 from sluice.canal_client.servers import Address, ClusterServers, FixedServers, Servers
 
 PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
-MILLISECONDS = 2  # The code for the unit of a get's time-out.
+MILLISECONDS = 2  # Canal's code for milliseconds, the unit of a get's time-out.
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-WAIT_SECONDS = 1.0  # The time-out of a get in a loop; it is short, so that the loop ends soon when that is requested.
+WAIT_SECONDS = 1.0  # The time-out of a get in a loop. It is short, so that the loop ends soon after its idle time.
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
-NOT_HERE = ("should start first", "can't find destination")  # The errors of a standby server.
+NOT_HERE = ("should start first", "can't find destination")  # Parts of the error messages of a standby server.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """How a client reads, and how it identifies itself.
+    """The settings of a client.
 
-    `table_filter`: comma-separated patterns of database.table; it narrows what the server captures. `batch_size`: entries, or KiB for
-    servers that count memory, such as Sluice. `tls`: True for the system's authorities, a file of authorities, or a context.
+    `table_filter`: comma-separated patterns of database.table, which narrow what the server captures. `batch_size`: entries, or KiB for
+    servers that count memory, such as Sluice. `tls`: True for the system's authorities, a file of authorities, or an SSL context.
     `retry_seconds`: how long a loop tries to reconnect before it raises.
     """
 
@@ -55,7 +56,7 @@ DEFAULT_SETTINGS = ClientSettings()
 
 
 class CanalClient:
-    """A consumer of one destination of Sluice's server or of Canal's. `servers`: finds the destination's server, instead of `host` and
+    """Reads one destination of Sluice's server or of Canal's. `servers`: returns the destination's servers, and replaces `host` and
     `port`.
     """
 
@@ -77,13 +78,13 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
-        self._unanswered = False  # An ack was sent; a refusal of it arrives as the answer to the next get.
-        self._refused_since = 0.0  # When the server began to refuse a loop's acks; 0 if it does not.
+        self._unanswered = False  # True after an ack. If the server refuses the ack, the refusal arrives as the answer to the next get.
+        self._refused_since = 0.0  # When the server began to refuse the acks of a loop; 0 while it accepts them.
 
     @classmethod
     def cluster(cls, destination: str, zookeeper: str, settings: ClientSettings = DEFAULT_SETTINGS) -> CanalClient:
-        """Returns a client that finds the destination's server through ZooKeeper ("zk1:2181,zk2:2181"). Of the clients with the same id,
-        one reads at a time.
+        """Returns a client that finds the destination's server in ZooKeeper ("zk1:2181,zk2:2181"). Of several clients with the same id,
+        only one reads at a time.
         """
         return cls(destination, settings=settings, servers=ClusterServers(zookeeper, destination, settings.client_id))
 
@@ -100,16 +101,16 @@ class CanalClient:
         return self._channel.address if self._channel is not None else ""
 
     def connect(self) -> None:
-        """Connects to the first server that has the destination, and subscribes. The server sends batches without an ack again. Does
-        nothing if it is connected.
+        """Connects to the first server that has the destination, and subscribes. The server then sends batches without an ack again. Does
+        nothing if the client is connected.
 
         Raises CanalConnectionError, CanalAuthenticationError, CanalServerError, CanalProtocolError.
         """
         if self._channel is not None and self._servers.allowed:
             return
         self.disconnect()
-        # This comes before the connection, and waits while another client with this id reads: the server closes a
-        # connection that is silent.
+        # `enter` may wait while another client with this id reads. It comes first, because the server closes a connection that sends
+        # nothing.
         self._servers.enter(socket.gethostname())
         try:
             self._connect_to_one()
@@ -151,7 +152,7 @@ class CanalClient:
         self._channel, self._unanswered = channel, False
 
     def disconnect(self) -> None:
-        """Closes the connection. The server keeps the cursor and will send batches without an ack again."""
+        """Closes the connection. The server keeps the cursor, and after a new connection it sends batches without an ack again."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -162,16 +163,16 @@ class CanalClient:
         self._servers.close()
 
     def unsubscribe(self) -> None:
-        """Makes the server forget the cursor. The next subscription begins without one."""
+        """Makes the server delete the client's cursor. The next subscription starts without a cursor."""
         request = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
         with self._talking() as channel:
             channel.ask(PacketType.UNSUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
         self.disconnect()
 
     def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
-        """Returns the next batch, which waits for its ack; an empty one if nothing arrived within `wait_seconds`.
+        """Returns the next batch, which must be acked or rolled back; an empty batch if nothing arrived within `wait_seconds`.
 
-        Raises CanalConnectionError and CanalServerError, after which the next call reconnects.
+        Raises CanalConnectionError and CanalServerError; the next call then reconnects.
         """
         wait_ms = int(wait_seconds * 1000)
         request = messages.Get(
@@ -195,12 +196,12 @@ class CanalClient:
         return Batch(found.batch_id, tuple(found.messages), settle)
 
     def batches(self, *, idle_seconds: float | None = None, ack: bool = True) -> Iterator[Batch]:
-        """Yields batches that are not empty: without end, or until nothing has arrived for `idle_seconds`.
+        """Yields batches that are not empty, without end or until nothing has arrived for `idle_seconds`.
 
-        With `ack`, a batch is acked when the loop requests the next one: if the loop's body raises, the batch is sent again. Otherwise
-        the body calls `batch.ack()`. The client reconnects when a connection ends, and when an ack was refused: the engine was then
-        replaced, and the batch is sent again. Raises CanalAuthenticationError, CanalServerError (also if acks are refused for
-        `retry_seconds`), and CanalConnectionError after `retry_seconds` without a server.
+        With `ack`, the client acks a batch when the loop requests the next one; if the loop's body raises, the server sends the batch
+        again. Without it, the body must call `batch.ack()`. The client reconnects when the connection ends. It also reconnects when the
+        server refused an ack, because the engine was replaced and sends the batch again. Raises CanalAuthenticationError,
+        CanalServerError (also if acks are refused for `retry_seconds`), and CanalConnectionError after `retry_seconds` without a server.
         """
         last = time.monotonic()
         while idle_seconds is None or time.monotonic() - last < idle_seconds:
@@ -209,11 +210,12 @@ class CanalClient:
                 yield batch
                 last = time.monotonic()
                 if ack:
-                    with contextlib.suppress(BatchGoneError, CanalConnectionError):  # The server then sends it again.
+                    # The server sends the batch again after a new connection.
+                    with contextlib.suppress(BatchGoneError, CanalConnectionError):
                         batch.ack()
 
     def changes(self, *, idle_seconds: float | None = None) -> Iterator[RowChange]:
-        """Yields row changes, like `batches` with `ack`."""
+        """Yields the row changes of `batches`, which acks each batch after its last change."""
         for batch in self.batches(idle_seconds=idle_seconds):
             yield from batch.changes()
 
@@ -233,8 +235,8 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Returns whether the error may be the answer to the previous ack. An error about the get itself arrives again with the next
-        connection's get.
+        """Returns whether the error may be the answer to the previous ack. An error of the get itself would occur again after the
+        reconnection.
         """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):
@@ -244,7 +246,7 @@ class CanalClient:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Channel]:
-        """Closes the connection after an error, because it is then unknown which answer belongs to which request."""
+        """Yields the connection and closes it after an error, because answers can then no longer be matched to requests."""
         try:
             yield self._connected()
         except (CanalConnectionError, CanalServerError, CanalProtocolError):
@@ -267,7 +269,7 @@ class CanalClient:
         self._unanswered = True
 
     def _rollback_of(self, batch_id: int) -> object:
-        """Returns a request to roll back a batch; 0 for all batches."""
+        """Returns a request to roll back a batch; 0 means all batches."""
         return messages.ClientRollback(destination=self.destination, client_id=str(self.client_id), batch_id=batch_id)
 
 

@@ -1,6 +1,7 @@
-"""Converts Canal's texts to Python values and Arrow columns by the declared column type in an entry. Pure.
+"""Converts the text values of Canal's entries to Python values and Arrow columns, by the declared type of the column.
 
-A value that Python or Arrow cannot represent (dates such as 2020-00-00 and 2021-02-31) stays text in Python and is NULL in Arrow."""
+A value that Python or Arrow cannot represent, for example the date 2020-00-00 or 2021-02-31, stays text in Python and is NULL in Arrow.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ LABELS = {"enum", "set"}
 
 @dataclasses.dataclass(frozen=True)
 class ClientColumnType:
-    """The type of a column. `name`: in lower case. `numbers`: precision and scale, or length. `labels`: those of an enum or set."""
+    """The type of a column. `name`: in lower case. `numbers`: precision and scale, or length. `labels`: the labels of an enum or set."""
 
     name: str
     numbers: tuple[int, ...] = ()
@@ -39,24 +40,24 @@ class ClientColumnType:
     labels: tuple[str, ...] = ()
 
     def value(self, text: str) -> Any:
-        """Converts a text to the Python value; returns the text itself if Python has no such value."""
+        """Converts a text to the Python value. Returns the text itself if Python cannot represent it."""
         try:
             return _reader(self)(text)
         except (ValueError, ArithmeticError, LookupError):
             return text
 
     def arrow(self) -> pa.DataType:
-        """Returns the Arrow type; text for an unknown type."""
+        """Returns the Arrow type; string for an unknown type."""
         return _arrow(self)
 
     def column(self, texts: list[str | None]) -> pa.Array[Any]:
-        """Returns the Arrow column. Raises pyarrow.ArrowInvalid if a text is not a value of the type."""
+        """Converts texts to an Arrow column. Raises pyarrow.ArrowInvalid if a text is not a value of the type."""
         return _column(self, texts)
 
 
 @functools.lru_cache(maxsize=10_000)
 def column_type(declared: str) -> ClientColumnType:
-    """Parses a declared type: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
+    """Parses a column type as in DDL: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
     found = DECLARED.match(declared)
     if found is None:
         return ClientColumnType("")
@@ -154,5 +155,5 @@ def _column(kind: ClientColumnType, texts: list[str | None]) -> pa.Array[Any]:
 
 
 def _no_such_day(kind: ClientColumnType, text: str | None) -> bool:
-    """Returns whether the text has the form of a date whose day does not exist."""
+    """Returns whether a text has the form of a date, but names a day that does not exist."""
     return text is not None and DAY.match(text) is not None and isinstance(kind.value(text), str)

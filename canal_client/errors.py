@@ -1,16 +1,16 @@
-"""Defines the errors between a client and its server. Each message says what happened, where, and what to do."""
+"""Defines the errors of the client. Each message says what happened, where, and what to do."""
 
 from __future__ import annotations
 
 
 class CanalError(Exception):
-    """Any failure of the client. `code`: its name for a program."""
+    """The base of all errors of the client. `code`: the error's name for programs."""
 
     code = "CANAL"
 
 
 class CanalConnectionError(CanalError):
-    """No server was reached, or the connection ended. The server sends what was not acked again after the next connection."""
+    """No server was reached, or the connection ended. After the next connection, the server sends batches without an ack again."""
 
     code = "CONNECTION"
 
@@ -22,7 +22,7 @@ class CanalAuthenticationError(CanalError):
 
 
 class CanalServerError(CanalError):
-    """The server refused a request. `number`: 400, 401 or 402, as in Canal. `said`: the server's sentence."""
+    """The server refused a request. `number`: 400, 401 or 402, as in Canal. `said`: the server's message."""
 
     code = "REFUSED"
 
@@ -32,12 +32,14 @@ class CanalServerError(CanalError):
 
 
 class CanalProtocolError(CanalError):
-    """The bytes are not of Canal's protocol: another kind of server listens there, or it requires TLS and this client does not use it."""
+    """The bytes do not follow Canal's protocol: another kind of server listens at the address, or it requires TLS and the client does not
+    use it.
+    """
 
     code = "PROTOCOL"
 
 
 class BatchGoneError(CanalError):
-    """The connection that returned the batch has ended. The server sends the batch again, and it must be acked then."""
+    """The connection that returned the batch has ended. The server sends the batch again, and the client must ack that one."""
 
     code = "BATCH_GONE"

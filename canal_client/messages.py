@@ -1,8 +1,8 @@
-"""Defines the messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes, which the rest of the client
-uses.
+"""Defines the messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes.
 
-They are described here and created at import, in a separate pool, so that they do not clash with other clients of Canal in the same
-process. Enumerations are plain numbers: their encoding is the same."""
+The classes are created at import from the table SHAPES, in a separate descriptor pool, so that they do not clash with other Canal clients
+in the same process. Enumerations are plain integers, which have the same encoding.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class EntryType(enum.IntEnum):
 
 
 class EventType(enum.IntEnum):
-    """The type of a row change or a statement. For this client, all other types are QUERY."""
+    """The type of a row change or statement. Types that are not listed become QUERY."""
 
     INSERT = 1
     UPDATE = 2

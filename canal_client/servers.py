@@ -1,8 +1,9 @@
-"""Finds the servers of a destination: fixed addresses that are tried in order, or those that ZooKeeper has for a cluster. Used by `client`.
+"""Finds the servers of a destination: fixed addresses, which are tried in order, or the servers that a cluster registers in ZooKeeper.
 
-In a cluster as Canal builds it, the server that reads a destination writes itself to `…/<destination>/running`. Of the clients with one
-id only the one that holds `…/<destination>/<client id>/running` may read; the others wait for it. Both nodes are removed with their
-holder's session."""
+In a Canal cluster, the server that reads a destination registers itself at `…/<destination>/running`. Of several clients with the same
+id, only the one that holds `…/<destination>/<client id>/running` may read; the rest wait for it. ZooKeeper removes both nodes when the
+session of their holder ends.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +24,27 @@ Address = tuple[str, int]
 
 
 class Servers(Protocol):
-    """Finds the servers of a destination. Raises CanalConnectionError if there is no server, or ZooKeeper does not answer."""
+    """Finds the servers of a destination. Raises CanalConnectionError if there is no server, or if ZooKeeper does not answer."""
 
     def addresses(self) -> Sequence[Address]:
-        """Returns the addresses to try, in this order."""
+        """Returns the addresses in the order in which they are tried."""
 
     def enter(self, local_address: str) -> None:
-        """Reserves the client's id. It is called before the connection to a server, and waits while another client has the id.
+        """Reserves the client's id. The client calls it before it connects to a server. It waits while another client has the id.
 
-        `local_address`: shown to others for this client.
+        `local_address`: the client's address, which the reservation shows.
         """
 
     @property
     def allowed(self) -> bool:
-        """Whether this client still has the id."""
+        """Whether this client still holds the reservation of its id."""
 
     def leave(self) -> None: ...
     def close(self) -> None: ...
 
 
 class FixedServers:
-    """Returns one address, or several servers that are standby for each other."""
+    """Returns fixed addresses: one server, or several that are standby for each other."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = tuple(addresses)
@@ -52,23 +53,23 @@ class FixedServers:
         return self._addresses
 
     def enter(self, local_address: str) -> None:
-        """Does nothing, because the id is not reserved."""
+        """Does nothing: fixed servers need no reservation."""
 
     @property
     def allowed(self) -> bool:
         return True
 
     def leave(self) -> None:
-        """Does nothing, like `enter`."""
+        """Does nothing: fixed servers need no reservation."""
 
     def close(self) -> None:
         """Does nothing, because nothing is open."""
 
 
 class ClusterServers:
-    """Finds the servers of a cluster. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper.
+    """Finds the servers of a cluster in ZooKeeper. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper.
 
-    Raises CanalConnectionError if the client of ZooKeeper is not installed.
+    Raises CanalConnectionError if the library for ZooKeeper is not installed.
     """
 
     def __init__(self, hosts: str, destination: str, client_id: int, *, wait_seconds: float | None = None) -> None:
@@ -78,7 +79,7 @@ class ClusterServers:
         self._running = f"{self._path}/{client_id}/running"
         self._wait_seconds = wait_seconds
         self._zookeeper: Any = None
-        self._session = 0  # How many sessions have ended.
+        self._session = 0  # The number of sessions that have ended.
         self._entered = -1
         self._lock = threading.Lock()
 
@@ -110,7 +111,7 @@ class ClusterServers:
                     if running is None:
                         continue
                     if running.ephemeralOwner == (zookeeper.client_id or [None])[0]:
-                        # This client created the node before ZooKeeper became unreachable.
+                        # This client created the node before it lost the connection to ZooKeeper.
                         self._entered = session
                         return
                 else:
@@ -128,7 +129,7 @@ class ClusterServers:
     def leave(self) -> None:
         entered, self._entered = self._entered == self._session, -1
         if entered and self._zookeeper is not None:
-            with contextlib.suppress(Exception):  # At the latest, it is removed with the session.
+            with contextlib.suppress(Exception):  # ZooKeeper removes the node at the end of the session in any case.
                 self._zookeeper.delete(self._running)
 
     def close(self) -> None:
@@ -170,7 +171,9 @@ class ClusterServers:
             return self._zookeeper
 
     def _hear(self, state: str) -> None:
-        if state != "CONNECTED":  # This includes SUSPENDED: another client may hold the node before we notice it.
+        if (
+            state != "CONNECTED"
+        ):  # SUSPENDED counts too, because another client may get the node before this client notices.
             self._session += 1
 
     @contextlib.contextmanager

@@ -1,6 +1,4 @@
-"""Lists a destination's jobs other than merges, with what an operator does when their runs fail. `code_location` passes the list to the
-ticks.
-"""
+"""Lists a destination's jobs other than merges, with the remedy when their runs fail. `code_location` passes the list to the ticks."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ NOT_TAKEN = "these changes are not taken"
 
 
 def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
-    """Returns all kinds of runs whose failures nothing else reports."""
+    """Returns the kinds of runs whose failures are reported in the engine's status."""
     directory = config.destination_dir(destination)
     return (
         RunKind(
@@ -63,7 +61,7 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
 
 
 def _operation(operation: rows.OperationKind, what: str, meanwhile: str) -> RunKind:
-    """Returns one kind of the runs of the job of operations on rows."""
+    """Returns the kind for one operation of the job for operations on rows."""
     default = rows.RowsConfig().operation
     return RunKind(
         what=what,
@@ -82,7 +80,7 @@ def _start_again(job: str, meanwhile: str) -> str:
 
 
 def _snapshot_is_open(directory: Path) -> bool:
-    """Returns whether a snapshot is in progress. Returns True if that is unknown, so that failures are shown."""
+    """Returns whether a snapshot is in progress. Returns True if the records cannot be read, so that failures are reported."""
     try:
         return any(each.is_open for each in SnapshotRecords(directory).all())
     except SluiceError:

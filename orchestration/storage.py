@@ -1,10 +1,12 @@
-"""Dagster's storage in SQLite files, with connections that are used again. `sluice up` names it in dagster.yaml, unless that names another.
+"""Stores Dagster's data in SQLite files with connections that stay open. `sluice up` configures it, unless the user's dagster.yaml names
+another storage.
 
-Dagster opens a file for each event and closes it again. SQLite then copies its log into the file and syncs both, so an event costs three to
-five milliseconds of processor time and several syncs. Here a process keeps its connections, and a commit is not synced by itself: a process
-that is killed loses nothing, and a host that loses power may lose the newest events, of which no promise depends (docs/reliability.md).
+Dagster opens and closes a file for each event. SQLite then copies its write-ahead log into the file and syncs both, so an event costs
+three to five milliseconds of processor time and several syncs. With this storage, a process keeps its connections open, and SQLite does
+not sync each commit. A killed process loses nothing. A host that loses power may lose the newest events, on which no promise depends
+(docs/reliability.md).
 
-A run has a file of its own. Dagster creates it by its migrations, which takes 60 milliseconds; here it is a copy of an empty one.
+Each run has a file of its own. Dagster creates it with migrations, which takes 60 milliseconds; this storage copies an empty file.
 """
 
 from __future__ import annotations
@@ -33,17 +35,17 @@ from dagster._serdes import ConfigurableClassData
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool, QueuePool
 
-BUSY_SECONDS_MAX = 30.0  # how long a writer waits for another one
-KEPT_CONNECTIONS = 2  # of a file and a process; more are opened while more threads need them
-RUN_FILES_KEPT = 8  # files of runs with open connections in a process, the newest
-MIGRATIONS = "alembic_version"  # the table with the newest migration of a file
-LOG_SUFFIX = "-wal"  # SQLite's log, which has the newest commits
+BUSY_SECONDS_MAX = 30.0  # How long a writer waits for another one.
+KEPT_CONNECTIONS = 2  # Connections that stay open per file and process; more are opened while more threads need them.
+RUN_FILES_KEPT = 8  # The number of run files with open connections in a process; the newest ones stay.
+MIGRATIONS = "alembic_version"  # The table with the newest migration of a file.
+LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commits.
 
 
 class KeptFile:
-    """The connections of this process to one SQLite file. If the file was replaced or removed, they are opened again.
+    """The open connections of this process to one SQLite file. If the file was replaced or removed, they are opened again.
 
-    A forked process opens its own ones. It leaves those of its parent open: SQLite forbids to use or to close them there.
+    A forked process opens new connections. It neither uses nor closes those of its parent, because SQLite forbids both.
     """
 
     def __init__(self, url: str) -> None:
@@ -75,7 +77,8 @@ class KeptFile:
             self._dispose()
 
     def _leave_to_parent(self) -> None:
-        self._parents, self._engine, self._inode = self._engine, None, None  # a reference, so that they are not closed
+        # The reference prevents Python from closing the parent's connections.
+        self._parents, self._engine, self._inode = self._engine, None, None
         self._lock, self._process = threading.Lock(), os.getpid()
 
     def _dispose(self) -> None:
@@ -106,9 +109,9 @@ def _sync_at_checkpoints(connection: Any, _: Any) -> None:
 
 
 class KeptConnections:
-    """What the storages of one file share: connections that stay open, and a look at Dagster's migrations only if a table is missing.
+    """The shared base of storages with one file: connections stay open, and Dagster's migrations run only if a table is missing.
 
-    Comes before Dagster's class in the list of bases. `NAME`: of the file. `TABLES`: those by which a complete file is known.
+    It must precede Dagster's class in the list of bases. `NAME`: the name of the file. `TABLES`: the tables that a complete file has.
     """
 
     NAME: ClassVar[str]
@@ -120,7 +123,7 @@ class KeptConnections:
 
     @classmethod
     def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> Any:
-        """Returns the storage in a folder."""
+        """Returns the storage in the folder `base_dir`."""
         url = create_db_conn_string(base_dir, cls.NAME)
         if _has_tables(url, *cls.TABLES):
             return cls(url, inst_data)
@@ -137,19 +140,19 @@ class KeptConnections:
 
 
 class KeptRuns(KeptConnections, SqliteRunStorage):
-    """Dagster's runs, daemon heartbeats and job snapshots."""
+    """Stores Dagster's runs, daemon heartbeats and job snapshots."""
 
     NAME, TABLES = "runs", (MIGRATIONS, "instance_info")
 
 
 class KeptSchedules(KeptConnections, SqliteScheduleStorage):
-    """Ticks and the states of sensors and schedules."""
+    """Stores ticks and the states of sensors and schedules."""
 
     NAME = "schedules"
 
 
 class KeptEvents(SqliteEventLogStorage):
-    """Events: a file for each run, and the common file."""
+    """Stores events: one file for each run, and one common file."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._files: OrderedDict[str, KeptFile] = OrderedDict()
@@ -174,7 +177,7 @@ class KeptEvents(SqliteEventLogStorage):
         return kept
 
     def _create_file(self, shard: str) -> None:
-        """Creates the tables of a file that has none."""
+        """Creates the tables of an event file that has none."""
         file = Path(self.path_for_shard(shard))
         if not file.exists() and shard != INDEX_SHARD_NAME:
             _write_new(file, self._empty_file())
@@ -182,7 +185,7 @@ class KeptEvents(SqliteEventLogStorage):
             self._initdb(self._file(shard).engine(), for_index_shard=shard == INDEX_SHARD_NAME)
 
     def _empty_file(self) -> bytes:
-        """Returns a file with the tables of a run and no events."""
+        """Returns the content of a run's event file with all tables and no events."""
         if self._empty is None:
             folder = Path(tempfile.mkdtemp(prefix="sluice-events-"))
             try:
@@ -195,7 +198,7 @@ class KeptEvents(SqliteEventLogStorage):
         return self._empty
 
     def watch(self, run_id: str, cursor: str | None, callback: Any) -> None:
-        """Calls `callback` for each new event of a run, for its page in the UI."""
+        """Calls `callback` for each new event of a run; the run's page in Dagster's UI uses it."""
         super().watch(run_id, cursor, callback)
         observer: Any = self._obs
         dagsters, watch = self._watchers[run_id][callback]
@@ -212,19 +215,21 @@ class KeptEvents(SqliteEventLogStorage):
 
 
 class LogWatchdog(SqliteEventLogStorageWatchdog):
-    """Watches the file of a run and SQLite's log of it. Dagster watches only the file, which changes when SQLite copies the log."""
+    """Watches a run's event file and its write-ahead log. Dagster watches only the file, which changes when SQLite copies the log into
+    it.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._patterns = [self._log_path, self._log_path + LOG_SUFFIX]
 
     def on_modified(self, event: Any) -> None:  # noqa: ARG002
-        """Reads the new events of the run."""
+        """Passes the new events of the run to the callback."""
         self._process_log()
 
 
 def _write_new(file: Path, content: bytes) -> None:
-    """Creates the file with this content, as a whole, unless another process has created it or the file system has no links."""
+    """Creates a file with this content atomically. Does nothing if the file exists, or if the file system has no hard links."""
     made = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}.new")
     made.write_bytes(content)
     try:
@@ -235,7 +240,7 @@ def _write_new(file: Path, content: bytes) -> None:
 
 
 def _has_tables(url: str, *names: str) -> bool:
-    """Returns whether a file has these tables, each with a row if it is the one of Dagster's migrations."""
+    """Returns whether a file has all these tables. The table of Dagster's migrations must also have a row."""
     if not Path(db.make_url(url).database or "").is_file():
         return False
     engine = db.create_engine(url, poolclass=NullPool)
@@ -245,16 +250,16 @@ def _has_tables(url: str, *names: str) -> bool:
                 row = connection.execute(db.text(f"SELECT 1 FROM {name} LIMIT 1")).fetchone()
                 if name == MIGRATIONS and row is None:
                     return False
-    except OperationalError:  # there is no such table
+    except OperationalError:  # SQLite raises this error if a table does not exist.
         return False
     return True
 
 
 class KeptSqlite(DagsterSqliteStorage):
-    """All of Dagster's storage in one folder, in the files that Dagster itself would use."""
+    """Stores all of Dagster's data in one folder, in the files that Dagster itself would use."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
-        # Without Dagster's own `__init__`, which opens the files by its own classes.
+        # Dagster's own `__init__` is not called, because it opens the files with its own classes.
         self.base_dir, self._inst_data = base_dir, inst_data
         home = Path(base_dir)
         self._run_storage = KeptRuns.from_local(f"{home / 'history'}{os.sep}")

@@ -1,7 +1,7 @@
-"""Runs the code server's background work: keeps its engines and its definitions in line with conf/, and reports to Dagster if no tick
+"""Runs the code server's background threads: they apply changes of conf/ to engines and definitions, and report to Dagster if no tick
 arrives.
 
-`code_server` starts it. Each decision compares what is in use with what runs, so the next look makes up for one that failed.
+`code_server` starts them. Each look compares what is in use with what should be, so that it repeats what an earlier look failed to do.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-AGAIN_SECONDS = 10.0  # The interval between two attempts to build the same definitions.
-TABLES_SECONDS = 10.0  # The interval between two reads of a known list, so that a hundred new tables cause few reloads.
+AGAIN_SECONDS = 10.0  # The interval between two attempts to build definitions from the same inputs.
+TABLES_SECONDS = (
+    10.0  # The interval between two reads of a list of tables, so that a hundred new tables cause few reloads.
+)
 
 
 class ShownDefinitions:
-    """The inputs of the current definitions: the conf/ in use, and the tables of each destination."""
+    """Reloads the definitions when their inputs change: the conf/ in use, and the tables of each destination."""
 
     def __init__(
         self,
@@ -41,19 +43,21 @@ class ShownDefinitions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reload, self._clock = reload, clock
-        self._tables = dict[str, tuple[str, float]]()  # Destination → digest of its tables, and when to look again.
+        self._tables = dict[
+            str, tuple[str, float]
+        ]()  # Destination → digest of its tables, and when to read them again.
         self._shown = self._tried = self._seen(in_use)
         self._again_at, self._reported = 0.0, ""
 
     def look(self, in_use: InUse) -> None:
-        """Reloads the definitions if their inputs have changed. If that fails, it tries again after a while."""
+        """Reloads the definitions if their inputs have changed. After a failure, a later call tries again."""
         now = self._seen(in_use)
         if now == self._shown or (now == self._tried and self._clock() < self._again_at):
             return
         self._tried, self._again_at = now, self._clock() + AGAIN_SECONDS
         try:
             self._reload()
-        # The error may come from Dagster or a destination's files and be of any kind; the old definitions stay.
+        # An error of any kind, from Dagster or from a destination's files, leaves the old definitions in use.
         except Exception as error:
             if (why := f"{type(error).__name__}: {error}") != self._reported:
                 log.exception("definitions_not_reloaded", reason=why)
@@ -67,21 +71,21 @@ class ShownDefinitions:
         return tuple((name, in_use.files.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
-        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the last known digest."""
+        """Returns the digest of a destination's tables. If the list is missing or cannot be read, returns the previous digest."""
         known, again_at = self._tables.get(name, ("", -math.inf))
         now = self._clock()
         if known and now < again_at:
             return known
         try:
             found = digest_of_tables(in_use.config.destination_dir(name))
-        except SluiceError:  # The code that needs the tables reports it.
+        except SluiceError:  # The code that needs the tables reports the error.
             found = ""
         self._tables[name] = (found or known, now + TABLES_SECONDS)
         return found or known
 
 
 class Voices:
-    """Keeps one `Voice` per destination of the conf/ in use."""
+    """Returns one `Voice` per destination of the conf/ in use, when it is called."""
 
     def __init__(self, watch: ConfWatch) -> None:
         self._watch, self._made = watch, dict[str, Voice]()
@@ -95,9 +99,9 @@ class Voices:
 
 
 def keep_up(watch: ConfWatch) -> None:
-    """Starts the threads, which end with the process. If the engines have a process of their own, that process keeps them.
+    """Starts the background threads, which end with the process. It starts no engine if the engines have a process of their own.
 
-    The definitions are read after this call, here and in the process from which runs are forked.
+    The definitions are read after this call, in this process and in the process from which runs are forked.
     """
     try:
         with tables_of_now():

@@ -125,7 +125,7 @@ class StoredRuns:
 
     @property
     def file(self) -> str:
-        """The SQLite file; empty for another database."""
+        """The path of the SQLite file; empty for another database."""
         with self._storage.connect() as connection:
             return sqlite_file(connection)
 

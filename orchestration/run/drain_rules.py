@@ -2,14 +2,16 @@
 
     takes d ─▶ its tags name d ─▶ merges d ─▶ acks d over RPC ─▶ reports d to Dagster ─▶ takes the next batch
 
-| the run, whose tags name d, | d is | result | |---|---|---| | died, failed or was canceled, with d merged or not | in flight | a tick
-hands d out again; a repeated merge changes nothing | | succeeded and merged d, but the endpoint was closed | in flight | a tick finds the
-successful run of d and acks d | | died or ended after d was settled | acked | no run's tags name the next batch: the ticks request a run
-| | died after d was settled and before it reported d | acked | the next draining run reports d (`drain_run.Unreported`) | | continues,
-although Dagster has ended it | rolled back | d is not the oldest batch: the run writes no table and takes no batch | | got d, and died
-before its tags named d | in flight | no run's tags name d, and no run is attached: the ticks request a run | | sent an ack of d and got
-no answer | in flight or acked | the run succeeds: as in the second or the third row | | sent a request for d and got no answer | in
-flight later | the run succeeds with the tags of its last batch: the ticks request a run |
+| the run, whose tags name d, | d is | result |
+|---|---|---|
+| died, failed or was canceled, with d merged or not | in flight | a tick hands d out again; a repeated merge changes nothing |
+| succeeded and merged d, but the endpoint was closed | in flight | a tick finds the successful run of d and acks d |
+| died or ended after d was settled | acked | no run's tags name the next batch: the ticks request a run |
+| died after d was settled and before it reported d | acked | the next draining run reports d (`drain_run.Unreported`) |
+| continues, although Dagster has ended it | rolled back | d is not the oldest batch: the run writes no table and takes no batch |
+| got d, and died before its tags named d | in flight | no run's tags name d, and no run is attached: the ticks request a run |
+| sent an ack of d and got no answer | in flight or acked | the run succeeds: as in the second or the third row |
+| sent a request for d and got no answer | in flight later | the run succeeds with the tags of its last batch: the ticks request a run |
 
 A run must never succeed while its tags name a batch that it did not merge.
 """

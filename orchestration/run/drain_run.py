@@ -102,7 +102,7 @@ class Unreported:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """The dependencies of a run that drains. `claim`: see `BatchClaim`. `run`: the run's id. `say`: writes to the run's log in Dagster."""
+    """The dependencies of a draining run. `claim`: see `BatchClaim`. `run`: the run's id. `say`: writes to the run's log in Dagster."""
 
     ports: Ports
     config: SluiceConfig

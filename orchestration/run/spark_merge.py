@@ -183,9 +183,7 @@ class OpenSnapshots:
 
 @contextlib.contextmanager
 def _kept_elsewhere(name: str) -> Iterator[None]:
-    """Raises TableError for a record that cannot be written: the table's merge is tried again, and the table does not stop because of
-    it.
-    """
+    """Converts a SluiceError about a record to a TableError with `own=False`: the merge is tried again, and the table does not stop."""
     from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 
     try:

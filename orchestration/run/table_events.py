@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TableEvents:
-    """The events of one run about tables of a destination."""
+    """Reports the tables of a destination for one run."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str) -> None:
         self._context, self._destination = context, destination
@@ -31,7 +31,7 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         description: str | None = None,
     ) -> None:
-        """Reports that a "database.table" has its commit."""
+        """Reports that a "database.table" has its commit, as a materialization."""
         size = size_metadata(table.table_rows, table.table_bytes)
         whole = {**metadata, **size, **self._sources.metadata(name, table.columns)}
         key = delta_key(self._destination, name)
@@ -44,15 +44,17 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> None:
-        """Reports the change log and the history of a table that this has written too. An error is logged: the table itself is right."""
+        """Reports the change log and the history that the run wrote with a table. An error is only logged, because the table itself is
+        correct.
+        """
         try:
             for event in self._sides.events(name, table.columns, metadata, kinds):
                 self._context.log_event(event)
-        except Exception as error:  # The error may be of any kind; it concerns what Dagster shows.
+        except Exception as error:  # An error of any kind concerns only the report.
             why = f"{type(error).__name__}: {error}"
             self._context.log.warning("%s: Dagster cannot show its change log and history: %s", name, why)
 
     def passed(self, name: str) -> None:
-        """Reports the checks that a table passes because it has its commit."""
+        """Reports the check `flowing` as passed, because the table has its commit."""
         for result in self._flowing.passed(name):
             self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too

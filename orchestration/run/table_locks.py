@@ -1,4 +1,4 @@
-"""Builds the targets of the tables that a run writes: with locks for tables that other destinations write too, and with path clashes."""
+"""Builds the targets of the tables that a run writes, with locks for tables that several destinations write, and with path clashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:
-    """Returns the table locks of one run. `run`: its id, which processes that wait for a lock see."""
+    """Returns the table locks for one run. `run`: the run's id, which is shown to processes that wait for a lock."""
     from sluice.spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
 
     location = config.ledger_location(destination)
@@ -33,10 +33,10 @@ def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> Tab
 
 
 def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
-    """Returns a function from "database.table" to its target, for writers.
+    """Returns a function that returns the target of a "database.table" for writers.
 
-    The function raises MetaError if the store of the locks does not answer; it queries the store for shards only. It checks for path
-    clashes only if a table is about to be created: an existing one keeps its path.
+    The function raises MetaError if the store of the locks does not answer; it calls the store only for shards. It checks for path
+    clashes only if a table is about to be created, because an existing table keeps its path.
     """
     known: list[str] = []
     clashes: list[Mapping[tuple[str, str], str]] = []
@@ -62,8 +62,8 @@ def written_target(config: SluiceConfig, destination: str) -> Callable[[str], Ta
 
 
 def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
-    """Returns the `clashing_tables` of the tables that engines recorded. A destination whose list cannot be read is left out, because its
-    engine reports the error.
+    """Returns the path clashes between the tables that the engines recorded: (destination, "database.table") → why. A destination whose
+    list cannot be read is left out, because its engine reports the error.
     """
     tables: dict[str, list[str]] = {}
     for name in config.destinations:
@@ -82,8 +82,8 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """Returns, for the Delta table of a table, the destinations of conf/ that have shards in it → their "database.table". Their consistent
-    snapshots need its files too. Raises MetaError.
+    """Returns destination → "database.table" names for all shards in the same Delta table as table `name`. The consistent snapshots of
+    these destinations need the files of the Delta table too. Raises MetaError.
     """
     own = target(config, destination, name)
     others = [each for each in config.destinations if own.shared and each != destination]

@@ -1,9 +1,11 @@
-"""Decides when a batch whose runs failed is handed out again. Pure; `runs` finds the failures, and `tick` waits as long as computed here.
+"""Decides when a batch whose runs failed is handed out again. The functions have no side effects; `runs` finds the failures, `tick`
+waits.
 
-Like settling, it decides from the run records of the batch in flight and of earlier batches, not from events. The first failure causes no
-wait, because most are one killed process. Then the waits double, so that a table that cannot be merged does not fill the list of runs.
-While Spark does not answer the waits stay short, because nothing reports Spark's return to the sensor. A run that was ended by hand is
-not a failure; its batch is handed out again immediately."""
+It decides from the run records of this batch and of earlier ones, not from events. The first failure causes no wait, because its cause is
+usually a killed process. Later waits double, so that a table that cannot be merged does not fill the list of runs. While Spark does not
+answer, the waits stay short, because nothing reports its return to the sensor. A run that a person ended is not a failure; its batch is
+handed out again immediately.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,19 @@ from dagster import DagsterRunStatus
 
 from sluice.orchestration.base.ports import TableFailure
 
-FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. It doubles up to the maximum.
+FIRST_SECONDS = 10.0  # The wait after the second consecutive failure. It doubles with each further one.
 MERGE_SECONDS_MAX = 300.0
 AWAY_SECONDS_MAX = 30.0  # The longest wait while no Spark answers.
-DOUBLINGS_MAX = 16  # This reaches both limits, and keeps the power small.
+DOUBLINGS_MAX = 16  # Enough doublings to reach both maxima; the limit prevents an overflow.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The failure of a batch's newest run. `in_a_row`: the number of consecutive failed deliveries with this one; 0 if a person ended it.
+    """The failure of a batch's newest run. `in_a_row`: the number of consecutive failed deliveries up to this one; 0 if a person ended
+    the run.
 
-    `ago_seconds`: time since the run ended. `away`: no Spark answered. `reason`: the run's own sentence. `damaged`: the staged files
-    could not be read. `tables`: the table failures that the consecutive failed runs of the batch reported, newest first.
+    `ago_seconds`: the time since the run ended. `away`: no Spark answered. `reason`: the sentence that the run reported. `damaged`: the
+    staged files could not be read. `tables`: the table failures of each consecutive failed run of the batch, newest first.
     """
 
     in_a_row: int
@@ -40,7 +43,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailedRuns:
-    """Consecutive failed runs of a job. `run_id`, `reason`: those of the newest one."""
+    """Consecutive failed runs of a job. `run_id`, `reason`: of the newest one."""
 
     in_a_row: int
     run_id: str
@@ -48,7 +51,7 @@ class FailedRuns:
 
 
 def pause_seconds(in_a_row: int, *, away: bool) -> float:
-    """Returns the wait before the next attempt after this many consecutive failures."""
+    """Returns how long the next attempt waits after `in_a_row` consecutive failures."""
     if in_a_row <= 1:
         return 0.0
     longest = AWAY_SECONDS_MAX if away else MERGE_SECONDS_MAX
@@ -56,15 +59,15 @@ def pause_seconds(in_a_row: int, *, away: bool) -> float:
 
 
 def remaining_seconds(failed: Failed) -> float:
-    """Returns how long the next attempt must still wait; 0 if it may begin. It is never more than the whole pause, even if the clock
-    changed.
+    """Returns how long the next attempt must still wait; 0 if it may begin. The result never exceeds the whole pause, even if the clock
+    was set back.
     """
     pause = pause_seconds(failed.in_a_row, away=failed.away)
     return min(pause, max(0.0, pause - failed.ago_seconds))
 
 
 def waiting(failed: Failed) -> str:
-    """Returns a sentence about why the next attempt waits; empty if it may begin."""
+    """Returns a sentence that says why the next attempt waits; empty if it may begin."""
     seconds = remaining_seconds(failed)
     if not seconds:
         return ""
@@ -72,7 +75,7 @@ def waiting(failed: Failed) -> str:
 
 
 def in_a_loop(failed: Failed) -> str:
-    """Returns a sentence if several runs in a row have failed, otherwise an empty text. It stays the same while the next run waits or
+    """Returns a sentence if several runs in a row failed, otherwise an empty text. The sentence is the same while the next run waits or
     works.
     """
     if failed.in_a_row <= 1:
@@ -81,11 +84,11 @@ def in_a_loop(failed: Failed) -> str:
 
 
 def failed_in_a_row(delivery: str, runs: Iterable[tuple[str, DagsterRunStatus]]) -> int:
-    """Returns the number of consecutive failed deliveries that end with this one. `runs`: (delivery, status) of the destination, newest
+    """Returns the number of consecutive failed deliveries up to `delivery`. `runs`: (delivery, status) of the destination's runs, newest
     first.
 
-    A delivery counts if all its runs failed; one that succeeded or was ended by hand ends the sequence. An old run that was re-executed
-    by hand precedes this delivery and does not count.
+    A delivery counts if all its runs failed; one that succeeded or was ended by a person ends the sequence. Runs that are newer than
+    those of `delivery`, for example re-executions of old runs, do not count.
     """
     deliveries: dict[str, set[DagsterRunStatus]] = {}
     for each, status in runs:

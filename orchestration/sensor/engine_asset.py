@@ -1,6 +1,7 @@
-"""Defines the asset of an engine. The sensor observes it once per minute; `Observe` in Dagster's UI reads what the engine wrote last.
+"""Defines the asset of an engine. The sensor observes it once a minute; `Observe` in Dagster's UI reads the newest status file.
 
-An observable asset, because Dagster shows "Never materialized" for an external one however often it is observed."""
+It is an observable asset, because Dagster shows "Never materialized" for an external asset even after observations.
+"""
 
 # There is no `from __future__ import annotations`, because Dagster inspects the type of `context` at runtime.
 
@@ -14,7 +15,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.status_file import engine_status
 from sluice.orchestration.base.table_catalog import engine_key, group_of, owners_of
 
-# The same names as in the sensor's observations, so that the plots are unbroken.
+# The sensor's observations use the same names, so that the plots are unbroken.
 NUMBERS = ("lag_seconds", "rows_per_second")
 
 
@@ -32,7 +33,9 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
     def observe() -> Iterator[dg.ObserveResult]:
         yield dg.ObserveResult(asset_key=key, metadata=observed(engine_status(config.destination_dir(destination))))
 
-    with warnings.catch_warnings():  # Dagster's version is pinned, so an operator need not know that this part is beta.
+    with (
+        warnings.catch_warnings()
+    ):  # Dagster's version is pinned, so its warning that this function is beta does not help an operator.
         warnings.simplefilter("ignore", dg.BetaWarning)
         made: dg.AssetsDefinition = dg.multi_observable_source_asset(name=f"observe_{destination}", specs=[spec])(
             observe
@@ -41,7 +44,7 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
 
 
 def observed(record: dict[str, Any]) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns what Dagster shows of the record in status.json, which is empty if no engine has run."""
+    """Returns the metadata of an observation. `record`: the content of status.json, which is empty if no engine has run."""
     return {
         **{name: dg.MetadataValue.float(float(record[name])) for name in NUMBERS if name in record},
         "state": dg.MetadataValue.text(str(record.get("state", "UNKNOWN"))),

@@ -1,7 +1,8 @@
-"""Reports, for the engine's status, the kinds of runs of a destination that fail twice or more in a row. Called by `tick`; asks `runs`.
+"""Finds the kinds of runs of a destination that failed twice or more in a row. Ticks report them in the engine's status.
 
-Decides by level, like settling: from the newest records of each job, so that a restart or a lost tick changes nothing. Merges are not
-included: `backoff` counts their failures by batch, because one job merges all batches."""
+It decides from the newest run records of each job, not from events, so that a restart or a lost tick changes nothing. Merges are not
+included: `backoff` counts their failures by batch, because one job merges all batches.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +14,18 @@ from typing import Any
 from sluice.orchestration.sensor.backoff import FailedRuns
 from sluice.orchestration.sensor.runs import RunStore
 
-LOOK_SECONDS = 15.0  # The interval between two looks; each costs one query per kind.
+LOOK_SECONDS = 15.0  # The interval between two reads of the records; each read costs one query per kind.
 FAILED_MIN = 2  # A single failure is often a killed process, and the next run succeeds.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKind:
-    """A job whose failures are reported. `what`: what its runs do, in the plural. `remedy`: what an operator does, as the end of a
-    sentence.
+    """A kind of runs whose failures are reported. `what`: what the runs do, in the plural. `remedy`: what an operator does, as the end of
+    a sentence.
 
-    `step`: for a job of all destinations, the step whose config names one. `entry`: the key of that config that tells kinds of one job
-    apart, this kind's value, and the value that a config without the key means. `matters`: whether its failures count now; default: always.
+    `step`: for a job of all destinations, the step whose config names the destination. `entry`: for a job with several kinds, the key of
+    that config that distinguishes them, the value of this kind, and the value that a config without the key has. `matters`: returns
+    whether failures are reported now.
     """
 
     what: str
@@ -35,7 +37,9 @@ class RunKind:
 
 
 class FailingRuns:
-    """The failing runs of one destination. `only_one`: conf/ has no other destination, so that a config without a name means this one."""
+    """Finds the failing runs of one destination. `only_one`: conf/ has no other destination, so a run config without a name means this
+    one.
+    """
 
     def __init__(
         self,
@@ -50,7 +54,7 @@ class FailingRuns:
         self._troubles: tuple[str, ...] = ()
 
     def troubles(self, runs: RunStore) -> tuple[str, ...]:
-        """Returns a sentence for each kind of run that fails. The records are read at most every LOOK_SECONDS."""
+        """Returns a sentence for each kind whose newest runs failed. Reads the records at most every LOOK_SECONDS."""
         now = self._clock()
         if now >= self._due:
             self._due = now + LOOK_SECONDS
@@ -75,7 +79,9 @@ class FailingRuns:
 
 
 def sentence(kind: RunKind, failed: FailedRuns) -> str:
-    """Returns a sentence about what fails, how often, why, and what to do. It stays the same while the next run waits or works."""
+    """Returns a sentence with the number of failures, the reason and the remedy. The sentence is the same while the next run waits or
+    works.
+    """
     return (
         f"{failed.in_a_row} runs in a row that {kind.what} failed, the newest ({failed.run_id[:8]} of {kind.job}) with: "
         f"{failed.reason.rstrip('.')}; {kind.remedy}"

@@ -1,7 +1,8 @@
-"""Decides which tables stop because they cannot be merged, so that their batch continues without them. Pure; `tick` carries it out.
+"""Decides which tables stop because they cannot be merged, so that their batch continues without them. `tick` carries the decision out.
 
-It decides from the run records of the batch: what its newest run reported, and what the runs of earlier deliveries did. A table whose
-failure no retry can fix stops at once. Another one stops after TRIES_MAX consecutive runs that failed for a reason of that table."""
+It decides from the failures that the newest run of the batch and the runs of its earlier deliveries reported. A table stops at once if no
+retry can help. Otherwise it stops after TRIES_MAX consecutive runs that failed because of this table.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from sluice.orchestration.base.ports import TableFailure
 
-TRIES_MAX = 4  # With the waits of `backoff`, these take more than a minute.
+TRIES_MAX = 4  # With the waits of `backoff`, this many runs take more than a minute.
 
 
 def tables_to_stop(runs: Sequence[Mapping[str, TableFailure]]) -> dict[str, tuple[str, str]]:
-    """Returns "database.table" → (state, reason) for the tables to stop. `runs`: the table failures of the consecutive failed runs, newest
-    first.
+    """Returns "database.table" → (state, reason) for the tables that must stop. `runs`: the table failures of the consecutive failed
+    runs, newest first.
     """
     if not runs:
         return {}

@@ -1,7 +1,8 @@
-"""Inspects the Delta tables of a destination between its runs, and reports a table that was restored, replaced or removed before its next
-change arrives. A tick requests the inspection, which has a thread of its own, because a lake may answer slowly.
+"""Inspects the Delta tables of a destination between its runs, and reports a table that another program restored, replaced or removed.
 
-Findings go to the engine, whose status shows them in `sluice status` and in the check of the engine's asset. Nothing is written."""
+A tick starts the inspection in a thread, because a lake may answer slowly. The findings go to the engine; `sluice status` and the check
+of the engine's asset show them. The inspection writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +22,24 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.spark_jobs.tables.lake_look import LakeLook
 
-SHARE = 20  # An inspection may take 1/SHARE of the time, so a slow lake is inspected less often.
-# An inspection costs two stat calls per table, and reads a Delta log if one changed. An unmounted disk may never
-# answer.
+SHARE = 20  # An inspection may take 1/SHARE of the time, so that a slow lake is inspected less often.
+# A longer inspection is reported. It costs two stat calls per table and reads changed Delta logs, but an unmounted disk may never answer.
 LOOK_SECONDS_MAX = 300.0
-SHOWN_MAX = 5  # How many tables are named; an unmounted disk affects all of them.
+SHOWN_MAX = 5  # The number of tables that are named; an unmounted disk affects all of them.
 
 
 class LakeWatcher(Protocol):
-    """Watches a lake, as a tick needs it."""
+    """Inspects a lake for a tick."""
 
     def look(self, stopped: Collection[str]) -> None:
-        """Starts an inspection if it is time. `stopped`: the "database.table" names of stopped tables, which report their own reasons."""
+        """Starts an inspection if one is due. `stopped`: the "database.table" names of stopped tables, which are left out."""
 
     def troubles(self) -> tuple[str, ...]:
-        """Returns what the last inspection found, one sentence each."""
+        """Returns the findings of the last inspection, one sentence each."""
 
 
 class NoLakeWatcher:
-    """Finds nothing, for definitions without a lake."""
+    """Implements `LakeWatcher` for definitions without a lake: finds nothing."""
 
     def look(self, stopped: Collection[str]) -> None:
         """Does nothing."""
@@ -52,13 +52,13 @@ NO_LAKE_WATCHER = NoLakeWatcher()
 
 
 def in_a_thread(act: Callable[[], None]) -> None:
-    """Calls `act` in a daemon thread, so that it does not delay the end of the process."""
+    """Calls `act` in a daemon thread, which does not delay the end of the process."""
     threading.Thread(target=act, name="lake-watch", daemon=True).start()
 
 
 class LakeWatch:
-    """Watches one destination's Delta tables. `begin`: calls an inspection, in the caller's thread or in another one. One inspection runs
-    at a time; `look` and `troubles` return at once.
+    """Inspects one destination's Delta tables. `begin`: runs an inspection, in another thread by default. One inspection runs at a time;
+    `look` and `troubles` return at once.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LakeWatch:
         try:
             here = self._config.destination_dir(self._destination)
             self._troubles = (*_shortened(self._found(stopped)), *catalog_troubles(here))
-        except Exception as error:  # The error may be of any kind; otherwise the last, good result would stay.
+        except Exception as error:  # An error of any kind replaces the earlier findings, which may no longer be true.
             self._troubles = (
                 f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; Sluice tries again",
             )
@@ -110,7 +110,7 @@ class LakeWatch:
         directory = self._config.destination_dir(self._destination)
         records, ledger = LakeTables(directory), read_ledger(directory)
         captured = {table.name for table in read_tables(directory)}
-        # These tables are about to be rewritten.
+        # Snapshots are about to rewrite these tables.
         being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}
         self._lake_look = self._lake_look or LakeLook(storage_options(self._config.storage_options))
         sentences = []
@@ -125,7 +125,7 @@ class LakeWatch:
                     )
             except TableError as error:
                 sentences.append(self._shown(error))
-            # The error may be of any kind; the findings of the other tables must be reported.
+            # An error of any kind must not hide the findings about the other tables.
             except Exception as error:
                 sentences.append(
                     f"the Delta table of {name} cannot be watched for changes by others: {self._shown(error)}"
@@ -133,8 +133,8 @@ class LakeWatch:
         return [sentence for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
-        """Returns (path, id and version after the last run) of a table's current-state table; of its history and change log if it has
-        none.
+        """Returns (path, (id, version after the last run)) of a table's current-state table, or of its history and change log if it has
+        no current-state table.
         """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).current_state:

@@ -1,8 +1,9 @@
-"""Publishes the check of an engine when no sensor ticks. The process that has the engines writes it to Dagster's storage itself.
+"""Publishes the check of an engine when no sensor ticks. The process that contains the engines writes it directly to Dagster's storage.
 
-`code_server` runs it in a thread. When the daemon is dead no tick arrives, so neither the engine's sensor nor the snapshot sensor can
-report that. It compares the newest result of the check in the storage with the current state and writes only differences. So it never
-repeats a sensor's result, and after a start it clears what an earlier process wrote."""
+`code_server` runs it in a thread. If the daemon is dead, no tick arrives, so no sensor can report that. The thread compares the newest
+result of the check in the storage with the current state and writes only differences. Therefore it repeats no result of a sensor, and
+after a start it replaces what an earlier process wrote.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.sensor.silence import heard, last_tick
 
 LOOK_SECONDS = 15.0
-# This is longer than the other limit, so that the snapshot sensor reports first if the daemon runs.
+# Longer than TICK_SILENCE_SECONDS_MAX, so that the snapshot sensor reports first if the daemon runs.
 SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0
 
 log = structlog.get_logger()
 
 
 class Voice:
-    """Publishes the check result of one destination's engine. It opens Dagster's storage only if the result may have changed. `clock`:
+    """Publishes the check of one destination's engine. Opens Dagster's storage only if there may be something to publish. `clock`:
     returns seconds since 1970.
     """
 
@@ -42,11 +43,11 @@ class Voice:
     ) -> None:
         self._destination, self._directory, self._instance, self._clock = destination, directory, instance, clock
         self._started = clock()
-        self._may_clear = True  # An earlier process may have published a failure.
+        self._may_clear = True  # At the start, an earlier process may have published a failure.
 
     def look(self) -> bool:
-        """Publishes the check's result if ticks have stopped or have returned. Returns whether it published. Raises the errors of Dagster's
-        storage.
+        """Publishes a failure if ticks have stopped, and a pass once they have returned. Returns whether it published. Raises the errors
+        of Dagster's storage.
         """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:
@@ -58,7 +59,9 @@ class Voice:
         if read_failures(self._directory, now).get("", ""):
             return False  # The sensor publishes failures.
         published = self._publish("")
-        self._may_clear = False  # This is set only after success, so that a storage that did not answer is asked again.
+        self._may_clear = (
+            False  # Set only after a success, so that the next look tries again if the storage did not answer.
+        )
         return published
 
     def _publish(self, why: str) -> bool:
@@ -74,17 +77,19 @@ class Voice:
 def _newest(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     found = record.evaluation if record is not None else None
-    return found if isinstance(found, dg.AssetCheckEvaluation) else None  # The check itself may be running.
+    return (
+        found if isinstance(found, dg.AssetCheckEvaluation) else None
+    )  # Without a result, the check is being executed.
 
 
 def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
-    """Returns the parts of a result that contain no age."""
+    """Returns the parts of a result that two equal results share. The rest may contain an age."""
     return result.passed, (result.description or "").partition(":")[0]
 
 
 def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> None:
-    """Calls `look` of every `Voice` every LOOK_SECONDS until `stopping` is set. Continues after an error of the storage. `voices`: returns
-    one for each current destination.
+    """Calls `look` of every voice every LOOK_SECONDS until `stopping` is set. Logs an error and tries again. `voices`: returns the
+    current voices.
     """
     reported = ""
     while not stopping.wait(LOOK_SECONDS):
@@ -92,7 +97,7 @@ def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> N
             try:
                 voice.look()
                 reported = ""
-            # The error may come from any storage and be of any kind; it must not affect the engines.
+            # The error can be of any kind, because any storage may be configured. It must not affect the engines.
             except Exception as error:
                 if (why := f"{type(error).__name__}: {error}") != reported:
                     log.warning("check_not_published", reason=why)

@@ -1,7 +1,8 @@
-"""Reads from Dagster's run storage what settling needs: the runs of a batch, why the newest one failed, and the open runs. It can also end
-a run.
+"""Reads from Dagster's run storage what ticks need: the runs of a batch, why the newest one failed, and the open runs. It can also end a
+run.
 
-No other module reads the run storage."""
+Only this module reads the run storage for merges.
+"""
 
 from __future__ import annotations
 
@@ -34,26 +35,26 @@ from sluice.orchestration.sensor.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
 
-# Runs with these statuses have a process, or should have one.
+# A run with one of these statuses should have a process.
 OPEN_STATUSES = [
     DagsterRunStatus.STARTING,
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
 
-RUNS_LOOKED_AT = 50  # How many of the newest runs are read to count consecutive failures.
-OTHER_RUNS_LOOKED_AT = 10  # How many of the newest runs of a job that does not merge are read.
+RUNS_LOOKED_AT = 50  # The number of newest runs that are read to count consecutive failures.
+OTHER_RUNS_LOOKED_AT = 10  # The number of newest runs that are read of a job other than the merge job.
 
 
 class KeptInstance:
-    """Keeps Dagster's instance between ticks, because opening it checks all migrations of its database, which takes 50 ms."""
+    """Keeps Dagster's instance open between ticks. Opening it takes 50 ms, because Dagster checks all migrations of its database."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instance: DagsterInstance | None = None
 
     def of(self, context: dg.SensorEvaluationContext) -> DagsterInstance:
-        """Returns the instance for a tick. A tick that this process itself requests brings its own instance."""
+        """Returns the instance for a tick. A tick that this process itself executes already has an instance."""
         ref = context.instance_ref
         if ref is None:
             return context.instance
@@ -65,7 +66,7 @@ class KeptInstance:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a failed run reported about its failure (`merge_run.failure`)."""
+    """The sentence and the metadata that a failed run reported about its failure (`merge_run.failure`)."""
 
     sentence: str
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -78,9 +79,9 @@ class Said:
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Returns delivery and status of the runs, newest first, down to a run that failed with `delivery` but was started for another batch.
+    """Returns (delivery, status) of the runs, newest first. Ends at a run with `delivery` that was started for another batch.
 
-    Such a run drained: it took a batch that never failed. Whatever precedes it succeeded.
+    Such a run is a draining run. All batches that it merged before succeeded, so older runs belong to no sequence of failures.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -93,15 +94,15 @@ def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, Dagster
 
 
 class RunStore:
-    """The runs of one destination's merge job."""
+    """Reads and ends the runs of one destination's merge job."""
 
     def __init__(self, instance: DagsterInstance, job_name: str) -> None:
         self._instance = instance
         self._job_name = job_name
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
-        """Returns all runs whose tags name exactly this delivery. Only runs of the merge job count, so that tags on other runs ack
-        nothing.
+        """Returns all runs of the merge job whose tags name exactly this delivery. Other jobs do not count, so that tags on their runs
+        ack nothing.
         """
         records = self._instance.get_run_records(
             dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
@@ -123,10 +124,11 @@ class RunStore:
         )
 
     def _failed_tables(self, reference: BatchReference, newest: Sequence[StoredRun]) -> list[dict[str, TableFailure]]:
-        """Returns what the failed runs of the batch, over its deliveries, report of its tables, newest first. It ends at a run that did not
-        fail.
+        """Returns the table failures that the failed runs of the batch reported, over all deliveries, newest first. Ends at a run that
+        did not fail.
 
-        `newest`: the runs of the destination. Those of a batch are among them: the next batch is handed out once this one is settled.
+        `newest`: the destination's newest runs. They include all runs of the batch, because the next batch is handed out only after this
+        one is settled.
         """
         changes = changes_of(reference.to_tags())
         runs = [each.dagster_run for each in newest if changes_of(each.dagster_run.tags) == changes][:TRIES_MAX]
@@ -134,7 +136,7 @@ class RunStore:
         return [self._what_failed(run.run_id).tables for run in failed]
 
     def _what_failed(self, run_id: str) -> Said:
-        """Returns the run's own sentence and metadata, or Dagster's sentence if the run could not report any."""
+        """Returns the sentence and metadata that the run reported, or Dagster's sentence if the run could not report any."""
         for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
             for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
                 event = record.event_log_entry.dagster_event
@@ -147,10 +149,10 @@ class RunStore:
     def failed_in_a_row(
         self, job_name: str, concerns: Callable[[Mapping[str, Any]], bool], at_least: int
     ) -> FailedRuns | None:
-        """Returns the newest consecutive failed runs of another job of the destination; None if they are fewer than `at_least`.
+        """Returns the newest consecutive failed runs of another job of the destination; None if there are fewer than `at_least`.
 
-        A run that succeeded or was ended by hand ends the sequence; one that has not ended is ignored. `concerns`: selects runs by their
-        config.
+        A run that succeeded or was ended by a person ends the sequence. Runs that have not ended are ignored. `concerns`: selects runs by
+        their config.
         """
         newest = self._instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=OTHER_RUNS_LOOKED_AT)
         ended = [
@@ -167,20 +169,20 @@ class RunStore:
     def open_runs(self) -> list[RunRecord]:
         """Returns every run of the destination that should have a process, for any batch.
 
-        The query filters by status only and the result is filtered here: few runs are open, while a query by tag or job would scan all
-        runs ever made.
+        The query filters only by status, and this method filters the result by job. Few runs are open, while a query by job or tag would
+        scan all runs in the storage.
         """
         records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
         return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
 
     def draining(self) -> list[RunRecord]:
-        """Returns the open runs that drain."""
+        """Returns the open draining runs."""
         return [run for run in self.open_runs() if run.drains]
 
     def end(self, run_id: str, reason: str) -> None:
-        """Marks a run as FAILED and requests that its process, if there is one, stops. A run that has ended meanwhile is not changed.
+        """Marks a run as FAILED and requests that its process stops. Does nothing if the run has ended meanwhile.
 
-        If the process continues, nothing it does counts, because its delivery is rolled back and never handed out again.
+        A process that continues can change nothing, because its delivery is rolled back and never handed out again.
         """
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
@@ -196,7 +198,7 @@ class RunStore:
     def _ask_to_stop(self, run_id: str) -> None:
         try:
             self._instance.run_launcher.terminate(run_id)
-        except Exception as error:  # The launcher's server may have stopped, which is why the run is ended.
+        except Exception as error:  # The launcher's server may have stopped, which may be why the run must be ended.
             _log.warning("the process of run %s could not be requested to stop: %s", run_id, type(error).__name__)
 
     def _fact(self, record: StoredRun) -> RunRecord:
@@ -204,7 +206,8 @@ class RunStore:
         state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
         limit = RULES[run.status].silent_seconds_max
         silent_seconds = state_seconds
-        if limit is not None and state_seconds > limit:  # Only then is a query of the event log worth its cost.
+        # The event log is queried only if the status has lasted long, because the query is expensive.
+        if limit is not None and state_seconds > limit:
             silent_seconds = self._silent_seconds(run.run_id, state_seconds)
         return RunRecord(
             run_id=run.run_id,

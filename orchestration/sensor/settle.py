@@ -1,11 +1,12 @@
-"""Decides what happens to the batch in flight, from the records of its runs. Pure; `tick` queries the records and carries out the decision.
+"""Decides what happens to the batch in flight, from the records of its runs. `tick` reads the records and carries the decision out.
 
-It decides from states, not from events: each tick looks at all runs with the batch's tags, so no event can be missed. Only SUCCESS acks.
-Several runs may carry the same tags (a re-execution by hand copies them): one SUCCESS of exactly this delivery is enough, and a failed
-run does not roll the batch back while another one works.
+It decides from states, not from events: each tick reads all runs with the batch's tags, so it cannot miss an event. Only SUCCESS acks.
+Several runs can have the same tags, because a re-execution copies them. One SUCCESS of exactly this delivery is enough to ack, and a
+failed run does not roll the batch back while another run works.
 
-A run that disappeared without a report is ended, so that nothing waits for it. A run holds the destination's run lock while it works. If
-the run counts as started and the lock was free for a while, the run's process is gone."""
+A run whose process is gone is ended, so that nothing waits for it. A working run holds the destination's run lock. If a run counts as
+started and the lock was free for a while, its process is gone.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
 # A started run takes the run lock within a second, and ends within a second after it releases the lock.
 LOCK_FREE_SECONDS_MAX = 30.0
-SUBMIT_SECONDS_MAX = 120.0  # A run may be created and never queued, because the daemon died in between.
+SUBMIT_SECONDS_MAX = 120.0  # A run may be created and never queued if the daemon dies in between.
 STARTING_SECONDS_MAX = 180.0  # The process imports Dagster, possibly on a very busy machine.
 
 
 class RunVerdict(enum.Enum):
-    """What one run means for its batch, the strongest first."""
+    """What a run means for its batch. The first member that any run of the batch has decides."""
 
     ACK = "ack"
     END = "end"  #: The run must be ended before its batch can continue.
@@ -35,10 +36,10 @@ class RunVerdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The facts of one run. `state_seconds`: the time in this status. `silent_seconds`: the time since its last event of any kind.
+    """The facts about one run. `state_seconds`: the time in this status. `silent_seconds`: the time since its last event of any kind.
 
     `lock_free_seconds`: how long this process has seen the run lock free while the run had this status; 0 while the lock is held.
-    `drains`: it also takes the batches after its own.
+    `drains`: the run also takes the batches after its first one.
     """
 
     run_id: str
@@ -50,13 +51,13 @@ class RunRecord:
 
     @property
     def takes_it_next(self) -> str:
-        """The reason why a tick leaves a batch to this run, which drains."""
+        """The reason why a tick requests no run and leaves the batch to this draining run."""
         return f"run {self.run_id[:8]} drains and takes it next"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a status means, and after how many seconds it has lasted too long; None: no limit."""
+    """The verdict for a run status, and the seconds after which a run in this status must be ended; None: no limit."""
 
     verdict: RunVerdict
     state_seconds_max: float | None = None
@@ -107,14 +108,14 @@ class EndRun:
 
 @dataclasses.dataclass(frozen=True)
 class Reissue:
-    """The decision to hand out the same batch under the same run key, because it has no run, or one that was never submitted."""
+    """The decision to hand out the same batch with the same run key, because it has no run or a run that was never submitted."""
 
 
 Decision = Ack | Rollback | SettleWait | EndRun | Reissue
 
 
 def overdue(run: RunRecord) -> str:
-    """Returns a sentence about why a run must be ended; empty if it need not be."""
+    """Returns a sentence that says why a run must be ended; empty if it need not be."""
     rule = RULES[run.status]
     if rule.lock_free_seconds_max is not None and run.lock_free_seconds > rule.lock_free_seconds_max:
         return f"Dagster shows it as {run.status.value}, but no process has had the run lock for {run.lock_free_seconds:.0f} s"
@@ -130,7 +131,9 @@ def verdict_of(run: RunRecord) -> RunVerdict:
 
 
 def strongest(runs: Sequence[RunRecord]) -> str:
-    """Returns the Dagster state of the run that decides; empty if there is no run. A run that works comes before one that waits."""
+    """Returns the Dagster state of the run that decides about a batch; empty if there is no run. Among equal verdicts, a working run
+    comes first.
+    """
     order = list(RunVerdict)
     working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
     ranked = sorted(runs, key=lambda run: (order.index(verdict_of(run)), run.status not in working))
@@ -140,7 +143,7 @@ def strongest(runs: Sequence[RunRecord]) -> str:
 def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
     """Returns what happens to a batch. `runs`: all runs whose tags name exactly this delivery, in any order.
 
-    `draining`: the open runs of the destination that also take the batches after their own. They get a batch that has no run.
+    `draining`: the open draining runs of the destination. If the batch has no run, one of them takes it.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))
@@ -167,16 +170,16 @@ def _taken_next(draining: Sequence[RunRecord]) -> SettleWait | EndRun | None:
 
 
 class LockWatch:
-    """Measures, per run, for how long this process has seen the run lock free. Called in each tick before the decision.
+    """Measures, per run, how long this process has seen the run lock free. Ticks call it before they decide.
 
-    The measurement starts again when the process starts and whenever the lock is held, so a run is never ended after a single look.
+    The measurement starts again when the process starts and whenever the lock is held. Therefore a single look never ends a run.
     """
 
     def __init__(self) -> None:
         self._free_since: dict[tuple[str, DagsterRunStatus], float] = {}
 
     def observe(self, runs: Sequence[RunRecord], *, lock_held: bool, now_seconds: float) -> list[RunRecord]:
-        """Returns the same runs with `lock_free_seconds` set. `now_seconds`: from a monotonic clock."""
+        """Returns the runs with `lock_free_seconds` set. `now_seconds`: from a monotonic clock."""
         keys = {(run.run_id, run.status) for run in runs}
         self._free_since = {} if lock_held else {key: self._free_since.get(key, now_seconds) for key in keys}
         return [

@@ -1,7 +1,8 @@
-"""Reports to Dagster that an engine's sensor no longer ticks. The sensor itself cannot report it, so the snapshot sensor does.
+"""Reports to Dagster that an engine's sensor no longer ticks. The snapshot sensor calls it, because the engine's sensor cannot.
 
-It reads only the engine's status.json. When no daemon runs, no sensor can report: then `runless` publishes it, and `sluice status` shows
-it."""
+It reads only the engine's status.json. If no daemon runs, no sensor can report: then `runless` publishes the check, and `sluice status`
+shows the silence.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
 
     import dagster as dg
 
-# The cursor says whether this sensor published the newest result of the check. Dagster treats an empty cursor as none.
+# The values of the snapshot sensor's cursor: whether it published the check as failed because of silence, or not. Dagster treats an empty
+# cursor as None.
 SILENT, HEARD = "silent", "heard"
 _heard: dict[str, float] = {}  # Destination → the time of its last tick in this process.
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """Returns the engine's check if its result must be published, and the new cursor. The check fails when the engine's sensor falls
-    silent, and gets the current result when ticks return.
+    """Returns the results of the engine's check to publish, and the new cursor. The check fails when the engine's sensor stops ticking.
+    When ticks return, it gets the current result.
     """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):
@@ -38,25 +40,25 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Returns whether the sensor has ticked before and no longer does, by status.json. That is also the case if the engine no longer writes
-    it.
+    """Returns whether the sensor has ticked before and has stopped, by status.json. That includes an engine that no longer writes the
+    file.
     """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX
 
 
 def hear(destination: str) -> None:
-    """Records a tick, whatever its outcome. Status files do not show all ticks: an engine that cannot start writes no status, and the
-    status of a standby engine is another host's.
+    """Records a tick of this process. Status files do not show all ticks: an engine that cannot start writes no status, and a standby
+    host sees the status of another host's engine.
     """
     _heard[destination] = time.time()
 
 
 def heard(destination: str) -> float:
-    """Returns when this process last got a tick, in seconds since 1970; 0 if never."""
+    """Returns when the last tick in this process ended, in seconds since 1970; 0 if there was none."""
     return _heard.get(destination, 0.0)
 
 
 def last_tick(directory: Path) -> float:
-    """Returns when the sensor last ticked for a destination's engine, in seconds since 1970; 0 if unknown."""
+    """Returns when the sensor last ticked by the engine's status file, in seconds since 1970; 0 if unknown."""
     return float(engine_status(directory).get("ticked_at_us") or 0) / 1e6

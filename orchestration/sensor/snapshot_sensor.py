@@ -1,4 +1,4 @@
-"""Starts the snapshot job of a destination when one of its snapshots can progress. It reads only files and opens no connection."""
+"""Starts the snapshot job of a destination when one of its snapshots can progress. It reads only files and Dagster's runs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.cdc_engine.snapshot.steps import StepDecision
 
-INTERVAL_SECONDS_MIN = 1  # The same as in the engine's sensor.
-# The wait after a failed run. It doubles with each consecutive failure.
+INTERVAL_SECONDS_MIN = 1  # As in the engine's sensor.
+# The wait after a failed run doubles with each consecutive failure.
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 RUNS_LOOKED_AT = 10
 NAMED_MAX = 5  # The number of tables that a tick's reason names.
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-LOST_SECONDS = 60.0  # A run takes the lock as soon as it has imported what it needs.
+LOST_SECONDS = 60.0  # A run takes the lock as soon as it has imported its modules.
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """Returns the sensor. It requests one run at a time, with longer waits after each failure, and reports if the engine's own sensor is
-    silent.
+    """Returns the sensor. It requests one run at a time, waits longer after each failure, and reports if the engine's sensor has stopped
+    ticking.
     """
 
     @functools.cache
@@ -81,7 +81,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
-    """Ends runs whose process is gone, and which therefore hold no lock; Dagster itself would wait for them forever."""
+    """Ends runs whose process is gone and which therefore do not hold the reading lock. Dagster itself would wait for them forever."""
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
@@ -91,7 +91,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 
 def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> str:
-    """Returns what open snapshots wait for; an empty text if a run can advance one of them."""
+    """Returns what the open snapshots wait for; an empty text if a run can advance one of them."""
     waits = []
     for record, decision in open_now:
         if decision.step == SnapshotStep.WAIT:
@@ -102,13 +102,13 @@ def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> 
 
 
 def first_of(texts: Sequence[str], between: str) -> str:
-    """Returns the first few texts and the number of the others, because Dagster stores each tick's reason."""
+    """Returns the first NAMED_MAX texts and the number of the rest, because Dagster stores the reason of each tick."""
     more = f" and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
     return between.join(texts[:NAMED_MAX]) + more
 
 
 def retry_seconds(failed_in_a_row: int) -> float:
-    """Returns the wait before the next run after this many consecutive failures."""
+    """Returns how long the next run waits after this many consecutive failures."""
     return min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** (failed_in_a_row - 1)) if failed_in_a_row else 0.0
 
 

@@ -1,10 +1,11 @@
-"""Runs one tick of a destination's sensor: settles the batch in flight, publishes, and hands out the next batch.
+"""Runs one tick of a destination's sensor: settles the batch in flight, publishes events, and hands out the next batch.
 
-Dagster's daemon starts a tick every five seconds and not sooner. A tick that has nothing to do therefore waits for a run's end or a
-change almost until the next tick starts, so that both are handled immediately and not five seconds later.
+Dagster's daemon starts a tick every five seconds, and earlier only after it has launched a run. A tick that has nothing to do therefore
+waits for the end of a run or for a change, almost until the next tick, so that it handles both without delay.
 
-A tick may be lost at any point (it timed out, the daemon died, the UI's "test sensor" discarded its result): the batch stays in flight in
-the ledger, and the next tick requests the same run again under the same run key, which Dagster starts once."""
+A tick may be lost at any point: it timed out, the daemon died, or the UI's "test sensor" discarded its result. The batch then stays in
+flight in the ledger. The next tick requests the same run with the same run key, and Dagster starts one run per key.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
 HAND_OUT_RESERVE_SECONDS = 0.3  # The part of the tick's time for the steps after the hand-out.
 LOOK_SECONDS = 0.2  # The interval between two looks at a run, or at an engine that is starting.
-DRAINING_LOOK_SECONDS = 0.5  # The interval while a run drains; that run itself settles what it merges.
+DRAINING_LOOK_SECONDS = 0.5  # The longer interval while a run drains, because that run settles its batches itself.
 # The pause after consecutive ticks that raised an error. It doubles with each.
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
 ERROR_LENGTH_MAX = 200
@@ -65,32 +66,32 @@ SENSOR_WORKERS = 4  # The number of ticks that Dagster's daemon runs at once: da
 
 
 def broken_pause_seconds(in_a_row: int) -> float:
-    """Returns the pause after so many consecutive ticks that raised an error; none after the first."""
+    """Returns the pause after `in_a_row` consecutive ticks that raised an error; 0 after the first one."""
     return min(BROKEN_SECONDS_MAX, BROKEN_SECONDS_MIN * 2.0 ** min(in_a_row - 2, 10)) if in_a_row > 1 else 0.0
 
 
 def brief(error: Exception) -> str:
-    """Returns type and first line of an error, without URLs, which may contain a password."""
+    """Returns the type and the first line of an error, without URLs, which may contain a password."""
     line = _URL.sub("<url>", next(iter(str(error).splitlines()), ""))[:ERROR_LENGTH_MAX]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def tick_seconds(destinations: int) -> float:
-    """Returns how long a tick may wait: the whole time between two ticks, or less if there are so many destinations that they would wait
-    for each other.
+    """Returns how long a tick may take: the whole time between two ticks, or less if there are more destinations than Dagster evaluates
+    at once.
     """
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationSensor:
-    """A destination as its definitions have it. `tables`: the "database.table" of its assets. `op_name`: the step that merges.
+    """The inputs of a destination's sensor. `tables`: the "database.table" of its assets. `op_name`: the step that merges.
 
     `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
-    `lake`: inspects the Delta tables between runs. `drains`: its runs stay attached. `open_run_endpoint`: opens the RPC endpoint at which
-    runs reach the engine, for the destination's directory. `lag_seconds_max`: the lag at which the check `caught_up` fails.
-    `conf_troubles`: returns why its file in conf/ differs from the one in use. `kinds`: its jobs except merges. `only_one`: whether conf/
-    has no other destination.
+    `lake`: inspects the Delta tables between runs. `drains`: whether its runs drain. `open_run_endpoint`: opens the RPC endpoint through
+    which runs call the engine, for the destination's directory. `lag_seconds_max`: the lag at which the check `caught_up` fails.
+    `conf_troubles`: returns why the destination's file in conf/ differs from the one in use. `kinds`: its jobs except merges. `only_one`:
+    whether conf/ has no other destination.
     """
 
     destination: str
@@ -108,7 +109,9 @@ class DestinationSensor:
 
 
 class Ticker:
-    """Runs the ticks of one destination. The code server's process keeps it. It has no engine, only its observations of the run lock."""
+    """Runs the ticks of one destination. The code server has one per destination. It keeps no engine, but its observations of the run
+    lock.
+    """
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
         self._line = line
@@ -123,7 +126,9 @@ class Ticker:
         self._broken, self._broke, self._again_at = 0, "", 0.0
 
     def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
-        """Returns the sensor's result. An earlier tick may still be running, because Dagster gives up on a slow tick and cannot end it."""
+        """Runs a tick and returns the sensor's result. Does nothing if an earlier tick still runs, because Dagster cannot end a slow
+        tick.
+        """
         if not self._one_at_a_time.acquire(blocking=False):
             return _answer("an earlier tick is still running, so this one does nothing", [], cursor)
         try:
@@ -143,8 +148,8 @@ class Ticker:
             self._one_at_a_time.release()
 
     def _tell_failed(self, error: Exception) -> None:
-        """Tells the engine that a tick failed, so that its status does not blame the daemon."""
-        with contextlib.suppress(Exception):  # The tick's own error is raised even if the engine cannot be told.
+        """Reports a failed tick to the engine, so that the engine's status does not blame the daemon."""
+        with contextlib.suppress(Exception):  # The caller raises the tick's error, whatever happens here.
             self._host().get_or_start(self._line.destination).tell_tick(brief(error))
 
     def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
@@ -160,7 +165,7 @@ class Ticker:
             failing_runs = self._failing_runs.troubles(runs)
             engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles(), *failing_runs))
             answer = self._settle_and_hand_out(engine, runs, deadline)
-            status = engine.status()  # The status is read now, because much may have arrived during the wait.
+            status = engine.status()  # Read again, because much may have arrived while the tick waited.
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
         except EngineStartingError as error:
@@ -170,12 +175,12 @@ class Ticker:
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}
-        # An engine in another process may not answer now; the result stays valid.
+        # An engine in another process may not answer; the tick's result is valid nevertheless.
         with contextlib.suppress(SluiceError):
             if engine is not None:
                 older = older_tables(engine.directory)
-                # A tick that raised an error, for example because Dagster's storage does not answer, settles nothing
-                # and does not count.
+                # This line is not reached if the tick raised an error, for example because Dagster's storage did not answer. Such a tick
+                # settles nothing and must not count.
                 engine.tell_tick()
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
@@ -188,7 +193,7 @@ class Ticker:
         return _answer(answer, events, published.to_cursor())
 
     def _engine(self, deadline: float) -> EngineHandle:
-        """Returns the running engine. Waits for an engine that is starting."""
+        """Returns the running engine. Waits until the deadline for an engine that is starting."""
         while True:
             try:
                 return self._host().get_or_start(self._line.destination)
@@ -198,7 +203,7 @@ class Ticker:
             self._pause(LOOK_SECONDS)
 
     def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
-        """Returns a request for the run of the oldest batch in flight, or why there is none. Raises SluiceError."""
+        """Settles the batches in flight and returns a request for the next batch's run, or why there is none. Raises SluiceError."""
         self._end_lost_runs(engine, runs)
         if waiting_for := self._leave_to_draining(engine, runs, deadline):
             return waiting_for
@@ -212,9 +217,10 @@ class Ticker:
         return self._taken_meanwhile(runs, batch) or self.request(batch)
 
     def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
-        """Returns why the batch that was just handed out belongs to another run; empty if it needs a run of its own.
+        """Returns why another run has the batch that was just handed out; empty if the batch needs a run of its own.
 
-        The order matters: a run may have got the batch just now, or have taken it and ended.
+        A draining run may have got the batch in this moment, or have taken it and ended. Therefore this must first look for open draining
+        runs, then for runs of the batch.
         """
         if draining := runs.draining():
             return draining[0].takes_it_next
@@ -224,8 +230,8 @@ class Ticker:
         return f"a run has taken delivery {batch.delivery} meanwhile; the next tick settles it"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Returns why there is nothing to do while a draining run is attached, to which the next batches belong. Empty if none is attached,
-        or if a batch is in flight.
+        """Waits while a draining run is attached and no batch is in flight, because that run gets the next batch. Returns why the tick
+        has nothing to do; empty if it must continue.
         """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
@@ -234,7 +240,9 @@ class Ticker:
         return ""
 
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Acks or rolls back batches whose runs have ended. Returns why to wait; an empty text if the next batch may be handed out."""
+        """Acks or rolls back the batches in flight whose runs have ended. Returns why to wait, or an empty text if the next batch may be
+        handed out.
+        """
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
         while (batch := engine.outstanding()) is not None:
             reference = BatchReference.of(self._line.destination, batch)
@@ -265,8 +273,8 @@ class Ticker:
         return ""
 
     def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
-        """Hands out a failed batch again, without the tables that cannot be merged. Returns why to wait first; an empty text if it need not
-        wait.
+        """Hands out a failed batch again, without the tables that cannot be merged. Returns why the tick must wait instead, or an empty
+        text.
         """
         engine.tell_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
@@ -281,7 +289,7 @@ class Ticker:
         return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
-        """Ends open runs of any delivery whose process is gone; otherwise they would keep their slot in the queue forever."""
+        """Ends open runs of any delivery whose process is gone, because they would keep their slot in the run queue forever."""
         open_runs = runs.open_runs()
         held = self._line.run_lock_held(engine.directory)
         for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
@@ -290,8 +298,8 @@ class Ticker:
                 runs.end(run.run_id, reason)
 
     def request(self, batch: OutstandingBatch) -> dg.RunRequest:
-        """Returns the request for a batch's run, which selects only the tables in the batch. A table that has no asset yet is merged too,
-        and the run reports it.
+        """Returns the request for a batch's run. It selects the assets of the tables in the batch. The run also merges and reports tables
+        that have no asset yet.
         """
         reference = BatchReference.of(self._line.destination, batch)
         defined = [delta_key(self._line.destination, name) for name in batch.tables if name in self._defined]
@@ -304,12 +312,12 @@ class Ticker:
                 "dagster/max_retries": "0",
             },
             asset_selection=defined or None,
-            asset_check_keys=[],  # None would mean all checks of these assets.
+            asset_check_keys=[],  # With None, Dagster would execute all checks of these assets.
         )
 
 
 def describe(status: EngineSnapshot) -> str:
-    """Returns an engine's state as one line, for the list of ticks."""
+    """Returns an engine's state as one line, for Dagster's list of ticks."""
     ring_percent = 100 * int(status.ring_bytes) / max(1, int(status.ring_bytes_max))
     reason = f" ({status.reason})" if status.reason else ""
     where = status.position or "the start"
@@ -326,7 +334,7 @@ def _answer(answer: dg.RunRequest | str, events: list[AssetEvent], cursor: str |
 
 
 def _recycled() -> str:
-    """Returns a note if the code server is one that its client replaces every minute."""
+    """Returns a note if the code server was started by a client that replaces it every minute."""
     if "--heartbeat" not in sys.argv:
         return ""
     return (

@@ -1,7 +1,7 @@
-"""Sluice: the row changes of MySQL and MariaDB in Delta Lake tables. All packages of the product are imported from here.
+"""Sluice replicates row changes of MySQL and MariaDB to Delta Lake tables. All packages of the product are below this one.
 
-In a checkout the packages are links to the folders of the repository; in a wheel they are the folders themselves. `SluiceComponent`,
-`build_definitions`, `on_updates` and `TranslatedTable` are imported when they are first used, because Dagster takes seconds.
+In a checkout, the packages are links to folders of the repository; in a wheel, they are folders. `SluiceComponent`, `build_definitions`,
+`on_updates` and `TranslatedTable` are imported at their first use, because importing Dagster takes seconds.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists the lazy names too: `dg` finds components in it."""
+    """Lists the lazy names too, because `dg` finds components by `dir()`."""
     return sorted({*globals(), *__all__})

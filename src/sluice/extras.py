@@ -1,6 +1,6 @@
-"""Optional dependencies: which extra of the distribution has which library, and the sentence if one is missing.
+"""Lists the optional dependencies by the extra that installs them, and builds the message if one is missing.
 
-pyproject.toml defines the extras. A checkout installs all of them. Whoever imports such a library calls `require` first.
+pyproject.toml defines the extras. A checkout installs all of them. Code that imports an optional library calls `require` first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Extra(Enum):
-    """An extra by its name in pyproject.toml: what needs it, and a module of each library that it installs."""
+    """An extra of the distribution: its name in pyproject.toml, what needs it, and a module of each library that it installs."""
 
     KAFKA = ("kafka", "Kafka", ("confluent_kafka",))
     RABBITMQ = ("rabbitmq", "RabbitMQ", ("pika",))
@@ -28,18 +28,18 @@ class Extra(Enum):
 
 
 def require(extra: Extra, kind: type[Exception]) -> None:
-    """Raises an error of this kind that says what to install, if a library of the extra is missing."""
+    """Raises an error of type `kind` if a library of the extra is not installed. The message says what to install."""
     if not all(map(_is_installed, extra.modules)):
         raise kind(missing_sentence(extra))
 
 
 def missing_sentence(extra: Extra) -> str:
-    """Returns what to install for an extra whose library is missing."""
+    """Returns the message for an extra whose library is missing; it says what to install."""
     return f"{extra.what} needs a package that is not installed: pip install 'sluice[{extra.extra}]'"
 
 
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent
+    except ModuleNotFoundError:  # A parent package of the module is missing.
         return False

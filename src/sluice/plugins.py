@@ -1,4 +1,4 @@
-"""Finds what installed packages register as entry points of a group. Used by `handlers` and by the settings of brokers."""
+"""Finds the entry points that installed packages register in a group. Handlers and the settings of brokers use it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from sluice.package_files import checkout
 
 @dataclasses.dataclass(frozen=True)
 class PluginGroup:
-    """A group of entry points. `what`: what each of them is, for messages."""
+    """A group of entry points. `what`: what an entry point of the group is, for messages."""
 
     name: str
     what: str
 
     def names(self) -> list[str]:
-        """Returns the names that are registered, sorted."""
+        """Returns the registered names, sorted."""
         return sorted({each.name for each in self._registered()})
 
     def problem_of(self, name: str) -> str:
-        """Returns why a name in conf/ cannot be used, with the existing names; empty if exactly one package registers it."""
+        """Returns why a name in conf/ cannot be used; empty if exactly one package registers it. The sentence lists the registered
+        names.
+        """
         found = self._named(name)
         if not found:
             return (
@@ -36,7 +38,7 @@ class PluginGroup:
         return ""
 
     def entry(self, name: str) -> EntryPoint:
-        """Returns the entry point of a name that has no problem."""
+        """Returns the entry point of a name for which `problem_of` returned an empty text."""
         return self._named(name)[0]
 
     def _named(self, name: str) -> list[EntryPoint]:
@@ -53,7 +55,7 @@ def described(entry: EntryPoint) -> str:
 
 @functools.cache
 def _of_checkout(root: Path | None, group: str) -> tuple[EntryPoint, ...]:
-    """Returns what pyproject.toml of a checkout registers. A checkout is not installed, so it has no entry points."""
+    """Returns the entry points that pyproject.toml of a checkout defines, because a checkout is not installed and registers none."""
     if root is None:
         return ()
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]

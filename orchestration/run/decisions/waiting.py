@@ -26,7 +26,7 @@ TO_FILL_IN = "write a reason, then launch the run"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WaitingDecisions:
-    """What waits at a destination. `launchpad`: where a decision is made. Its text raises MetaError."""
+    """Builds the list of decisions at a destination. `launchpad`: the page to which the links lead. `str()` of it raises MetaError."""
 
     instance: dg.DagsterInstance
     directory: Path

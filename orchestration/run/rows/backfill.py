@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Done:
-    """The result of a backfill. `refused`: "database.table" → why it was left out. `read_to`: the position up to which changes were read.
+    """The result of a backfill. `refused`: "database.table" → why the table was left out. `read_to`: the position up to which changes
+    were read.
 
-    `rebuilt`: the separate table that was built, if requested.
+    `rebuilt`: the separate table that was built, if one was requested.
     """
 
     begin: str

@@ -40,8 +40,8 @@ NOT_IN_SNAPSHOT = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsRun:
-    """The run or command in which an operation on rows of a destination works. `run`: the Dagster run, or empty. `wait_seconds`: how long
-    to wait for another operation on the destination's rows.
+    """The dependencies of an operation on rows of a destination. `run`: the Dagster run's id, or empty for a command. `wait_seconds`: how
+    long to wait for another operation on the destination's rows.
     """
 
     ports: Ports

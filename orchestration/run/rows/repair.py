@@ -44,7 +44,7 @@ TWICE_MARKED = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRepair:
-    """The plan for one table. `keys`: how many keys differ, by kind. `refused`: why the table is left out, or empty."""
+    """The plan for one table. `keys`: the number of differing keys by kind. `refused`: why the table is left out, or empty."""
 
     result: TableResult
     scope: Scope | None = None
