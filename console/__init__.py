@@ -1,1 +1,1 @@
-"""The command line: sets up the machine, starts and stops the parts of Sluice, and shows their state."""
+"""Contains the command line `sluice`: it sets up the machine, starts and stops the parts of Sluice, and shows their state."""

@@ -1,4 +1,4 @@
-"""Implements `sluice check`: examines everything that could keep Sluice from running, item by item, and reports all problems."""
+"""Implements `sluice check`: examines everything that could prevent Sluice from running, item by item, and reports all problems."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from sluice.orchestration.base.lake_settings import several_sparks
 FREE_BYTES_MIN = 2 << 30  # Staged batches, spill and old Delta files need disk space.
 CONNECT_SECONDS_MAX = 5.0
 UNANSWERED = "not checked, because the source could not be read: correct what `sluice check` reports about the source"
-WARNINGS_SHOWN = 3  # The warnings that are shown per finding without --verbose.
+WARNINGS_SHOWN = 3  # The number of warnings per finding that are shown without --verbose.
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result for one item. `problems` keep Sluice from running, `warnings` do not.
+    """The result for one item. Problems prevent Sluice from running; warnings do not.
 
-    `brief`: `what` without its details, if there are many.
+    `brief`: a shorter form of `what` without details, or empty if `what` is short.
     """
 
     what: str
@@ -58,7 +58,9 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """Returns the heading, all problems, and the warnings. Without `verbose` it returns only the first three warnings."""
+        """Returns `what`, all problems, and the warnings. Without `verbose`, returns the brief form and only the first WARNINGS_SHOWN
+        warnings.
+        """
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
         more = (f"… and {left} more: `sluice check --verbose`",) if left else ()
@@ -66,12 +68,12 @@ class Finding:
 
 
 def problems_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings with problems first, then those with warnings, then the others; each group keeps its order."""
+    """Returns the findings with problems first, then those with warnings, then the rest. Within a group the order does not change."""
     return sorted(findings, key=lambda each: (not each.problems, not each.warnings))
 
 
 def run_checks(conf: Path) -> Iterator[Finding]:
-    """Yields each finding as soon as it is known. Without a valid conf/ it leaves out findings that need one."""
+    """Yields each finding as soon as it is known. If conf/ is invalid, leaves out the findings that need a valid one."""
     problems = conf_problems(conf)
     try:
         config = load_config(conf)
@@ -112,7 +114,7 @@ def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str
 
 
 def check_shared(config: SluiceConfig) -> Finding:
-    """Lists the destinations that share the stream of their server. Warns of one that is configured to share and has no partner."""
+    """Lists the destinations that share the stream of their server. Warns of a destination that is configured to share but is alone."""
     sharers: dict[tuple[str, ...], list[str]] = {}
     for name, destination in sorted(config.destinations.items()):
         if destination.stream == "shared":
@@ -128,15 +130,15 @@ def check_shared(config: SluiceConfig) -> Finding:
 
 
 def check_engine(config: SluiceConfig, name: str) -> Finding:
-    """Reports from status.json why the engine of a destination cannot start or has ended."""
+    """Reports why the engine of a destination cannot start or has ended, from its status.json."""
     one = read_destination(config.destination_dir(name), name, time.time())
     problem = (f"{one.state}: {one.reason}",) if ended(one.state) else ()
     return Finding(f"engine of {name}", problem)
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns a destination with the replica identity of its engine, if it is known, so that the engine's own connection does not count as
-    a clash.
+    """Returns a destination with the replica id of its engine, if that is known. Otherwise the check would report the engine's own
+    connection as a clash.
     """
     try:
         return config.destinations[name].of_installation(known_installation_id(config.ledger_location(name)))
@@ -145,14 +147,14 @@ def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
 
 
 def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
-    """Checks every source, including standby sources, so that their defects are known before a failover."""
+    """Checks every source, including standby sources, so that problems are known before a failover."""
     for given in destination.sources or (destination.source,):
         if not unset_passwords({"source": given.model_dump()}):
             yield check_destination(destination.model_copy(update={"source": given}))
 
 
 def check_destination(destination: DestinationConfig) -> Finding:
-    """Connects to the source and reports everything that the engine's own check would find."""
+    """Connects to the source and reports every problem that the engine's own check would find."""
     what = (
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
@@ -176,14 +178,14 @@ def check_destination(destination: DestinationConfig) -> Finding:
 
 
 def check_reader(destination: DestinationConfig) -> Iterator[Finding]:
-    """Checks the replica that is read instead of the source, if conf/ names one."""
+    """Checks the replica from which rows are read instead of the source, if conf/ names one."""
     found = ask_reader(destination)
     if found is not None:
         yield Finding(found.what, found.problems)
 
 
 def check_foreign_keys(destination: DestinationConfig) -> Finding:
-    """Lists the foreign keys that change rows of captured tables without row events; warns of those that the lake does not follow."""
+    """Lists the foreign keys that change rows of captured tables without row events. Warns of those that the lake does not follow."""
     try:
         notes = foreign_key_notes(foreign_keys(destination), destination.cascade_policy)
     except SluiceError as error:
@@ -198,13 +200,13 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
 
 
 def check_include(destination: DestinationConfig) -> Finding:
-    """Warns if a pattern of `include`, or a table or column with settings, matches nothing that is captured."""
+    """Warns if a pattern of `include`, or the name of a table or column with settings, matches nothing that is captured."""
     warnings = ask_unmatched_warnings(destination)
     return Finding(f"include of {destination.name}", warnings=(UNANSWERED,) if warnings is None else tuple(warnings))
 
 
 def check_keyless(destination: DestinationConfig) -> Finding:
-    """Reports what tables without a key become, and whether a snapshot may lock them."""
+    """Reports how tables without a key are stored in the lake, and whether a snapshot may lock them."""
     try:
         found = ask_keyless(destination)
     except SluiceError:
@@ -221,7 +223,7 @@ def check_keyless(destination: DestinationConfig) -> Finding:
 
 
 def group_sentence(group: GroupConfig) -> str:
-    """Returns a sentence that lists the members of a group, and says what consumers do while a member is not available."""
+    """Returns a sentence that lists the members of a group and says how long consumers wait for a member that does not run."""
     then = (
         "waits for a member that does not run"
         if group.wait_seconds is None
@@ -231,8 +233,8 @@ def group_sentence(group: GroupConfig) -> str:
 
 
 def policy_sentence(destination: DestinationConfig) -> str:
-    """Returns a sentence about which schema changes the lake follows automatically and which wait for an operator. It names the tables with
-    other settings.
+    """Returns a sentence that lists the schema changes that the lake follows and those that wait for an operator. It also lists the
+    tables with other settings.
     """
 
     def spoken(policy: dict[str, str]) -> str:
@@ -247,8 +249,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark endpoint of runs. Hosts that write one lake in S3 must share it. A local endpoint need not answer if it can be
-    started.
+    """Checks the Spark endpoint of runs. Hosts that write one lake in S3 must share one Spark. A local endpoint that Sluice can start
+    need not answer.
     """
     if why := several_sparks(config):
         yield Finding("one Spark commits to the lake", (why,))
@@ -273,15 +275,13 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
 
 
 def check_dagsters_settings(config: SluiceConfig, conf: Path) -> Finding:
-    """Checks whether dagster.yaml has the settings that Sluice needs, and whether a storage in Postgres answers."""
+    """Checks whether dagster.yaml contains the settings that Sluice needs, and whether a storage in Postgres answers."""
     found = check_dagster(conf, config)
     return Finding(f"Dagster's settings in {found.file}", found.problems, found.warnings)
 
 
 def check_java() -> Finding:
-    """Checks the Java to use: that of JAVA_HOME, or else the one on PATH. A missing Java is not a problem, because `sluice setup` installs
-    one.
-    """
+    """Checks the Java in JAVA_HOME, or the one on PATH. A missing Java is not a problem, because `sluice setup` installs one."""
     home = os.environ.get("JAVA_HOME")
     program = Path(home) / "bin" / "java" if home else shutil.which("java")
     if not program:
@@ -291,8 +291,8 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Checks whether a cluster's executors can merge small tables together. The Spark that `sluice up` starts has the necessary
-    packages.
+    """Checks whether a cluster's executors can merge small tables together. The Spark that `sluice up` starts has the packages that this
+    needs.
     """
     from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
@@ -307,7 +307,7 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 
 def check_store(config: SluiceConfig, conf: Path) -> Finding:
-    """Checks the lake's object store with the requests that a run sends."""
+    """Checks the lake's object store with the same requests that a run sends."""
     from sluice.console.lake.store import store_findings  # noqa: PLC0415
 
     ours = not config.spark.master and Stack(config, conf, _silent).starts_spark
@@ -321,7 +321,7 @@ def check_semaphores() -> Finding:
 
 
 def check_disk(what: str, folder: Path) -> Finding:
-    """Checks free space and write permission of the folder, or of its nearest existing parent."""
+    """Checks free space and write permission of a folder, or of its nearest existing parent."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free_bytes = shutil.disk_usage(existing).free
     problems = []
@@ -348,4 +348,4 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _silent(_: str) -> None:
-    """Discards messages, for a `Stack` that is only asked for its state."""
+    """Discards messages of a `Stack` that is only used to read its state."""

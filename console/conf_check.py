@@ -1,7 +1,8 @@
-"""Reports all mistakes in conf/ at once, before any connection or start. Used by `sluice check`.
+"""Reports all errors in conf/ at once, without a connection or a start. `sluice check` calls it.
 
-`load_config` checks keys and values. This module checks what otherwise only the engine would find, one error at a time: invalid regular
-expressions, and secrets that cannot be read from their variable, file or command."""
+`load_config` checks keys and values. This module also checks what only the engine would find otherwise, one error at a time: invalid
+regular expressions, and secrets that cannot be read from their variable, file or command.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
-# This matches a whole text, or the password of a URL.
+# Matches a whole value that names a variable, or a URL whose password names one.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
-_NAMED = re.compile(r"(.*_)?env")  # The text of such a key is the name of a variable.
+_NAMED = re.compile(r"(.*_)?env")  # The value of a key like this is the name of an environment variable.
 _OF_SECRET = re.compile(r"(password|password_hash|token)_(file|command)")
-# These are checked with the row rules and with the store.
+# The check of the row rules reads the salt; the check of the store reads its options.
 _CHECKED_ELSEWHERE = frozenset({"salt_env", "storage_options"})
 
 
 def conf_problems(conf: Path) -> list[str]:
-    """Returns a sentence per problem, with its file. It reports a file that cannot be read once."""
+    """Returns one sentence per problem, with its file. For a file that cannot be read, it returns only one."""
     try:
         load_config(conf)
         problems: list[str] = []
@@ -49,7 +50,7 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """Returns the variables of a destination's passwords that are not set, for all its sources."""
+    """Returns the environment variables of a destination's passwords, of all its sources, that are not set."""
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]
     names = [source.get("password_env") for source in sources if isinstance(source, dict)]
@@ -73,7 +74,7 @@ def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
     """Yields a sentence for each secret that cannot be read, with its key. Without this check, the error would appear only when something
-    starts. `root`: where relative paths start.
+    starts. `root`: the folder at which relative paths start.
     """
     for setting, text in _texts(record):
         name = _variable_of(setting.rpartition(".")[2], text)
@@ -87,7 +88,7 @@ def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
 
 
 def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocation]]:
-    """Yields the files and commands of secrets below a value of conf/, each with its key. `load_config` reports malformed ones."""
+    """Yields (key, location) for the secrets in files and commands below a value of conf/. `load_config` reports malformed locations."""
     if isinstance(value, list):
         for number, part in enumerate(value):
             yield from _locations(part, f"{setting}.{number}" if setting else str(number))
@@ -108,7 +109,7 @@ def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocat
 
 
 def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
-    """Returns the command with its key; empty for a malformed one."""
+    """Returns the location of a secret from a command in a list; empty if the command is malformed."""
     try:
         return [(key, SecretLocation(command=tuple(part)))]
     except ValueError:
@@ -116,7 +117,7 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """Returns the variable that the text, or a password in it, names; empty if there is none."""
+    """Returns the environment variable that a value, or a password in it, names; otherwise an empty text."""
     if _NAMED.fullmatch(key):
         return text
     found = _VARIABLE.fullmatch(text)
@@ -124,7 +125,7 @@ def _variable_of(key: str, text: str) -> str:
 
 
 def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
-    """Yields all texts below a value of conf/, each with its key, such as `alarms.0.url`."""
+    """Yields (key, text) for all texts below a value of conf/, with keys such as `alarms.0.url`."""
     if isinstance(value, str):
         yield setting, value
         return
@@ -135,12 +136,12 @@ def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Returns the content of a file; empty if it cannot be read, which `load_config` reports."""
+    """Returns the content of a file; empty if it cannot be read, because `load_config` reports that."""
     return mapping_of("", text, [])
 
 
 def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each name that is not an installed handler. `load_config` reports malformed records."""
+    """Yields a sentence for each handler whose name cannot be used. `load_config` reports malformed records."""
     handlers = record.get("handlers")
     for handler in handlers if isinstance(handlers, list) else ():
         if isinstance(handler, dict) and (why := problem_of(str(handler.get("name", "")))):
@@ -148,7 +149,7 @@ def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _rule_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
-    """Yields a sentence for each condition that cannot be parsed, and for each salt that is not set. `load_config` reports malformed
+    """Yields a sentence for each row condition that cannot be parsed, and for each salt that is not set. `load_config` reports malformed
     records.
     """
     tables = record.get("tables")

@@ -1,6 +1,7 @@
-"""Checks whether dagster.yaml (the user's or the package's) has the settings that Sluice needs. Used by `sluice check`.
+"""Checks whether dagster.yaml (the user's or the package's) contains the settings that Sluice needs. `sluice check` calls it.
 
-`findings_of` is pure: it compares the settings with conf/. `storage_problem` connects to a storage in Postgres."""
+`findings_of` only compares the settings with conf/. `storage_problem` connects to a storage in Postgres.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +20,13 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 from sluice.package_files import conf_file
 
 CONNECT_SECONDS_MAX = 5
-LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")  # The log of a run in Dagster must contain their sentences.
-# dagster-postgres installs it. In newer versions of SQLAlchemy, `postgresql://` selects psycopg instead.
+LOGGERS = (
+    "sluice.orchestration",
+    "sluice.spark_jobs",
+)  # Dagster stores messages of these loggers in the log of the run.
+# The driver that dagster-postgres installs. In newer versions of SQLAlchemy, `postgresql://` selects psycopg instead.
 DRIVER = "psycopg2"
-# Tags of runs by which earlier versions of dagster.yaml limit them, with the tag that runs have now.
+# Tags by which dagster.yaml of earlier versions limits runs → the tag that runs have now.
 FORMER_TAGS = {"sluice/backfill": "sluice/rows", "sluice/repair": "sluice/rows"}
 
 Settings = Mapping[str, Any]
@@ -30,7 +34,7 @@ Settings = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class DagsterFinding:
-    """What is wrong with dagster.yaml. `problems` keep Sluice from running, `warnings` do not."""
+    """The findings about dagster.yaml. Problems prevent Sluice from running; warnings do not."""
 
     file: Path
     problems: tuple[str, ...] = ()
@@ -38,7 +42,7 @@ class DagsterFinding:
 
 
 def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
-    """Reads the dagster.yaml that `sluice up` copies, and reports everything that is wrong with it."""
+    """Reads the dagster.yaml that `sluice up` will copy, and reports all problems in it."""
     file = conf_file(conf, "dagster.yaml")
     unread: list[str] = []
     try:
@@ -54,7 +58,7 @@ def check_dagster(conf: Path, config: SluiceConfig) -> DagsterFinding:
 
 
 def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each setting that makes Sluice work worse than it could, and what to set."""
+    """Yields a sentence for each setting that makes Sluice slower or less reliable, with the value to set."""
     coordinator = _part(settings, "run_coordinator")
     if coordinator.get("class", "QueuedRunCoordinator") != "QueuedRunCoordinator":
         yield "run_coordinator: without QueuedRunCoordinator nothing limits the runs of a destination; remove the setting"
@@ -79,7 +83,7 @@ def findings_of(settings: Settings, config: SluiceConfig) -> Iterator[str]:
 
 
 def storage_problem(settings: Settings) -> str:
-    """Returns why Dagster's storage in Postgres cannot be used, or an empty text. Raises nothing, and never shows a password."""
+    """Returns why Dagster's storage in Postgres cannot be used, or an empty text. It raises nothing, and the text contains no password."""
     configured = _postgres_of(settings)
     if configured is None:
         return ""
@@ -99,7 +103,8 @@ def storage_problem(settings: Settings) -> str:
                 return ""
         finally:
             engine.dispose()
-    except Exception as error:  # The text for a malformed address may contain the password; the driver's text does not.
+    # The text for a malformed address may contain the password, so it is dropped; the driver's own text contains none.
+    except Exception as error:
         if refused := getattr(error, "orig", None):
             return f"storage: Postgres refuses or does not answer ({' '.join(str(refused).split())}): start it, or correct storage.postgres"
         return (
@@ -109,7 +114,7 @@ def storage_problem(settings: Settings) -> str:
 
 
 def _postgres_of(settings: Settings) -> dict[str, Any] | None:
-    """Returns the settings of a storage in Postgres; None for another storage."""
+    """Returns the settings of a storage in Postgres, or None for another storage."""
     storage = _part(settings, "storage")
     if isinstance(storage.get("postgres"), dict):
         return dict(storage["postgres"])
@@ -119,7 +124,7 @@ def _postgres_of(settings: Settings) -> dict[str, Any] | None:
 
 
 def _resolved(value: Any) -> Any:
-    """Returns a part of dagster.yaml, with the variables that it names replaced by their values."""
+    """Returns a part of dagster.yaml with each reference to an environment variable replaced by its value."""
     if isinstance(value, dict):
         if set(value) == {"env"}:
             return os.environ.get(str(value["env"]), "")
@@ -128,7 +133,7 @@ def _resolved(value: Any) -> Any:
 
 
 def _unset(settings: Any, key: str = "") -> Iterator[str]:
-    """Yields a sentence for each environment variable that the file names and that is not set."""
+    """Yields a sentence for each environment variable that dagster.yaml names and that is not set."""
     if isinstance(settings, list):
         for part in settings:
             yield from _unset(part, key)
@@ -143,7 +148,7 @@ def _unset(settings: Any, key: str = "") -> Iterator[str]:
 
 
 def _not_importable(settings: Settings) -> Iterator[str]:
-    """Yields a sentence for each class that the file names and that cannot be imported."""
+    """Yields a sentence for each class that dagster.yaml names and that cannot be imported."""
     named = [(key, _part(settings, key)) for key in settings]
     storage = _part(settings, "storage")
     if "postgres" in storage:
@@ -168,7 +173,7 @@ def _limits_a_destination(settings: Settings) -> bool:
 
 
 def _limits(settings: Settings) -> list[dict[str, Any]]:
-    """Returns the limits by tags."""
+    """Returns the limits of runs by tag, from the current and the older form of the setting."""
     runs = _part(_part(settings, "concurrency"), "runs")
     older = _part(_part(settings, "run_coordinator"), "config")
     limits = [*(runs.get("tag_concurrency_limits") or []), *(older.get("tag_concurrency_limits") or [])]

@@ -1,1 +1,1 @@
-"""Commands that act on one destination: its position, stopped tables, snapshots, backfills. The rules are in `cdc_engine.acts`."""
+"""Implements the commands that act on one destination: position, schema changes, snapshots, engines. The rules are in `cdc_engine.acts`."""

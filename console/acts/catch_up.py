@@ -1,5 +1,5 @@
-"""Implements `sluice catch-up`: brings the lake to the source's current end and returns. `cdc_engine.acts.catch_up` decides when it is
-reached.
+"""Implements `sluice catch-up`: waits until the lake has all changes up to the source's current end. `cdc_engine.acts.catch_up` decides
+when that is the case.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
-LOCK_FILE = "catch-up.lock"  # This file is in data_dir. `sluice up` is refused while somebody holds its lock.
+LOCK_FILE = "catch-up.lock"  # A file in data_dir. `sluice up` refuses to start while a process holds its lock.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaughtUp:
-    """One destination that has everything up to `end`. `stopped`: stopped tables, which lack changes."""
+    """The result for one destination, whose lake has all changes up to `end`. `stopped`: stopped tables, which lack changes."""
 
     destination: str
     end: CatchUpEnd
@@ -69,8 +69,8 @@ def catch_up(
     say: Callable[[str], None],
     until: str = "",
 ) -> list[CaughtUp]:
-    """Waits until each destination has everything that its source had when this was called. If nothing runs, starts what is needed and
-    stops it again.
+    """Waits until the lake has all changes that each source had at the time of the call. If nothing runs, starts what is needed and stops
+    it again.
 
     `names`: destinations, all if empty. `seconds_max`: for all of them, 0 for no limit. `until`: as in `wanted_end`. Raises SluiceError,
     SetupError.
@@ -109,9 +109,10 @@ def catch_up(
 
 
 def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> CatchUpEnd:
-    """Returns what the lake must reach: the source's current end, or with `until` a GTID set, or the first change at a time or later.
+    """Returns the position that the lake must reach. Without `until`, that is the source's current end. `until`: a GTID set, or a time; a
+    time means the first change at or after it.
 
-    Raises SetupError for a time that has not come yet, ConfigurationError, PositionLostError, SourceConnectionError, ActRefusedError.
+    Raises SetupError for a time in the future, ConfigurationError, PositionLostError, SourceConnectionError, ActRefusedError.
     """
     facts = source_facts(destination)
     if not until:
@@ -130,8 +131,8 @@ def wanted_end(destination: DestinationConfig, until: str, now_us: int) -> Catch
 def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
-    """Yields a function that checks that all processes run, and restarts those that died. If no stack runs, starts one for these
-    destinations and stops it at the end. Raises SetupError if another `sluice catch-up` of this data_dir runs.
+    """Yields a function that checks that all processes run, and restarts those that died. If no stack runs, starts one for the given
+    destinations and stops it at the end. Raises SetupError if another `sluice catch-up` uses this data_dir.
     """
     lock = FileLock(config.data_dir / LOCK_FILE)
     if not lock.try_acquire():
@@ -149,7 +150,7 @@ def running(
             yield functools.partial(_require_running, stack)
             return
         stack.require_startable()
-        stack.up()  # If it fails, it ends what it has started.
+        stack.up()  # If `up` fails, it ends the processes that it started.
         try:
             yield functools.partial(_kept_alive, stack)
         finally:

@@ -23,7 +23,7 @@ from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
 
 REMOVED = "REMOVED"  # The destination's file was removed from conf/; its ledger still exists.
-LOGS = ("engine.log", "code-server.log")  # The logs of the processes that run engines.
+LOGS = ("engine.log", "code-server.log")  # The logs of the processes that can contain engines.
 TAIL_BYTES_MAX = 8 << 20
 FOLLOW_SECONDS = 0.3
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -31,8 +31,8 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedInstance:
-    """One destination for the list. `wanted`: "run" or "stopped". `by`: who stopped it, and when. `conf`: why its file is not in use, or
-    empty.
+    """One destination in the list. `wanted`: "run" or "stopped". `by`: who stopped it, and when. `kept_by`: the process that runs its
+    engine. `conf`: why its file in conf/ is not in use, or empty.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ListedInstance:
 
 
 def listed(in_use: InUse) -> list[ListedInstance]:
-    """Returns the destinations in conf/, and removed ones that still have a ledger."""
+    """Returns the destinations and groups in conf/, and removed ones that still have a ledger."""
     config, now = in_use.config, time.time()
     names = sorted({*config.destinations, *config.groups})
     found = [_listed(in_use, name, config.destination_dir(name), now) for name in names]
@@ -90,14 +90,14 @@ def render(found: list[ListedInstance]) -> Table:
 
 
 def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
-    """Returns a destination's newest log lines, from all processes of this host that keep engines. Raises SetupError if there is no log."""
+    """Returns a destination's newest log lines, from all engine processes of this host. Raises SetupError if there is no log."""
     files = _logs(config)
     found = [line for file in files for line in _tail(file).splitlines() if concerns(line, name)]
     return found[-lines:] if lines else []
 
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
-    """Yields new lines until `stopping` is set. A file that was created again is read from its beginning."""
+    """Yields new log lines of a destination until `stopping` is set. A log file that was created again is read from its beginning."""
     offsets = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
         for file, offset in list(offsets.items()):
@@ -123,7 +123,7 @@ def _tail(file: Path) -> str:
 
 
 def _since(file: Path, offset: int) -> tuple[str, int]:
-    """Returns the complete lines from an offset on, and the offset after them."""
+    """Returns the complete lines after an offset, and the offset after these lines."""
     try:
         with file.open("rb") as opened:
             opened.seek(offset if offset <= file.stat().st_size else 0)
@@ -135,7 +135,7 @@ def _since(file: Path, offset: int) -> tuple[str, int]:
 
 
 def changed(directory: Path, name: str, text: str) -> bool:
-    """Replaces a destination's file, if conf/ is valid with the new text. Returns whether the text is different. Raises
+    """Replaces a destination's file if conf/ is valid with the new text. Returns whether the text differs from the old one. Raises
     ConfigurationError.
     """
     if not NAME.fullmatch(name):

@@ -29,7 +29,7 @@ _POSITION = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
 def request(position: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
-    """Returns the position that an operator requests. Raises ConfigurationError unless exactly one is given, in a valid form."""
+    """Parses the options for a position. Raises ConfigurationError unless exactly one position is given, in a valid form."""
     if [bool(position or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
             "give the position: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
@@ -73,7 +73,7 @@ def move(
     confirm: Callable[[str], bool],
     say: Callable[[str], None],
 ) -> Position:
-    """Calls `acts.position.set_position` with the destination's source and lake. Raises SetupError if the operator declines."""
+    """Sets the position of a destination by `acts.position.set_position`. Raises SetupError if the operator declines."""
     destination = require_destination(config, name)
     directory = config.destination_dir(name)
     lake, source, archive = DestinationLake(config, name), source_of(destination), archive_of(destination)

@@ -1,6 +1,7 @@
 """Implements `sluice schema`: shows the schemas of a destination's tables, and the pending schema changes.
 
-It reads the destination's files; `cdc_engine.acts.stopped_table` executes an operator's decision. Starts and stops nothing."""
+It reads the destination's files. `cdc_engine.acts.stopped_table` records an operator's decision. No command starts or stops anything.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from sluice.console.toolchain.errors import SetupError
 
 
 def statement_of(file: str) -> str:
-    """Returns the text of the file, or of standard input for "-". Raises SetupError if it cannot be read."""
+    """Returns the content of a file, or of standard input for "-". Raises SetupError if the file cannot be read."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -33,7 +34,7 @@ def statement_of(file: str) -> str:
 
 
 def directory_of(config: SluiceConfig, name: str) -> Path:
-    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not contain it."""
+    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not configure it."""
     return config.destination_dir(require_destination(config, name).name)
 
 
@@ -63,7 +64,7 @@ def _pending_json(destination: str, change: PendingSchemaChange) -> dict[str, An
 
 
 def schema_json(config: SluiceConfig, name: str) -> list[dict[str, Any]]:
-    """Returns every table of a destination with its columns, key, policy and state."""
+    """Returns every table of a destination with its columns, key, schema policy and state."""
     destination = require_destination(config, name)
     stops = {(stop.database, stop.table): stop for stop in read_ledger(config.destination_dir(name)).stopped_tables}
     tables = {(each.database, each.table): each for each in read_tables(config.destination_dir(name) / TABLES_FILE)}
@@ -98,7 +99,7 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
 
 
 def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
-    """Formats pending schema changes for the terminal: the statement, the plans, and the command that decides."""
+    """Formats pending schema changes for the terminal: the statement, the plans, and the commands that approve them."""
     parts: list[Any] = []
     for name, pending in changes.items():
         for change in pending:

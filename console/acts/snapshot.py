@@ -1,4 +1,6 @@
-"""Implements `sluice snapshot`: shows the snapshots of tables from the destination's files. `acts.snapshot` carries out requests."""
+"""Implements `sluice snapshot`: shows the snapshots of tables from the destination's files. `cdc_engine.acts.snapshot` executes
+requests.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
 
 
 def require_all(destination: str, tables: Sequence[str], where: str) -> None:
-    """Raises ActRefusedError if a request for a destination whose position is lost names tables or a condition."""
+    """Raises ActRefusedError if a snapshot request names tables or a condition. Called if the destination's position is lost."""
     if tables or where:
         raise ActRefusedError(
             f"the position of {destination} is lost, so every table may lack changes: leave out --tables and --where"
@@ -41,8 +43,8 @@ def require_all(destination: str, tables: Sequence[str], where: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
-    """One table's snapshot for display. `waits`: a sentence about what it waits for, or empty. `cascade_changes`: the number of buffered
-    changes of parent rows, which the publication applies to the table.
+    """A table's snapshot for display. `waits`: a sentence that says what it waits for, or empty. `cascade_changes`: the number of
+    buffered changes of parent rows, which the publication applies to the table.
     """
 
     destination: str
@@ -52,7 +54,7 @@ class ShownSnapshot:
 
     @property
     def says(self) -> str:
-        """Returns what the snapshot waits for, and why its rows were read again."""
+        """What the snapshot waits for, or why it was restarted, in one line."""
         sentences = [self.waits or self.record.reason]
         if self.record.restarts and self.record.is_open:
             sentences.append(f"restarted {self.record.restarts} times")
@@ -61,7 +63,7 @@ class ShownSnapshot:
         return "; ".join(filter(None, sentences))
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Returns a record. Times are seconds since 1970, 0 if not reached yet."""
+        """Returns the snapshot for JSON. Times are seconds since 1970, or 0 if the step is not reached yet."""
         record = self.record
         return {
             "destination": self.destination,
@@ -84,7 +86,7 @@ class ShownSnapshot:
 
 
 def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot]:
-    """Returns the snapshots of one destination, or of all. Raises MetaError."""
+    """Returns the snapshots of one destination, or of all destinations. Raises MetaError."""
     from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels
 
     found = []
@@ -128,12 +130,12 @@ def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
 
 
 def described(record: SnapshotRecord, waits: str = "") -> str:
-    """Returns the description of a snapshot's bar. `waits`: what the snapshot waits for."""
+    """Returns the text next to a snapshot's progress bar. `waits`: what the snapshot waits for."""
     return f"{record.name} {record.state}{': ' + waits if waits else ''}"
 
 
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
-    """Shows a bar per table until no snapshot is open; returns 1 if one failed. Ctrl-C ends the display, not the snapshot."""
+    """Shows a progress bar per table until no snapshot is open. Returns 1 if one failed. Ctrl-C ends the display, not the snapshots."""
     with ProgressBars(screen, ROWS) as bars:
         while True:
             states = []

@@ -1,1 +1,1 @@
-"""Implements `sluice import-canal`: converts Canal's configuration to conf/, and reports what Sluice has no equivalent for."""
+"""Implements `sluice import-canal`: converts Canal's configuration to conf/, and reports the settings that Sluice has no equivalent for."""

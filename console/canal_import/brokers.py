@@ -1,4 +1,4 @@
-"""Converts Canal's serverMode and canal.mq.* to `brokers` of a destination. Pure; used by `rules`."""
+"""Converts Canal's serverMode and canal.mq.* to `brokers` of a destination. The functions are pure; `rules` calls them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ RULES = tuple(
     )
 )
 BATCH_UNITS = 50  # Canal's default, in units of 1024 bytes.
-# Canal's value in lower case → Sluice's value.
+# Canal's serverMode in lower case → the function that converts its settings.
 KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "kafka": kafka_of,
     "rabbitmq": rabbitmq_of,
     "rocketmq": rocketmq_of,
     "pulsarmq": pulsar_of,
 }
-NAMES = {"pulsarmq": "pulsar"}  # Canal's value in lower case → the kind, where they differ.
+NAMES = {"pulsarmq": "pulsar"}  # Canal's serverMode in lower case → Sluice's `kind`, if they differ.
 
 
 def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]:
-    """Returns the brokers; empty if Canal serves its own protocol."""
+    """Returns the destination's `brokers`; empty if Canal serves its own protocol."""
     mode = settings.get("canal.serverMode", "tcp")
     kind = mode.lower()
     if kind == "tcp":

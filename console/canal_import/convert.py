@@ -1,6 +1,7 @@
-"""Converts Canal's conf folder to Sluice's conf/, and makes a report. The command is in `console.main`.
+"""Converts Canal's conf folder to Sluice's conf/, and builds a report. `console.main` defines the command.
 
-Existing files are not overwritten. The result is read back and checked like any conf/."""
+Existing files are not overwritten. The written conf/ is loaded and checked like any other.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +27,19 @@ from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
-LAKE_CLIENT = 1001  # This client's cursor in ZooKeeper becomes the destination's start.
+LAKE_CLIENT = 1001  # The destination starts at the cursor of this client in ZooKeeper.
 HEAD = "# Made by `sluice import-canal`.\n"
 
 
 @dataclasses.dataclass
 class Imported:
-    """The result of an import. `files`: the files that were written. `findings`: by destination; "" for the server's own."""
+    """The result of an import. `files`: the written files. `findings`: destination → its report; "" for canal.properties."""
 
     files: list[Path]
     findings: dict[str, ImportReport]
 
     def sentences(self) -> list[str]:
-        """Returns sentences for a person: what was converted, what was not, and which secrets must be set."""
+        """Returns the report as sentences: what was converted, what was not, and which secrets must be set."""
         said = [f"written: {file}" for file in self.files]
         for name, found in self.findings.items():
             where = name or SERVER_FILE
@@ -51,10 +52,10 @@ class Imported:
 
 
 def import_canal(folder: Path, target: Path) -> Imported:
-    """Converts Canal's configuration. `folder`: Canal's, with canal.properties. `target`: Sluice's conf/, which must not contain these
-    files yet.
+    """Converts Canal's configuration. `folder`: Canal's conf folder, with canal.properties. `target`: Sluice's conf/, in which the files
+    to write must not exist.
 
-    Raises ConfigurationError, and then writes nothing.
+    Raises ConfigurationError; if it does, it has written nothing.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
@@ -109,7 +110,7 @@ def _say_where(server: Settings, names: list[str], report: ImportReport) -> None
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:
-    """Returns the folder in canal.file.data.dir. A relative path starts in Canal's bin/."""
+    """Returns the folder with the cursors of Canal's clients, by canal.file.data.dir. A relative path starts in Canal's bin/."""
     named = server.get("canal.file.data.dir") or server.get("canal.conf.dir", "../conf")
     path = Path(named)
     if path.is_absolute():
@@ -141,8 +142,8 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
-    """Writes a file that makes each of Canal's clients start where the destination starts, which is no later than the client's own
-    position. Returns the file's path.
+    """Writes a file from which the engine creates Canal's clients as consumers at the start position of the destination. That position is
+    not later than any client's own. Returns the file's path in a list.
     """
     if _has_ledger(config, name):
         findings.left.append(

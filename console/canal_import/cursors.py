@@ -1,4 +1,4 @@
-"""Reads the positions of Canal's clients from meta.dat next to the instance's properties, or from ZooKeeper's nodes."""
+"""Reads the positions of Canal's clients from meta.dat in the instance's folder, or from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Cursors:
-    """The cursors of an instance. `begin`: the oldest one, or None. `where`: the file or node that has them, or where none was found."""
+    """The cursors of an instance's clients. `begin`: the oldest cursor, or None. `where`: the file or node that was read."""
 
     clients: tuple[Client, ...] = ()
     where: str = ""
@@ -35,8 +35,8 @@ class Cursors:
 
 
 def from_file(folder: Path) -> Cursors:
-    """Reads the cursors from an instance's folder. Raises ConfigurationError if meta.dat is damaged; the destination would silently start
-    elsewhere.
+    """Reads the cursors from meta.dat in an instance's folder. Raises ConfigurationError if the file is damaged, because the destination
+    would otherwise start at another position without notice.
     """
     file = folder / META_FILE
     if not file.exists():
@@ -63,7 +63,7 @@ def _client(record: dict[str, Any]) -> Client:
 
 
 def from_zookeeper(client: Any, path: str) -> Cursors:
-    """Reads the cursors from ZooKeeper. `path`: the destination's node. `client`: a connected kazoo client."""
+    """Reads the cursors from ZooKeeper. `client`: a connected kazoo client. `path`: the destination's node."""
     if client.exists(path) is None:
         return Cursors(where=f"ZooKeeper {path}, which is not there")
     found = []

@@ -1,6 +1,7 @@
-"""Checks whether a destination captures the tables to which Canal's clients subscribed. Pure; used by `rules`.
+"""Checks whether a destination captures the tables to which Canal's clients subscribed. The functions are pure; `rules` calls them.
 
-In Canal a subscription's filter replaces filter.regex; in Sluice it only restricts it further."""
+In Canal, a subscription's filter replaces filter.regex. In Sluice, it only narrows what the destination captures.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
 
 
 def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
-    """Returns the patterns of a client that may match a table which is not captured. Patterns are compared as text, so an equivalent but
-    different one is returned too.
+    """Returns the patterns of a client that may match a table which is not captured. It compares patterns as text, so it also returns a
+    pattern that is equivalent to one in `include` but written differently.
     """
     captured = TableFilter(include, exclude)
     known = {pattern.lower() for pattern in split_patterns(include)}

@@ -1,4 +1,4 @@
-"""Converts Canal's kafka.* to a broker in conf/. Pure; used by `brokers`."""
+"""Converts Canal's kafka.* to a broker in conf/. The functions are pure; `brokers` calls them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OLDER = {
     "kafka.buffer.memory": "canal.mq.bufferMemory",
     "kafka.acks": "canal.mq.acks",
 }
-# Settings of Kafka's Java producer → the same setting of librdkafka.
+# Settings that Kafka's Java producer and librdkafka share.
 SAME = (
     *("batch.size", "linger.ms", "compression.type", "security.protocol", "sasl.mechanism", "request.timeout.ms"),
     *("delivery.timeout.ms", "client.id", "metadata.max.age.ms", "connections.max.idle.ms", "reconnect.backoff.ms"),
@@ -34,7 +34,7 @@ JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 
 
 def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings of Kafka besides those that all brokers have."""
+    """Returns the settings that only a Kafka broker has."""
     found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
     if keys := settings.given("kafka.bootstrap.servers", OLDER["kafka.bootstrap.servers"]):
         report.taken.append(f"{keys}: `servers`")
@@ -48,7 +48,7 @@ def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, A
 
 
 def _kafka(settings: Settings, key: str) -> str:
-    """Returns a setting. Its older name takes precedence over the newer one, as in Canal."""
+    """Returns the value of a setting. As in Canal, its older name takes precedence over the newer one."""
     older = settings.get(OLDER[key]) if key in OLDER else ""
     return older or settings.get(key)
 
@@ -85,7 +85,7 @@ def _options(name: str, settings: Settings, report: ImportReport) -> dict[str, s
 
 
 def _keys(settings: Settings, option: str) -> str:
-    """Returns the key of an option, and its older name, if they are set."""
+    """Returns those names of an option, newer and older, that are set, joined for a sentence."""
     return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
 
 
@@ -106,7 +106,7 @@ def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
 
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
-    """Returns user and password from a JAAS line. The password becomes an environment variable."""
+    """Returns the settings for user and password from a JAAS line. The password becomes a reference to an environment variable."""
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
         report.left.append("kafka.sasl.jaas.config: set sasl.username and sasl.password in `options` of the broker")

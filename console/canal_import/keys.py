@@ -1,7 +1,7 @@
-"""Classifies each key of Canal's files that the other rules do not mention. Pure; used by `convert`.
+"""Classifies each key of Canal's files that no other rule has reported. The functions are pure; `convert` calls them.
 
-A key is converted, not converted, or has no meaning in Sluice. `remaining` reports every key that was not reported yet, so that none is
-dropped silently. It does not print values, because some are secrets.
+A key is either not converted, or has no meaning in Sluice. `remaining` reports every key that is not in the report yet, so that none is
+dropped silently. The report contains no values, because some are secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sluice.console.canal_import.properties import ImportReport, Settings
 NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
 SAME = "Sluice behaves like this value, always"
 OFF = ("false",)
-# Keys that are not converted, whatever their value, and what to do instead.
+# Keys that are not converted, whatever their value: (pattern, what to do instead).
 LEFT = (
     (
         r"canal\.admin\.manager",
@@ -37,7 +37,8 @@ LEFT = (
     ),
     (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or this host's name if that is 0.0.0.0"),
 )  # fmt: skip
-# Keys that are not converted unless they have one of these values (in lower case), and what to do instead.
+# Keys that are not converted: (pattern, values in lower case, what to do instead). With one of the values, Sluice behaves like Canal
+# anyway.
 LEFT_UNLESS = (
     (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max of `ring`, which bounds memory"),
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a broker's batch is bounded by `batch_bytes_max`"),
@@ -83,7 +84,7 @@ LEFT_UNLESS = (
     (r"canal\.instance\..*\.spring\.xml", (), "one instance's own Spring file: all destinations have one ledger, `meta` in sluice.yaml"),
     (r"canal\.instance\.get\.ddl\.isolation", OFF, "set batch.ddl_isolation"),
 )  # fmt: skip
-# Keys that mean nothing in Sluice, and why.
+# Keys without a meaning in Sluice: (pattern, why).
 NO_MEANING = (
     (r"canal\.instance\.memory\.rawEntry", "Sluice builds entries when a client requests them"),
     (r"canal\.instance\.transaction\.size", "a transaction is not divided: a large one goes to disk"),
@@ -113,7 +114,7 @@ NO_MEANING = (
 
 
 def remaining(settings: Settings, keys: Iterable[str], report: ImportReport) -> None:
-    """Reports each key that no sentence of `report` mentions yet. Keys with the same reason share a sentence."""
+    """Adds each key that `report` does not mention yet to the report. Keys with the same reason share a sentence."""
     without: dict[str, list[str]] = {}
     left: dict[str, list[str]] = {}
     for key in sorted(keys):
@@ -125,7 +126,7 @@ def remaining(settings: Settings, keys: Iterable[str], report: ImportReport) -> 
 
 
 def _meaning(key: str, value: str) -> tuple[str, str]:
-    """Returns (why the key means nothing in Sluice, ""), or ("", what to do) if the key is not converted."""
+    """Returns (why the key has no meaning in Sluice, ""), or ("", what to do) if the key is not converted."""
     for pattern, what in LEFT:
         if re.fullmatch(pattern, key):
             return "", what

@@ -1,4 +1,4 @@
-"""Parses Canal's properties files and looks up keys. Pure except for reading files."""
+"""Parses Canal's properties files and looks up keys."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:\s]?\s*(.*)", re.DOTALL)
 NESTED_MAX = 10
-# Read by `rules` and `brokers`.
+# The modules `rules` and `brokers` read this key too.
 GTID_ON = "canal.instance.gtidon"
-# Canal's key that leaves out a kind of entries → the setting that shows it.
+# Canal's key that leaves out a kind of entries → Sluice's setting that includes this kind.
 SHOWN_KINDS = {
     "canal.instance.filter.query.ddl": "ddl",
     "canal.instance.filter.query.dcl": "other_statements",
@@ -25,7 +25,7 @@ RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Returns keys and values as Java parses them, without blanks around the values."""
+    """Parses the text of a properties file as Java does, and removes blanks around the values."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         pair = PAIR.fullmatch(line)
@@ -59,9 +59,9 @@ def _unescaped(text: str) -> str:
 
 @dataclasses.dataclass
 class ImportReport:
-    """The report of an import: sentences that mention the keys they are about, and variable → the secret that it must contain.
+    """The report of an import, as sentences that mention the keys. `secrets`: environment variable → the secret that it must contain.
 
-    `taken`: converted. `left`: not converted, and what to do. `no_meaning`: not needed in Sluice, and why.
+    `taken`: converted keys. `left`: keys that are not converted, and what to do. `no_meaning`: keys that Sluice does not need, and why.
     """
 
     taken: list[str] = dataclasses.field(default_factory=list)
@@ -70,12 +70,12 @@ class ImportReport:
     secrets: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self, key: str) -> bool:
-        """Returns whether a sentence is about the key."""
+        """Returns whether a sentence of the report mentions the key."""
         named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
         return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
-        """Returns the variable that must contain the secret. `name`: the destination's; `key`: Canal's."""
+        """Adds a secret to the report and returns the name of its environment variable. `name`: the destination's; `key`: Canal's."""
         variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
         self.secrets[variable] = f"{key} of {name}"
         return variable
@@ -83,8 +83,8 @@ class ImportReport:
 
 @dataclasses.dataclass
 class Settings:
-    """The settings of one instance, or of the server alone: those of the environment, then those of the files in this order. A blank value
-    counts as unset.
+    """The settings of one instance, or of the server. `environment` takes precedence over `files`, and each file over the next one. A
+    blank value counts as unset.
     """
 
     files: tuple[Mapping[str, str], ...]
@@ -125,7 +125,7 @@ class Settings:
 
 
 def left_out(settings: Settings, report: ImportReport, kinds: Mapping[str, str]) -> dict[str, bool]:
-    """Returns the settings that leave out the kinds of entries that Canal leaves out. `kinds`: as SHOWN_KINDS."""
+    """Returns False for each setting whose kind of entries Canal leaves out, and reports the keys. `kinds`: see SHOWN_KINDS."""
     found = {own: False for key, own in kinds.items() if settings.flag(key)}
     if keys := settings.given(*kinds):
         report.taken.append(
@@ -143,7 +143,7 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Returns the names of the instances: the listed ones, and, with auto.scan, each folder that contains an instance.properties."""
+    """Returns the names of the instances: the listed ones, and, with canal.auto.scan, each folder that contains an instance.properties."""
     listed = server.get("canal.destinations")
     expression = server.get("canal.destinations.expr")
     names = _expanded(expression) if expression else [name.strip() for name in listed.split(",") if name.strip()]

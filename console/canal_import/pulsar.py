@@ -1,4 +1,4 @@
-"""Converts Canal's pulsarmq.* to a broker in conf/. Pure; used by `brokers`."""
+"""Converts Canal's pulsarmq.* to a broker in conf/. The function is pure; `brokers` calls it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:6650"
 URL = re.compile(r"pulsar(?P<tls>\+ssl)?://(?P<servers>[^/]+)/?")
-# `tenant/namespace`, with or without the domain of the topics.
+# Matches `tenant/namespace`, with or without the prefix of persistent topics.
 PREFIX = re.compile(r"(?:persistent://)?(?P<namespace>[\w.-]+/[\w.-]+)/?")
 
 
 def pulsar_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings of Pulsar besides those that all brokers have."""
+    """Returns the settings that only a Pulsar broker has."""
     found: dict[str, Any] = {"servers": SERVERS}
     if text := settings.get("pulsarmq.serverUrl"):
         if url := URL.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Converts Canal's rabbitmq.* to a broker in conf/. Pure; used by `brokers`."""
+"""Converts Canal's rabbitmq.* to a broker in conf/. The functions are pure; `brokers` calls them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BINDING = (("rabbitmq.routingKey", "routing_key"), ("rabbitmq.deliveryMode", "ex
 
 
 def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings of RabbitMQ besides those that all brokers have."""
+    """Returns the settings that only a RabbitMQ broker has."""
     found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, report)
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
     if settings.get("rabbitmq.password"):
@@ -37,13 +37,15 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
 
 
 def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
-    """Converts an address: a host, host:port, or a URI."""
+    """Converts an address to settings of the broker. `text`: a host, host:port, or a URI, which may contain user, password and virtual
+    host.
+    """
     if not text.startswith("amqp"):
         return {"servers": text}
     try:
         uri = urllib.parse.urlsplit(text)
         port = uri.port
-    except ValueError:  # The library's message may contain a part of the password.
+    except ValueError:  # The library's message is dropped, because it may contain a part of the password.
         raise ConfigurationError(
             "rabbitmq.host is no URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
         ) from None
@@ -63,7 +65,7 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
 
 
 def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dict[str, Any]:
-    """Returns the binding. Canal declares and binds the queue only if all these settings are present."""
+    """Returns the settings for the queue's binding. Like Canal, Sluice declares and binds the queue only if all of them are present."""
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:
         report.taken.append("rabbitmq.routingKey, rabbitmq.deliveryMode: the queue is declared and bound")

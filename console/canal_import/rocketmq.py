@@ -1,4 +1,4 @@
-"""Converts Canal's rocketmq.* to a broker in conf/. Pure; used by `brokers`."""
+"""Converts Canal's rocketmq.* to a broker in conf/. The function is pure; `brokers` calls it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9876"
-# A key, its older name (which takes precedence), and Sluice's key.
+# (Canal's key, its older name, which takes precedence, Sluice's setting).
 SAME = (
     ("rocketmq.namesrv.addr", "canal.mq.servers", "servers"),
     ("rocketmq.producer.group", "canal.mq.producerGroup", "group"),
@@ -23,7 +23,7 @@ LEFT = (
 
 
 def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
-    """Returns the settings of RocketMQ besides those that all brokers have."""
+    """Returns the settings that only a RocketMQ broker has."""
     found: dict[str, Any] = {"servers": SERVERS}
     for key, older, own in SAME:
         if text := (settings.get(older) if older else "") or settings.get(key):

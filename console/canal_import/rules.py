@@ -1,6 +1,7 @@
-"""Maps each of Canal's keys to a setting in conf/, to "not needed", or to "not converted" with what to do. Pure.
+"""Converts Canal's keys to settings in conf/, and reports each key as converted, not converted or not needed. The functions are pure.
 
-Nothing is dropped silently: keys that no rule looked up are reported too."""
+No key is dropped silently: `keys` reports those that no rule here mentions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ HASH_VARIABLE = "CANAL_PASSWORD_HASH"
 
 
 def destination_name(name: str) -> str:
-    """Returns a valid name for a file in conf/destinations."""
+    """Converts an instance's name to a valid name of a file in conf/destinations."""
     found = re.sub(r"[^a-z0-9_]", "_", name.lower())
     return found if NAME.fullmatch(found) else f"d_{found}"[:63]
 
@@ -83,7 +84,7 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def destination_of(name: str, settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
-    """Returns the content of one file in conf/destinations."""
+    """Returns the content of an instance's file in conf/destinations."""
     record = sources_of(settings, _source(name, settings, findings), findings.taken, findings.left)
     record["include"] = settings.get("canal.instance.filter.regex", r".*\..*")
     black = settings.get("canal.instance.filter.black.regex")
@@ -102,7 +103,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
         record["start"] = start
     _start_standby(record, settings, cursors, findings)
     brokers = brokers_of(name, settings, findings)
-    if brokers:  # Canal does not run its own server then.
+    if brokers:  # With a broker, Canal does not run its own server.
         record["brokers"] = brokers
     elif settings.flag(NO_SERVER):
         keys = settings.given(NO_SERVER, *SERVER)
@@ -130,7 +131,7 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
 
 
 def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, Any]:
-    """Returns the settings that master and standby share, without the address."""
+    """Returns the settings that master and standby share; they do not include the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: `source`")
@@ -153,7 +154,7 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
 
 
 def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
-    """Returns the start position. A cursor takes precedence over the properties, as in Canal."""
+    """Returns the start position. As in Canal, a client's cursor takes precedence over the properties."""
     by_gtid = settings.flag(GTID_ON)
     _say_gtids(by_gtid, settings, findings)
     if cursors.begin is not None:
@@ -167,7 +168,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # This position may be inside a transaction, which cannot begin before its file.
+        # The position may be inside a transaction. The beginning of its file is the nearest safe start.
         return {"file": left.file}
     start, used = configured_start(settings, POSITION_KEYS)
     _say_without_cursor(settings.given(*used), cursors.where, findings)
@@ -176,7 +177,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 
 def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors, findings: ImportReport) -> None:
-    """Sets where the standby source begins if it is read first, as Canal does."""
+    """Sets the `start` of the standby source, which is used if the engine reads that source first."""
     keys = settings.given(*STANDBY_POSITION_KEYS)
     if "sources" not in record or not keys:
         return
@@ -193,7 +194,7 @@ def _start_standby(record: dict[str, Any], settings: Settings, cursors: Cursors,
 
 
 def configured_start(settings: Settings, keys: tuple[str, str, str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the start that the properties name, and the keys that it has. `keys`: file, offset, time and GTID set."""
+    """Returns the start position in the properties, and the keys that determine it. `keys`: of file, offset, time and GTID set."""
     file, gtid = settings.get(keys[0]), settings.get(keys[3])
     offset, time_ms = settings.number(keys[1]), settings.number(keys[2])
     if settings.flag(GTID_ON) and gtid:
@@ -221,7 +222,7 @@ def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
-    """Reports where the destination starts without a cursor. `used`: the keys that decide the start; empty if none does."""
+    """Reports the start position if no cursor was found. `used`: the keys that determine it; empty if none does."""
     if used:
         findings.taken.append(
             f"{used}: where to begin, as the properties say: no client's cursor was found in {looked_in}"
@@ -236,7 +237,7 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
 
 
 def _moment(milliseconds: int) -> str:
-    """Returns the beginning of the second; changes committed in that second are read again."""
+    """Returns the beginning of the second. Changes committed earlier in that second are read again."""
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
 
@@ -269,7 +270,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
 
 
 def _show_texts(settings: Settings, server: dict[str, Any], findings: ImportReport) -> None:
-    """Sets whether clients get the SQL texts of statements; Canal's default is that they do."""
+    """Sets whether clients get the SQL texts of statements. Canal sends them by default."""
     if settings.given(f"{INSTANCE}filter.field", f"{INSTANCE}filter.black.field"):
         findings.left.append(
             f"{TEXTS_OFF}: the SQL texts of statements are not shown, because they have the values of columns that filter.field hides"

@@ -1,4 +1,6 @@
-"""Converts Canal's master, standby and failure detection to `source` or `sources` and the heartbeat. Pure; used by `rules`."""
+"""Converts Canal's master, standby and failure detection to `source` or `sources` and the heartbeat. The functions are pure; `rules`
+calls them.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IG
 
 
 def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
-    """Returns the sources. `common`: the settings of every server, without its address. `taken`, `left`: lists of the report, to which this
-    adds.
+    """Returns `source`, or `sources` and `heartbeat`. `common`: the settings of every server, without its address. `taken`, `left`: lists
+    of the report, to which this function appends.
     """
     master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
     second = settings.get(STANDBY)
@@ -45,7 +47,7 @@ def _address(text: str) -> dict[str, Any]:
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
-    """Returns the heartbeat. Canal switches servers only if detection and switching are both on; both are off by default."""
+    """Returns the heartbeat. Canal switches servers only if detection and switching are both on; by default, both are off."""
     detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
     seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)
     retries = settings.number(f"{DETECTING}retry.threshold", RETRIES)

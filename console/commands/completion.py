@@ -1,6 +1,6 @@
-"""Completes the names of destinations and tables in the shell, for every parameter that stands for one. Called by `main` when a shell asks.
+"""Completes the names of destinations and tables in the shell. `main` calls it when a shell requests completions.
 
-The names are those of conf/ and of each destination's tables.json: completion opens no connection.
+The names come from conf/ and from each destination's tables.json, so completion opens no connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Names = Callable[[str], list[str]]
 
 
 def complete_names(command: Any) -> None:
-    """Makes a command and its subcommands complete names of conf/. Parameters that complete by themselves keep that."""
+    """Adds name completion to the parameters of a command and its subcommands. Parameters with a completion of their own keep it."""
     for parameter in getattr(command, "params", ()):
         of_table = (parameter.metavar or "").startswith("DATABASE.TABLE") or parameter.name in TABLE_PARAMETERS
         if of_table:
@@ -39,7 +39,7 @@ def destination_names(incomplete: str) -> list[str]:
 
 
 def table_names(incomplete: str) -> list[str]:
-    """Returns the captured tables of all destinations as "database.table". In a list with commas, its last name is completed."""
+    """Returns the captured tables of all destinations as "database.table". In a comma-separated list, it completes the last name."""
     from sluice.cdc_engine.config import load_config  # noqa: PLC0415
     from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
     from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415

@@ -1,5 +1,5 @@
-"""Defines the subcommands of `sluice instance`, which list, start, stop, restart and release engines, show their logs, and edit their files
-in conf/.
+"""Defines the subcommands of `sluice instance`, which list, start, stop, restart and release engines, show their logs, and edit their
+files in conf/.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines `sluice lake` and `sluice quarantine`, for the owners of Delta tables and for values that could not be decoded."""
+"""Defines `sluice lake` for the owners of Delta tables, and `sluice quarantine` for values that could not be decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines what several subcommands of `sluice` share: where they print, and the options with the same meaning everywhere."""
+"""Defines the consoles and options that several subcommands of `sluice` share."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Name each thing 
 
 
 def named(tables: str) -> tuple[str, ...]:
-    """Returns the names of an option with names separated by commas."""
+    """Returns the names in a comma-separated option, without repetitions."""
     return tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
 
 
 def config_now(directory: Path | None = None) -> SluiceConfig:
-    """Returns conf/ as the engines of this host use it. An invalid file counts with its previous content, and causes a line on stderr.
-    Raises ConfigurationError.
+    """Returns conf/ as the engines of this host use it. If a file is invalid, its previous content is used, and a warning is printed to
+    stderr. Raises ConfigurationError.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415

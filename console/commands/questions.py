@@ -1,5 +1,5 @@
-"""Defines `sluice sql`, `equal`, `history` and `why`, which query the lake, compare it with the source, and show how it came to its
-state.
+"""Defines `sluice sql` and `sluice equal`, which query the lake and compare it with the source, and `sluice history` and `sluice why`,
+which show the changes that led to its content.
 """
 
 from __future__ import annotations

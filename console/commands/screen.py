@@ -1,4 +1,4 @@
-"""Makes the console for tables and sentences. Used by `main` and the benchmarks."""
+"""Creates the console for standard output. `options` and the benchmarks use it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 from rich.console import Console
 
-PIPE_COLUMNS = 400  # A program that reads from the pipe cannot use truncated cells.
+PIPE_COLUMNS = 400  # Wide enough for every cell, because a program that reads the pipe cannot use truncated cells.
 
 
 def standard_output() -> Console:
-    """Returns a console as wide as its terminal. Without a terminal it is so wide that no cell is truncated."""
+    """Returns a console as wide as the terminal. If the output is not a terminal, the console is so wide that no cell is truncated."""
     return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)

@@ -1,3 +1,3 @@
-"""Runs the demo: a private MySQL with a shop, seeded traffic, the whole stack, a live view, and the proof that source and lake are
-equal.
+"""Runs the demo: a private MySQL with the tables of a shop, random traffic, the whole stack, a live view, and a comparison of source and
+lake.
 """

@@ -1,6 +1,4 @@
-"""Prepares the demo's directory, which has its own conf/, data and lake, so that the demo never uses a user's configuration. Used by
-demo.run.
-"""
+"""Prepares the directory of a demo with its own conf/, data and lake, so that the demo never uses a user's configuration."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.console.toolchain.errors import SetupError
 
 DESTINATION = "shop"
-# The binlog is read from its beginning, because it contains the tables' CREATE statements.
+# The first binlog file contains the CREATE statements of the tables, so the demo starts with it.
 FIRST_BINLOG = "binlog.000001"
 USUAL_PORTS = (3000, 4266, 15002, 33306)
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoHome:
-    """The directory of a demo. `folder`/conf is generated at every start; data, lake and mysql stay."""
+    """The directory of a demo. Every start writes the folder conf again; data, lake and source stay."""
 
     folder: Path
 
@@ -43,13 +41,13 @@ class DemoHome:
         return self.folder / "source"
 
     def start_over(self) -> None:
-        """Deletes what an earlier demo left here. It deletes nothing that a demo did not create."""
+        """Deletes the folders that an earlier demo created here, and nothing else."""
         for name in ("conf", "lake", "data", "source"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Locks the directory for one demo. The kernel releases the lock of a killed demo, so an old file never blocks."""
+        """Locks the directory for one demo. The kernel releases the lock of a killed demo, so that a remaining lock file does not block."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "demo.lock").open("a+") as handle:
             try:
@@ -67,7 +65,7 @@ class DemoHome:
             yield
 
     def configure(self, ports: Mapping[str, int], destination: Mapping[str, Any]) -> SluiceConfig:
-        """Writes conf/ for these ports and this source, and returns it as the engine reads it."""
+        """Writes conf/ with the given ports and destination, loads it, and returns the configuration."""
         (self.conf / "destinations").mkdir(parents=True, exist_ok=True)
         remote = {"remote": f"sc://127.0.0.1:{ports['spark_connect']}"}
         main = {"data_dir": str(self.folder / "data"), "lake": str(self.lake), "ports": dict(ports), "spark": remote}
@@ -81,13 +79,13 @@ class DemoHome:
 
 
 def open_home(folder: Path | None) -> DemoHome:
-    """Returns the given directory, or .sluice/demo of the current one."""
+    """Returns the demo in the given directory, or in .sluice/demo of the current one."""
     return DemoHome((folder or Path(".sluice") / "demo").absolute())
 
 
 def demo_ports(base: int) -> tuple[dict[str, int], int]:
-    """Returns the stack's ports, with their names in conf/, and MySQL's port: four consecutive ports from `base`, or the usual ones for
-    0.
+    """Returns the ports of the stack, by their names in conf/, and the port of MySQL: four consecutive ports from `base`, or the default
+    ports if `base` is 0.
     """
     webserver, code_server, spark, mysql = range(base, base + 4) if base else USUAL_PORTS
     return {"webserver": webserver, "code_server": code_server, "spark_connect": spark}, mysql

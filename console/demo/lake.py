@@ -1,4 +1,4 @@
-"""Reads row counts and markers from the demo's Delta tables with deltalake, without Spark. Used by the live view and the summary."""
+"""Reads row counts and markers from the demo's Delta tables with deltalake, without Spark. The live view and the summary use it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.equality.table_plan import OPERATION, SIGNS
 from sluice.spark_jobs.tables.commit_record import read_commit, row_counts
 
-# The names of operations in a change log.
+# Operation in a change log → the field of `Changes` that counts it.
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """How many rows the commits of a table inserted, updated and deleted in Delta (changes of one key within a batch are folded first)."""
+    """The numbers of rows that commits inserted, updated and deleted in Delta. Changes of one key within a batch count as one, because
+    they are folded.
+    """
 
     inserted: int = 0
     updated: int = 0
@@ -33,7 +35,7 @@ class Changes:
 
 
 class DemoTable:
-    """One Delta table, which is read again only when it has a new version. `keyless`: the Delta table is a change log."""
+    """One Delta table of the demo, which is read again only after a new version. `keyless`: the Delta table is a change log."""
 
     def __init__(self, path: Path, *, keyless: bool) -> None:
         self.path, self.keyless = path, keyless
@@ -43,7 +45,7 @@ class DemoTable:
 
     @property
     def version(self) -> int:
-        """The newest version; -1 while there is no table."""
+        """The newest version; -1 while the table does not exist."""
         try:
             if self._table is None:
                 self._table = DeltaTable(str(self.path))
@@ -54,12 +56,12 @@ class DemoTable:
         return self._table.version()
 
     def row_count(self) -> int:
-        """Returns the current number of rows, without deleted ones; for a change log, the number of rows after a replay."""
+        """Returns the number of rows. For a change log, returns the number of rows that remain after all its changes."""
         operations = self._count()
         return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()
 
     def changes(self, after_version: int = -1) -> Changes:
-        """Returns what the commits after a version changed; for a change log, all of its changes."""
+        """Returns the changes of all commits after a version. For a change log, returns all its changes."""
         if self.keyless:
             operations = self._count()
             return Changes(**{field: operations[name] for name, field in LOGGED.items()})
@@ -79,7 +81,7 @@ class DemoTable:
 
 
 def sum_metrics(history: list[dict[str, Any]]) -> Changes:
-    """Sums the row counts in Delta's history of commits (numbers as text)."""
+    """Returns the sum of the row counts in the metrics of Delta commits."""
     totals: Counter[str] = Counter()
     for commit in history:
         totals.update(row_counts(commit.get("operationMetrics") or {}))
@@ -96,10 +98,10 @@ class Marked:
 
 
 def markers_shown(path: Path, after_version: int) -> list[Marked]:
-    """Returns the marker rows that were added after a version, in the order of the versions that added them.
+    """Returns the marker rows that were added after a version, in the order in which Delta versions added them.
 
-    A marker's time starts when MySQL wrote it (its own `sent_at`, UTC) and ends when the file of the first Delta version that has it was
-    written to `_delta_log`: from then on every reader sees it. One marker is written every two seconds.
+    `sent` is the marker's own `sent_at` by MySQL's clock. `shown` is when the file of the first Delta version with the marker was written
+    to `_delta_log`, because every reader sees the marker from then on. The traffic writes a marker every two seconds.
     """
     newest = DemoTable(path, keyless=False).version
     if newest < 0:
@@ -122,14 +124,14 @@ def freshness_seconds(path: Path, after_version: int) -> list[float]:
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """Returns the smallest value that at least `share` of the values do not exceed; None for no values."""
+    """Returns the smallest value that at least the given share of the values do not exceed, or None if there are no values."""
     if not ascending:
         return None
     return round(ascending[min(len(ascending) - 1, max(0, -(-len(ascending) * int(share * 100) // 100) - 1))], 2)
 
 
 def _markers(path: Path, version: int) -> dict[int, float]:
-    """Returns when MySQL wrote each marker of one version, in seconds since 1970, by the marker's id."""
+    """Returns marker id → when MySQL wrote it, in seconds since 1970, for the markers in one Delta version."""
     table = DeltaTable(str(path), version=version)
     if "sent_at" not in {field.name for field in table.schema().fields}:
         return {}

@@ -1,4 +1,4 @@
-"""Draws the live view of `sluice demo` in the terminal: rows on both sides, lag, the last run, and where to look. Used by demo.run."""
+"""Draws the live view of `sluice demo` in the terminal: rows on both sides, lag, the last run, and the address of Dagster's UI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluice.console.status.report import DestinationStatus
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """The state of the demo at one moment. `rows`: for each table (rows in MySQL, rows in Delta, Delta version)."""
+    """The state of the demo at one moment. `rows`: table → (rows in MySQL, rows in Delta, Delta version)."""
 
     rows: Mapping[str, tuple[int, int, int]]
     engine: DestinationStatus
@@ -37,7 +37,7 @@ def take(
     engine: DestinationStatus,
     transactions: int,
 ) -> Picture:
-    """Counts the rows of both sides. It takes a few milliseconds per table while the shop is small."""
+    """Counts the rows on both sides. It takes a few milliseconds per table while the shop is small."""
     rows = {}
     with contextlib.closing(connection.cursor()) as cursor:
         for name, table in lake.items():
@@ -48,7 +48,7 @@ def take(
 
 
 def draw(picture: Picture, url: str) -> Group:
-    """Returns the view in rich's form."""
+    """Formats the view for the terminal."""
     shown = Table("table", title=f"shop: {picture.transactions} transactions so far", title_justify="left")
     for column in ("rows in MySQL", "rows in Delta", "behind", "Delta version"):
         shown.add_column(column, justify="right")
@@ -69,7 +69,7 @@ def draw(picture: Picture, url: str) -> Group:
 
 
 def example_query(conf: Path) -> str:
-    """Returns a command that queries the lake of this demo in SQL, for the user to copy."""
+    """Returns a shell command that queries the lake of this demo, for the user to copy."""
     question = f"SELECT status, count(*) AS orders FROM {DATABASE}.orders GROUP BY status"
     usual = conf == open_home(None).conf
     command = "sluice sql --demo" if usual else f"SLUICE_CONF={conf} sluice sql"

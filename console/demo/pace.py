@@ -1,6 +1,6 @@
-"""Runs the traffic against MySQL at a steady rate in a separate thread, with a marker row every two seconds. Used by demo.run.
+"""Runs the demo's traffic against MySQL at a steady rate in a thread, and writes a marker row every two seconds.
 
-An ALTER TABLE … ADD COLUMN and a TRUNCATE run once each, at their second.
+An ALTER TABLE … ADD COLUMN and a TRUNCATE run once each, at configured times.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sluice.console.demo.traffic import KEY_OF, DemoTraffic, Shop, Transaction
 from sluice.console.toolchain.errors import SetupError
 
 MARKER_SECONDS = 2.0
-Connection = pymysql.Connection  # The type is generic only in the stubs.
+Connection = pymysql.Connection  # pymysql's class is generic only in its type stubs.
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """Returns the keys in MySQL, in key order, so that a resumed demo continues with them."""
+    """Returns the state of the shop in MySQL, so that the traffic of a restarted demo continues with it."""
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):
@@ -38,7 +38,7 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 
 class TrafficThread:
-    """Runs the traffic in a thread. `failure`: the error that ended it early. `transactions`: the number of committed transactions."""
+    """Runs the traffic in a thread. `failure`: the error that ended the traffic. `transactions`: the number of committed transactions."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class TrafficThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the traffic after the current transaction. Raises the error that ended it before."""
+        """Ends the traffic after the current transaction. Raises the error that ended it earlier, if there was one."""
         self._stop.set()
         self._thread.join(60)
         self.raise_failure()
 
     def abandon(self) -> None:
-        """Ends the traffic without raising an error. It may be called after `stop`."""
+        """Ends the traffic and raises no error. It may be called after `stop`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(60)
@@ -84,7 +84,7 @@ class TrafficThread:
                 self._loop(connection)
             finally:
                 connection.close()
-        except Exception as error:  # The main thread shows it.
+        except Exception as error:  # The main thread raises it.
             self.failure = error
 
     def _loop(self, connection: Connection[Any]) -> None:
@@ -131,7 +131,7 @@ def run_transaction(connection: Connection[Any], transaction: Transaction) -> No
 
 
 def write_marker(connection: Connection[Any]) -> None:
-    """Writes a row with the server's clock. When Delta shows it, Delta has everything before it."""
+    """Writes a marker row with the server's clock. When Delta shows the marker, Delta has all changes before it."""
     sql = (
         f"INSERT INTO {DATABASE}.{MARKERS} SELECT COALESCE(MAX(id), 0) + 1, UTC_TIMESTAMP(6) FROM {DATABASE}.{MARKERS}"
     )

@@ -1,7 +1,7 @@
-"""Shows how the existing rows of the demo's database are copied into the lake, from the stack's start to the publication. Started by `run`.
+"""Shows the progress of the initial snapshot in the demo, from the start of the stack to the publication. `run` starts it.
 
-The snapshot begins while the rest of the stack still starts, and may be finished before the first view of all tables. So a separate
-thread watches it.
+The snapshot begins while the rest of the stack still starts, and may end before the first view of all tables. Therefore a separate thread
+watches it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sluice.console.acts.snapshot import described
 from sluice.console.lake.progress_bars import ProgressBars
 
 LOOK_SECONDS = 0.25
-WAIT_SECONDS_MAX = 600.0  # After this time the view of all tables, with the engine's state, is more useful.
+WAIT_SECONDS_MAX = 600.0  # After this time, the view of all tables, which includes the engine's state, is more useful.
 SAY_SECONDS = 5.0  # The interval between two lines of progress, if the output is not a terminal.
 
 
 class RowsBefore:
-    """Shows one snapshot. `records`, `name`: the snapshot's, as "database.table". `where`: a sentence about where to look. Shows nothing if
-    an earlier demo has published the snapshot already.
+    """Shows the progress of one snapshot. `records`: the snapshot records. `name`: the "database.table". `where`: a sentence that says
+    where to look. Shows nothing if an earlier demo has already published the snapshot.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:
@@ -53,8 +53,8 @@ class RowsBefore:
         return record is not None and not record.is_open
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Waits until all rows are in the lake and this was shown, the snapshot has failed, or it takes too long. After that, it shows
-        nothing more.
+        """Waits until the end of the snapshot was shown: it is published, has failed, or takes longer than WAIT_SECONDS_MAX. Shows
+        nothing after that.
 
         Calls `meanwhile` repeatedly.
         """
@@ -76,7 +76,7 @@ class RowsBefore:
             self._say(_end(record, self._where))
 
     def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
-        """Returns the record when it no longer changes; None if the display ended before that."""
+        """Returns the record when it no longer changes, or None if the display was ended before that."""
         while not self._ended.wait(LOOK_SECONDS):
             record = self._get()
             if record is not None:

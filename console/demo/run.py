@@ -1,6 +1,7 @@
-"""Runs `sluice demo` from start to end: sets up, starts, runs the traffic, shows the view or the proof, and stops. Called by console.main.
+"""Runs `sluice demo` from start to end: sets up, starts, runs the traffic, shows the view or the comparison, and stops.
 
-All processes that it starts end with it: nothing continues to run after Ctrl-C, SIGTERM, an error or even SIGKILL of the demo."""
+All processes are children that end with the demo: after Ctrl-C, SIGTERM, an error and even SIGKILL of the demo, none continues.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +42,15 @@ from sluice.equality.values import Extent, TableResult
 from sluice.orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
-ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # The intervals for the endless demo; --once sets them by its length.
-ACK_SECONDS_MAX = 1800.0  # The longest wait from the end of the traffic until all of it is acked.
-# If nothing is acked for this long, the wait ends with what is known then. A first merge on a busy machine takes
-# minutes.
+ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # The times for the endless demo; --once derives them from its length.
+ACK_SECONDS_MAX = 1800.0  # The longest wait after the traffic until all its transactions are acked.
+# If nothing is acked for this long, the wait fails. A first merge on a busy machine takes minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
 SAY_SECONDS = 5.0  # The interval between two sentences about the same wait.
-PLAIN_VIEW_SECONDS = 15.0  # The interval of views without a terminal, where each view is printed below the last one.
+PLAIN_VIEW_SECONDS = (
+    15.0  # The interval of views without a terminal, where each view is printed below the previous one.
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class DemoOptions:
 
 
 class Demo:
-    """A running demo and its parts."""
+    """A demo with its source, stack and lake."""
 
     def __init__(self, options: DemoOptions, home: DemoHome, screen: Console) -> None:
         self.options, self.home, self.screen = options, home, screen
@@ -94,7 +96,7 @@ class Demo:
         self.before = RowsBefore(records, f"{DATABASE}.{VISITS}", screen, where)
 
     def start(self) -> None:
-        """Starts MySQL, then the stack. Returns when all of it answers."""
+        """Starts MySQL, then the stack. Returns when all processes answer."""
         self._sweep()
         self._say("starting MySQL")
         self.source.start(self.options.visits)
@@ -104,7 +106,7 @@ class Demo:
         self.runs = RunLog(self.stack.dagster_home, self.config.lake, DESTINATION, self.began)
 
     def stop(self) -> None:
-        """Ends everything that this demo started, the engine first, so that MySQL runs until the end."""
+        """Ends all processes of this demo. MySQL is the last one, so that it answers until the engine has stopped."""
         self.before.__exit__()
         left = self.stack.down()
         self.source.stop()
@@ -113,7 +115,7 @@ class Demo:
             raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
 
     def watch(self, pace: TrafficThread) -> None:
-        """Shows the existing rows, then the live view, until Ctrl-C. Without a terminal it prints the view at intervals."""
+        """Shows the initial snapshot, then the live view, until Ctrl-C. Without a terminal, it prints the view at intervals."""
         self.before.wait(lambda: self._look_after(pace))
         if not self.screen.is_terminal:
             self._watch(pace, self.screen.print, PLAIN_VIEW_SECONDS)
@@ -130,7 +132,7 @@ class Demo:
                 time.sleep(seconds)
 
     def once(self, pace: TrafficThread, before: dict[str, Before]) -> DemoSummary:
-        """Runs the traffic for its time, waits until it is merged, and compares both sides."""
+        """Runs the traffic for the configured time, waits until it is merged, and compares both sides."""
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
@@ -149,7 +151,7 @@ class Demo:
         self.stack.revive()
 
     def _compared(self) -> dict[str, TableResult]:
-        """Compares every table row by row, as `sluice equal` does."""
+        """Compares every table row by row, as `sluice equal` does, and returns table → result."""
         source = source_of(self.config.destinations[DESTINATION])
         request = ComparedDestination(
             self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password)
@@ -178,7 +180,7 @@ class Demo:
             time.sleep(0.5)
 
     def _wait_until_published(self) -> None:
-        """Waits until the existing rows are published; on a quiet machine that happens long before the traffic ends."""
+        """Waits until the initial snapshot is published. On a quiet machine that happens long before the traffic ends."""
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
@@ -202,7 +204,7 @@ class Demo:
         return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
 
     def _sweep(self) -> None:
-        """Ends the processes that an earlier demo of this directory left, which happens only if its leashes were killed, too."""
+        """Ends processes of an earlier demo in this directory. They exist only if the processes that guard them were killed too."""
         self.stack.down()
         for record in self.file.load():
             stop(record, [StopStep(terminate, 30.0)])
@@ -213,7 +215,7 @@ class Demo:
 
 
 def run_demo(options: DemoOptions, screen: Console) -> int:
-    """Runs the demo. Returns its exit code: 0 after Ctrl-C or if all tables are equal, otherwise 1."""
+    """Runs the demo and returns its exit code: 0 after Ctrl-C or if all tables are equal, otherwise 1. With --once, Ctrl-C gives 1."""
     home = open_home(options.folder)
     with home.alone(), signals.heard():
         if options.fresh:

@@ -1,4 +1,4 @@
-"""Reads the demo's runs from Dagster's records, and how many batches they merged. Used by the live view and the summary."""
+"""Reads the demo's runs from Dagster's records, and the number of batches that they merged. The live view and the summary use it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """A summary of runs. `runs`: those that began, ended or not. `batches`: the positions for which the lake has a consistent snapshot.
-    `last`: the newest run, as text.
+    """A summary of the demo's runs. `runs`: the number of runs, ended or not. `batches`: the number of positions for which the lake has a
+    consistent snapshot. `last`: the newest run, as text.
     """
 
     runs: int
@@ -30,7 +30,7 @@ class RunSummary:
 
 
 class RunLog:
-    """The runs of one destination that were created at or after `since` (seconds since 1970)."""
+    """Reads the runs of one destination that were created at or after `since` (seconds since 1970)."""
 
     def __init__(self, dagster_home: Path, lake: str, destination: str, since: float) -> None:
         self._instance = DagsterInstance.from_config(str(dagster_home))
@@ -51,7 +51,7 @@ class RunLog:
         return RunSummary(len(records), self._batches(), last)
 
     def _batches(self) -> int:
-        """Returns the number of batches. A run that drains merges many, and each batch publishes one consistent snapshot after its last
+        """Returns the number of merged batches. A draining run merges many, and each batch records one consistent snapshot after its last
         table.
         """
         try:
