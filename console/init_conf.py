@@ -1,7 +1,7 @@
-"""`sluice init URL`: connects to a source, prints the statements that fix what is missing there, and writes conf/ for it. It never writes
-the password. `main` continues with `sluice check`.
+"""Implements `sluice init URL`: connects to a source, prints the statements that the source still needs, and writes conf/ for it. It
+never writes the password. `main` then runs `sluice check`.
 
-The written files are read back and checked before they are announced. Existing files are not changed.
+It loads and checks the written files before it reports success. It does not change existing files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ lake: data/lake
 
 @dataclasses.dataclass(frozen=True)
 class NamedSource:
-    """A source as the command line describes it. `database`: empty for all databases."""
+    """A source as the command line describes it. `database` is empty for all databases."""
 
     name: str
     host: str
@@ -68,7 +68,7 @@ class NamedSource:
 
     @property
     def exclude(self) -> str:
-        """The temporary tables of gh-ost and pt-online-schema-change."""
+        """The pattern of the temporary tables of gh-ost and pt-online-schema-change."""
         return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
 
     def source(self, login: SourceLogin) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class NamedSource:
         return {"host": self.host, "port": self.port, "user": self.user, **login.settings()}
 
     def destination(self, login: SourceLogin, root: Path) -> DestinationConfig:
-        """Returns the destination as its file will describe it. `root`: the folder that contains conf/. Raises ConfigurationError."""
+        """Returns the destination that its file will describe. `root`: the folder that contains conf/. Raises ConfigurationError."""
         try:
             source = SourceConfig.model_validate(self.source(login), context={"root": root})
         except ValidationError as error:
@@ -86,8 +86,8 @@ class NamedSource:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceLogin:
-    """Where the password is, and the bastion, as they are written into conf/. `variable`: an environment variable; `file`: read at each
-    connect. `bastion`: user@host or user@host:port; empty for none.
+    """Where the password is, and the SSH bastion. `variable`: the password's environment variable. `file`: the password's file, read at
+    each connect. `bastion`: user@host or user@host:port; empty for none.
     """
 
     variable: str = ""
@@ -97,7 +97,7 @@ class SourceLogin:
     known_hosts_file: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the keys of a source. Raises ConfigurationError if they contradict each other."""
+        """Returns the settings of the source. Raises ConfigurationError if the options contradict each other."""
         if self.variable and self.file:
             raise ConfigurationError(
                 "--password-env and --password-file name two places of the password: leave one out"
@@ -124,12 +124,12 @@ class SourceLogin:
 
 
 def parse_url(url: str, name: str = "") -> NamedSource:
-    """Parses the URL. Raises ConfigurationError, which says what to write instead."""
+    """Parses the URL of a source. Raises ConfigurationError, which says what to write instead."""
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError:
-        # The library's message quotes the supposed port, which may be a part of a password.
+        # The library's message is dropped, because it quotes the supposed port, which may be a part of a password.
         raise ConfigurationError(
             f"the URL cannot be read: its host or port is not valid; write {EXAMPLE}, and put the password into an environment variable"
         ) from None
@@ -147,7 +147,7 @@ def parse_url(url: str, name: str = "") -> NamedSource:
 
 
 def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable[[str], None]) -> bool:
-    """Writes conf/ after the source has answered. Returns whether the source can be captured as it is.
+    """Writes conf/ after the source has answered. Returns whether the source meets all requirements of Sluice.
 
     Raises ConfigurationError if the file exists or the password cannot be read, SourceConnectionError if the source does not answer.
     """
@@ -169,7 +169,9 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     for problem in problems:
         say(f"missing: {problem}")
     privileges = missing_privileges(answer.facts)
-    if "SELECT" not in privileges:  # Without SELECT an account sees no table and no database.
+    if (
+        "SELECT" not in privileges
+    ):  # An account without SELECT sees no table and no database, so neither can be checked.
         _require_database(settings, wanted)
         keyless = ask_keyless(settings)
         notes = [keyless_sentence(wanted.name, keyless.names)] if keyless.names else []
@@ -180,7 +182,9 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
-        privileges.append("LOCK TABLES")  # This is for tables without a key, which are not known yet.
+        privileges.append(
+            "LOCK TABLES"
+        )  # Snapshots of tables without a key need this privilege, and such tables are not known yet.
     if privileges:
         administrator = advice_of(answer.facts).administrator
         say(f"run as {administrator}:\n    {grant(privileges, answer.facts, wanted.user)}")
@@ -190,7 +194,7 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
 
 
 def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
-    """Raises ConfigurationError, with the names of existing databases, if the database does not exist."""
+    """Raises ConfigurationError if the configured database does not exist. The message lists the existing databases."""
     if not wanted.database:
         return
     with contextlib.closing(SourceConnection(source_of(settings))) as connection:
@@ -204,7 +208,7 @@ def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
 
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
-    """Returns the GRANT statement, with the account in the server's spelling."""
+    """Returns the GRANT statement for the missing privileges. It names the account as the server spells it."""
     account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 

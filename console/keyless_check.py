@@ -1,6 +1,6 @@
-"""Finds tables without a key, and checks whether the account may lock them. Used by `sluice init` and `sluice check`.
+"""Finds the captured tables without a key, and checks whether the account may lock them. `sluice init` and `sluice check` call it.
 
-On MySQL, a snapshot of such a table needs an exact position. A table lock provides it at once, and GTIDs after some attempts
+On MySQL, a snapshot of a table without a key needs an exact position. A table lock provides it at once, GTIDs only after some attempts
 (`cdc_engine.snapshot.exact_position`).
 """
 
@@ -21,8 +21,8 @@ from sluice.cdc_engine.table_meta.history.tables_file import keyless_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keyless:
-    """The captured tables without a key. `problems`: one for each database in which they cannot be read. `notes`: one for each in which
-    they cannot be locked, and are read without a lock.
+    """The captured tables without a key. `problems`: one sentence per database whose tables cannot be read. `notes`: one sentence per
+    database whose tables cannot be locked, so that snapshots read them without a lock.
     """
 
     names: tuple[str, ...]
@@ -31,7 +31,7 @@ class Keyless:
 
 
 def ask_keyless(destination: DestinationConfig) -> Keyless:
-    """Finds the tables, and tries the lock. Raises SluiceError."""
+    """Finds the captured tables without a key, and tries to lock one in each database. Raises SluiceError."""
     tables = captured_tables(destination)
     names = keyless_names(tables, lambda database, table: destination.table(database, table).key)
     if destination.snapshot == "never":
@@ -48,7 +48,7 @@ def ask_keyless(destination: DestinationConfig) -> Keyless:
                     notes.append(_unlocked_sentence(table.database, reader.source.user))
                 else:
                     problems.append(str(error))
-            except SluiceError:  # Somebody else has locked it, or it was dropped just now; the privilege exists.
+            except SluiceError:  # Another client has locked the table, or it was just dropped; the privilege exists.
                 continue
     return Keyless(names=names, problems=tuple(problems), notes=tuple(notes))
 

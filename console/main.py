@@ -1,6 +1,7 @@
-"""Defines the `sluice` command: combines the subcommands of `console.commands`, and adds those that concern the whole installation.
+"""Defines the command `sluice`: combines the subcommands of `console.commands`, and adds those for the whole installation.
 
-Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/."""
+Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ def up(
             )
         options = StackOptions(die_with_parent=foreground, dagster=not without_dagster)
         stack = Stack(config, conf_dir(), screen.print, options)
-        if while_wanted:  # A tick started it.
+        if while_wanted:  # A tick has started this process.
             keep_up_process_of_engines(stack, config.data_dir)
             return
         stack.require_startable()
@@ -180,7 +181,7 @@ def down() -> None:
     from sluice.console.stack.processes import data_dirs_of_running  # noqa: PLC0415
     from sluice.console.stack.stack import Stack  # noqa: PLC0415
 
-    # The running processes identify their data_dir. conf/ may now be invalid, or name another one.
+    # The running processes name their data_dir, because conf/ may meanwhile be invalid or name another one.
     found = [SluiceConfig(data_dir=each, lake=str(each / "lake")) for each in data_dirs_of_running(conf_dir())] or [
         config_now()
     ]
@@ -221,7 +222,7 @@ def check(verbose: VerboseOption = False) -> None:
 
 
 def _check(*, verbose: bool) -> int:
-    """Prints what `check` finds, and returns how many problems."""
+    """Prints the findings of `sluice check`, and returns the number of problems."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.check import problems_first, run_checks  # noqa: PLC0415
 
@@ -373,14 +374,14 @@ def demo(  # noqa: PLR0917  one argument an option
     raise typer.Exit(run_demo(options, screen))
 
 
-INTERRUPTED = 130  # 128 + SIGINT, which shells report too.
+INTERRUPTED = 130  # 128 + SIGINT, as in shells.
 
 
-COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # set by a shell that asks for completion
+COMPLETE_VARIABLE = "_SLUICE_COMPLETE"  # The variable that a shell sets to request completions.
 
 
 def _command() -> Any:
-    """Returns the command; for a shell that completes, with the names in conf/."""
+    """Returns the click command. If a shell requests completions, the command also completes the names in conf/."""
     command = typer.main.get_command(app)
     if os.environ.get(COMPLETE_VARIABLE):
         from sluice.console.commands.completion import complete_names  # noqa: PLC0415
@@ -390,7 +391,7 @@ def _command() -> Any:
 
 
 def main() -> None:
-    """Runs the command. Prints an error as one red sentence and sets the exit code; SLUICE_DEBUG=1 shows the traceback, too."""
+    """Runs the command. Prints an error as one red sentence and sets the exit code. With SLUICE_DEBUG=1 the traceback is shown."""
     from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 
     try:
@@ -407,12 +408,12 @@ def main() -> None:
 
 
 def spoken(error: Exception) -> str:
-    """Returns the sentence that an operator reads."""
+    """Returns the sentence that an operator sees for an error."""
     return str(error) or type(error).__name__
 
 
 def exit_code(error: Exception) -> int:
-    """Returns 2 for errors in conf/ or in the command line, and 1 for others."""
+    """Returns 2 for errors in conf/ or in the command line, and 1 for all other errors."""
     is_usage = isinstance(error, ConfigurationError) and not isinstance(error, SourceCheckError)
     return 2 if is_usage else 1
 

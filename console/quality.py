@@ -1,14 +1,14 @@
-"""Implements `./sluice test`: checks formatting, lint and strict types, and runs the tests on real servers; during development, a part of
-them.
+"""Implements `./sluice test`: checks formatting, lint and types, and runs the tests on real servers.
 
-Without arguments it runs what continuous integration runs: everything. With paths it runs only these tests, and sets nothing up: a
-fixture gets the servers that its test needs. `--quick` leaves out what needs a server, Spark or a browser.
+Without arguments it runs everything, as continuous integration does. With paths it runs only these tests and sets nothing up; fixtures
+provide the servers that a test needs. `--quick` leaves out tests that need a server, Spark or a browser.
 
-The types are checked in parallel with everything else: they use one core for a minute, while a clean checkout compiles its kernels on the
+The type check runs in parallel with everything else. It uses one core for a minute, while a clean checkout compiles its kernels on the
 other.
 
-If a few tests fail in a whole or quick run, they are run once more, alone. A test that then passes is reported by name as unsteady, and
-must be fixed; a test that fails again fails the run. Many failures are never chance, and get no second run."""
+If a few tests fail in a whole or quick run, they are run again, alone. A test that then passes is reported as unsteady and must be fixed.
+A test that fails again fails the run. If many tests fail, the cause is not chance, and none is run again.
+"""
 
 from __future__ import annotations
 
@@ -33,26 +33,28 @@ from sluice.console.toolchain.setup import ALL_SERVERS, set_up
 from sluice.console.toolchain.spark.rehearsal import provide_class_archive
 from sluice.package_files import PACKAGE
 
-PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. Without one, `sluice test` is refused.
+PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. Without a checkout, `sluice test` is refused.
 WORKERS_MAX = 4
-WAITING = 2  # of the workers, while the others use the cores
-# of workers whose process ended (tests/limits.py): the other tests go on, and the test that ended it failed
+WAITING = 2  # The number of workers that wait for servers while the rest use the cores.
+# How often a worker may be replaced after its process has ended (tests/limits.py). The test that ended it fails, the rest continue.
 RESTARTS_MAX = 2
-WORKER_BYTES = 4 << 30  # Each worker starts the servers that its tests need.
+WORKER_BYTES = 4 << 30  # The memory of a worker, which starts the servers that its tests need.
 TYPES = "types"
 STATIC_CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-# The tests start some thousand Python processes: without bytecode, each of them would compile the project's sources again.
+# The tests start some thousand Python processes. Without bytecode files, each of them would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
-QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # Set in a quick run: tests/marks.py then lets a test that starts a server fail.
+QUICK_VARIABLE = (
+    "SLUICE_TEST_QUICK"  # Set in a quick run, in which tests/marks.py makes a test fail that starts a server.
+)
 NOT_QUICK = "not servers and not spark and not browser and not package"
-# This is pytest's own record for its --last-failed.
+# The file in which pytest records failed tests for its option --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed.
-# These are files and not tests, because a server that did not start fails all tests of its file.
+# The limit counts files and not tests, because a server that did not start fails all tests of its file.
 UNSTEADY_FILES_MAX = 4
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
@@ -60,7 +62,7 @@ COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.cover
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckChoice:
-    """Which of the checks to run. `arguments`: passed to pytest, including paths."""
+    """Selects the checks to run. `arguments`: passed to pytest, including paths."""
 
     arguments: Sequence[str] = ()
     quick: bool = False
@@ -69,7 +71,7 @@ class CheckChoice:
 
     @property
     def paths(self) -> list[Path]:
-        """Returns the files and directories among the arguments. `::` precedes the name of a test in a file."""
+        """The files and directories among the arguments. In an argument, `::` separates the file from the name of a test."""
         words = (argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-"))
         return [PROJECT_ROOT / word for word in words if (PROJECT_ROOT / word).exists()]
 
@@ -79,16 +81,14 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. A run with options for pytest, which choose tests or end it at the first failure,
-        repeats none: its result is wanted immediately.
+        """Whether a few failed tests are run again. Not with arguments for pytest: they choose tests or stop at the first failure, and
+        the developer needs the result at once.
         """
         return not self.arguments
 
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
-    """Returns the name and command of each check, in order. A quick run leaves out the types, which take as long as all other checks
-    together.
-    """
+    """Returns check → command, in order. A quick run leaves out the type check, which takes as long as all other checks together."""
     static = STATIC_CHECKS if choice.is_whole else {}
     if choice.quick and not choice.paths:
         static = {name: command for name, command in STATIC_CHECKS.items() if name != TYPES}
@@ -98,7 +98,7 @@ def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
 
 
 def run_quality(choice: CheckChoice) -> int:
-    """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. A run without tests is a failure, too."""
+    """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. A run in which no test ran fails too."""
     screen = Console(stderr=True)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
     environment.pop(NO_BYTECODE_VARIABLE, None)
@@ -111,8 +111,7 @@ def run_quality(choice: CheckChoice) -> int:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # Any other code than that of failed tests means that the run did not finish; the other tests' results are
-        # unknown.
+        # Any other exit code means that pytest did not finish, so the results of the remaining tests are unknown.
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
@@ -126,7 +125,7 @@ def run_quality(choice: CheckChoice) -> int:
 
 
 def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
-    """Unpacks a server that only some systems can get. On other systems its tests are skipped, and this prints why."""
+    """Sets up a server that is available only on some systems. On other systems, prints why its tests are skipped."""
     try:
         set_up([server], delta=False, screen=screen)
     except SetupError as error:
@@ -134,7 +133,7 @@ def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
 
 
 def failed_tests(record: Path = FAILED_LAST) -> list[str]:
-    """Returns the names of the tests that failed in the previous run, sorted; none without a record of pytest."""
+    """Returns the sorted names of the tests that failed in the previous run; empty if pytest has recorded none."""
     return sorted(json.loads(record.read_text())) if record.exists() else []
 
 
@@ -154,9 +153,9 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
 
 def _workers(choice: CheckChoice) -> tuple[str, ...]:
     """Returns pytest's options for workers. Tests mostly wait for servers, so there are more workers than cores. tests/conftest.py
-    decides which tests stay together.
+    decides which tests run in the same worker.
 
-    A worker takes seconds to start: the tests of one or two files finish sooner without.
+    A worker takes seconds to start, so the tests of one or two files run without workers.
     """
     if not choice.everything and choice.paths and all(path.is_file() for path in choice.paths):
         return ("-n", "0")
@@ -170,7 +169,9 @@ def _workers(choice: CheckChoice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """Returns up to two more than the number of cores, as many as the memory suffices for; never fewer than the cores."""
+    """Returns the number of workers: up to WAITING more than cores if the memory suffices, at most WORKERS_MAX, and never fewer than
+    cores unless that exceeds WORKERS_MAX.
+    """
     return min(WORKERS_MAX, max(cores, min(cores + WAITING, memory_bytes // WORKER_BYTES)))
 
 
@@ -182,15 +183,15 @@ def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], 
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        code = process.wait() or 1  # The check got the same Ctrl-C; it must be able to end its servers.
-    # This shows whether more workers, or less work, would make it faster.
+        code = process.wait() or 1  # The check got the same Ctrl-C and must have time to end its servers.
+    # The load shows whether more workers, or less work, would make the check faster.
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code
 
 
 class _Aside:
-    """Runs the check of types in parallel with everything else. Its output is kept until it is requested. An empty command passes."""
+    """Runs the type check in parallel with everything else, and keeps its output until `passes`. An empty command always passes."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command, self._environment = command, environment
@@ -209,7 +210,7 @@ class _Aside:
         self._said.close()
 
     def passes(self, screen: Console) -> bool:
-        """Waits for the end of the check, prints its output and returns whether it passed."""
+        """Waits until the check ends, prints its output and returns whether it passed."""
         if not self._command:
             return True
         screen.rule(f"{TYPES}: {' '.join(self._command)}", align="left")

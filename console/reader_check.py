@@ -1,4 +1,4 @@
-"""Checks the replica that conf/ names as `reader`: whether it can be read instead of the source, and for what. Used by `sluice check`."""
+"""Checks whether the replica that conf/ names as `reader` can be read instead of the source, and for what. `sluice check` calls it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sluice.cdc_engine.source import reader as replica
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedReader:
-    """What is known of a reader: one line about it, and what keeps it from being read."""
+    """The result for a reader: one line about it, and the problems that prevent its use."""
 
     what: str
     problems: tuple[str, ...] = ()
 
 
 def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
-    """Queries the reader and the source. None if conf/ names no reader."""
+    """Queries the reader and the source, and compares them. Returns None if conf/ names no reader."""
     reader = reader_of(destination)
     if reader is None:
         return None
@@ -43,14 +43,14 @@ def ask_reader(destination: DestinationConfig) -> CheckedReader | None:
 
 
 def search_sentence(facts: ServerFacts) -> str:
-    """Returns which server is searched for a time."""
+    """Returns a sentence that says which server's binlog is searched for the position of a time."""
     if logs_replicated(facts):
         return "it is also searched for the position of a time; backfills read the binlog of the source"
     return "it writes no binlog of what it replicates, so the source is searched for the position of a time, and backfills read the source"
 
 
 def reader_problems(source: ServerFacts, reader: ServerFacts, filters: list[str]) -> list[str]:
-    """Returns what keeps a replica from being read instead of the source. Pure."""
+    """Returns the problems that prevent the use of a replica instead of the source. `filters`: the replica's replication filters."""
     problems = [
         f"without GTIDs on the {which} nothing shows how far the reader is: {advice_of(facts).gtids}; or remove `reader`"
         for which, facts in (("source", source), ("reader", reader))

@@ -1,4 +1,4 @@
-"""Checks whether dagster.yaml and conf/ have what a run launcher needs that starts runs on other hosts. Called by `dagster_check`; pure."""
+"""Checks whether dagster.yaml and conf/ contain what a run launcher needs that starts runs on other hosts. `dagster_check` calls it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-OWN_LAUNCHER = "DefaultRunLauncher"  # With this launcher, runs are children of the code server, on its host.
-# Each of these names a class that Dagster imports, with the keys `module` and `class`.
+OWN_LAUNCHER = "DefaultRunLauncher"  # With this launcher, runs are children of the code server, on the same host.
+# Each of these settings names a class that Dagster imports, with the keys `module` and `class`.
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 FOR_ENGINES_ONLY = {"alarms", "brokers", "canal_server"}
 REFERENCE = re.compile(r"\$(\w+)")
 
 
 def launcher_findings(settings: Mapping[str, Any], config: SluiceConfig) -> Iterator[str]:
-    """Yields a sentence for each thing that runs on other hosts lack; none for Dagster's own launcher."""
+    """Yields a sentence for each thing that runs on other hosts lack; none for Dagster's default launcher."""
     configured = settings.get("run_launcher")
     part: Mapping[str, Any] = configured if isinstance(configured, dict) else {}
     launcher = str(part.get("class", OWN_LAUNCHER))
@@ -48,8 +48,8 @@ def _of_conf(config: SluiceConfig) -> Iterator[str]:
 
 
 def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str]:
-    """Yields sentences about variables that the launchers of dagster-docker and dagster-k8s do not pass. The contents of a Secret or a
-    ConfigMap of Kubernetes are unknown here.
+    """Yields a sentence if the launchers of dagster-docker or dagster-k8s do not pass variables that runs need. What a Kubernetes Secret
+    or ConfigMap contains is unknown, so with one of them nothing is reported.
     """
     settings = launcher.get("config")
     known: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
@@ -64,14 +64,14 @@ def _of_variables(launcher: Mapping[str, Any], needed: set[str]) -> Iterator[str
 
 
 def _given(launcher: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the variables that a launcher gives to its containers."""
+    """Returns the names of the variables that a launcher passes to its containers."""
     container = launcher.get("container_kwargs")
     own = container.get("environment", ()) if isinstance(container, dict) else ()
     return {str(each).partition("=")[0] for each in (*(launcher.get("env_vars") or ()), *own)}
 
 
 def variables_of(settings: Mapping[str, Any], config: SluiceConfig) -> set[str]:
-    """Returns the variables that a run reads: those in dagster.yaml, and those in conf/ except the ones that only engines use."""
+    """Returns the variables that a run reads: those in dagster.yaml, and those in conf/ without the ones that only engines use."""
     return {*_named(dict(settings)), *_named(config.model_dump())}
 
 

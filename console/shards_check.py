@@ -1,4 +1,4 @@
-"""Checks configured shards against the known tables: `sluice check` lists them and reports invalid ones."""
+"""Checks the shards in conf/ against the recorded tables: `sluice check` lists them and reports invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shards_sentence(config: SluiceConfig) -> str:
 
 
 def shards_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each shard that has a column with the name of the configured shard column, because it would stop."""
+    """Returns a sentence for each shard that already has a column with the name of the shard column, because it would stop."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         for table in read_tables(config.destination_dir(name) / TABLES_FILE):
@@ -35,7 +35,9 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each pattern that matches no known table. A table that no pattern matches gets a Delta table of its own."""
+    """Returns a sentence for each pattern of `shards` that matches no recorded table. Tables that it should match get Delta tables of
+    their own.
+    """
     return [
         f"no captured table of {name} is met by the pattern {rule.tables!r} of `shards`: correct it, or wait for the table"
         for name, destination in sorted(config.destinations.items())
@@ -46,7 +48,7 @@ def shards_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known(config: SluiceConfig) -> list[tuple[str, str]]:
-    """Returns the known tables as (destination, "database.table")."""
+    """Returns the recorded tables as (destination, "database.table")."""
     return [
         (name, table.name)
         for name in sorted(config.destinations)

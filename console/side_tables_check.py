@@ -1,4 +1,4 @@
-"""Checks the change logs and histories of conf/ against the known tables, so that `sluice check` reports impossible ones before a run
+"""Checks the change logs and histories in conf/ against the recorded tables, so that `sluice check` reports impossible ones before a run
 does.
 """
 
@@ -8,7 +8,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
-# The columns of a history that do not begin with _sluice_; spark_jobs/side_tables/versions.py creates them.
+# The columns of a history that do not begin with _sluice_. spark_jobs/side_tables/versions.py creates them.
 PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
 
 
@@ -28,7 +28,7 @@ def _alone(config: SluiceConfig, destination: str, table: str) -> str:
 
 
 def side_table_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each impossible change log or history, for tables that an engine or the last look at the source recorded."""
+    """Returns a sentence for each impossible history, for tables that an engine or the last discovery of the source has recorded."""
     problems = []
     for name, table in _wanting(config, "history"):
         version = _known(config, name).get(table)
@@ -51,9 +51,7 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
 
 
 def rules_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each table with `rows`, `masks` or `transform` whose name is unknown in exactly this spelling. See
-    `side_table_problems`.
-    """
+    """Returns a sentence for each table with `rows`, `masks` or `transform` whose name in conf/ does not match a recorded table exactly."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         known = _known(config, name)

@@ -1,10 +1,10 @@
-"""Defines the tables of the demo's shop, which have every common column type and kind of key. demo.source creates them."""
+"""Defines the tables of the demo's shop, which use every common column type and kind of key."""
 
 from __future__ import annotations
 
 DATABASE = "shop"
-MARKERS = "markers"  # It gets a row every MARKER_SECONDS, to measure freshness.
-ADDED_COLUMN = "loyalty_points"  # The ALTER TABLE during the traffic adds it.
+MARKERS = "markers"  # The traffic inserts a row every MARKER_SECONDS, to measure freshness.
+ADDED_COLUMN = "loyalty_points"  # The ALTER TABLE during the traffic adds this column.
 
 TABLES: dict[str, str] = {
     "customers": """
@@ -108,7 +108,7 @@ TABLES: dict[str, str] = {
 }
 
 
-VISITS = "visits"  # This table's rows are older than the binlog.
+VISITS = "visits"  # The rows of this table are older than the binlog.
 VISITS_BODY = """
         id INT UNSIGNED NOT NULL PRIMARY KEY AUTO_INCREMENT,
         customer_id INT UNSIGNED NOT NULL,
@@ -117,11 +117,11 @@ VISITS_BODY = """
         rating DECIMAL(4,2) NOT NULL,
         visited_at DATETIME(3) NOT NULL"""
 VISITS_FIRST = 1000
-VISITS_AT_ONCE = 500_000  # The rows of one INSERT.
+VISITS_AT_ONCE = 500_000  # The maximum number of rows per INSERT.
 
 
 def old_statements(rows: int) -> list[str]:
-    """Returns statements that fill a shop before it is captured. Execute them once, without a binlog."""
+    """Returns statements that create and fill the table `visits` before it is captured. Execute them once, with the binlog switched off."""
     name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
     first = (
         f"INSERT INTO {name} ({columns}) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {VISITS_FIRST}) "
@@ -144,10 +144,10 @@ def create_database_statement() -> str:
 
 
 def create_statements() -> list[str]:
-    """Returns statements that create what is missing. They change nothing in an existing shop."""
+    """Returns statements that create the missing tables. Existing tables do not change."""
     return [f"CREATE TABLE IF NOT EXISTS {DATABASE}.{name} ({body}\n)" for name, body in TABLES.items()]
 
 
 def add_column_statement() -> str:
-    """Returns the ALTER TABLE of the demo."""
+    """Returns the ALTER TABLE that the traffic executes."""
     return f"ALTER TABLE {DATABASE}.customers ADD COLUMN {ADDED_COLUMN} INT UNSIGNED NULL"

@@ -1,4 +1,4 @@
-"""Runs the demo's MySQL: a private server with the shop and Sluice's user. demo.run starts and stops it."""
+"""Runs the demo's MySQL: a private server with the tables of the shop and a user for Sluice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVER_ID = 4201
 
 
 class DemoSource:
-    """The server of a demo. `folder` contains the server's data and the password file (mode 0600); all of it stays after a stop."""
+    """The MySQL server of a demo. `folder` contains the server's data and the password file (mode 0600), and remains after a stop."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class DemoSource:
         self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
 
     def start(self, visits: int) -> None:
-        """Starts the server, and creates the user and, if it is missing, the shop. `visits`: the number of rows that are older than the
+        """Starts the server, and creates the user and, if it is missing, the shop. `visits`: the number of rows that exist before the
         binlog.
         """
         self.server.start()
@@ -46,7 +46,7 @@ class DemoSource:
 
     @staticmethod
     def _make_old(cursor: Any, visits: int) -> None:
-        """Creates the rows that existed before the binlog; no binlog file contains them."""
+        """Creates the rows of the initial snapshot with the binlog switched off, so that no binlog file contains them."""
         cursor.execute("SET SESSION sql_log_bin = 0")
         cursor.execute(create_database_statement())
         if not cursor.execute(f"SHOW TABLES FROM {DATABASE} LIKE '{VISITS}'"):
@@ -59,11 +59,11 @@ class DemoSource:
         self.server.stop()
 
     def connect(self) -> pymysql.Connection[Any]:
-        """Connects as root, as the shop itself does, with the time zone UTC."""
+        """Connects as root with the time zone UTC, as the shop does."""
         return self.server.connect(init_command="SET time_zone = '+00:00'")
 
     def end(self) -> tuple[int, int]:
-        """Returns number and size of the current binlog file. Everything that was committed is before this position."""
+        """Returns the number and the size of the current binlog file. All committed changes are before this position."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row = cursor.fetchone()
@@ -83,7 +83,7 @@ class DemoSource:
 
 
 def _password(folder: Path) -> str:
-    """Returns the demo's password. It is created at the first start and stored so that only this user can read it."""
+    """Returns the password of the demo's user. The first start creates it and stores it in a file that only this user can read."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "password"
     if not file.exists():

@@ -1,4 +1,4 @@
-"""Makes the summary of `demo --once`: the row-by-row comparison of both sides, what was done, and how fresh the lake was."""
+"""Builds the summary of `demo --once`: the row-by-row comparison of both sides, the numbers of changes and runs, and the freshness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """A table's state when this demo began, so that a resumed demo reports only its own changes."""
+    """The state of a table when the demo began, so that a restarted demo reports only its own changes."""
 
     version: int
     changes: Changes
@@ -40,7 +40,7 @@ class TableSummary:
 
 @dataclasses.dataclass(frozen=True)
 class DemoSummary:
-    """The content of the JSON file of `demo --json`."""
+    """The summary of a demo, and the content of the file of `demo --json`."""
 
     tables: Mapping[str, TableSummary]
     runs: RunSummary
@@ -70,7 +70,7 @@ def summarise(
     runs: RunSummary,
     wall_seconds: float,
 ) -> DemoSummary:
-    """Collects the values of all tables. `compared`: the results after the traffic had ended and was acked."""
+    """Collects the results of all tables. `compared`: the comparisons after the traffic had ended and was acked."""
     tables = {}
     for name, table in lake.items():
         start = before[name]
@@ -81,7 +81,7 @@ def summarise(
 
 
 def show(summary: DemoSummary, screen: Console) -> None:
-    """Prints the table of results, and the differences that were found (the first ten per table)."""
+    """Prints the results per table, and the first ten differences of each table."""
     shown = Table("table", title="row by row against MySQL", title_justify="left")
     for column in ("rows", "inserted", "updated", "deleted"):
         shown.add_column(column, justify="right")

@@ -1,8 +1,9 @@
-"""Generates the traffic of the shop: an endless, seeded sequence of transactions. demo.pace runs it against MySQL.
+"""Generates the traffic of the shop: an endless sequence of transactions from a seed. `pace` executes it on MySQL.
 
-`DemoTraffic` knows which keys exist, and draws the next transaction only from them and from its seed, so the same start gives the same
-statements. Every shape that a merge can get wrong occurs: key changes, two swapped keys, delete and re-insert in one transaction, updates
-and deletes of a table without a key."""
+`DemoTraffic` keeps a list of the existing keys. It draws each transaction only from that list and from its seed, so that the same start
+gives the same statements. The traffic contains the patterns that are difficult for a merge: key changes, two swapped keys, delete and
+re-insert in one transaction, updates and deletes of a table without a key.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Transaction = list[Statement]
 
 @dataclasses.dataclass
 class Shop:
-    """The existing keys by table. They are lists, so that a random index selects the same key in every run."""
+    """The existing keys per table. They are in lists, so that a random index selects the same key in every run."""
 
     customers: list[int] = dataclasses.field(default_factory=list)
     addresses: list[int] = dataclasses.field(default_factory=list)
@@ -32,14 +33,14 @@ class Shop:
     stock_movements: list[int] = dataclasses.field(default_factory=list)
     flash_sales: list[int] = dataclasses.field(default_factory=list)
     has_added_column: bool = False
-    visits: int = 0  # The highest id of a visit. Some visits with lower ids are deleted.
+    visits: int = 0  # The ids of the visits are 1 to this number, without the deleted ones.
 
 
 KEY_OF = {"products": "sku"}  # All other tables have the key `id`.
 
 
 class DemoTraffic:
-    """Draws transactions. `next_id` only rises, over all tables, so a key is never used twice by accident."""
+    """Draws random transactions. Ids rise over all tables, so that no new row reuses an existing key."""
 
     def __init__(self, shop: Shop, seed: str) -> None:
         self.shop = shop
@@ -50,7 +51,7 @@ class DemoTraffic:
         self._kinds: list[Callable[[], Transaction]] = kinds
 
     def first(self) -> list[Transaction]:
-        """Returns the transactions that fill an empty shop: categories, products and customers, one transaction each."""
+        """Returns the transactions that fill an empty shop: one each for categories, products and customers."""
         return [
             [self._new_category(number) for number in range(1, 9)],
             [self._new_product() for _ in range(60)],
@@ -58,7 +59,7 @@ class DemoTraffic:
         ]
 
     def next(self) -> Transaction:
-        """Returns the next transaction: one to a dozen statements, none of which needs an answer of MySQL."""
+        """Returns the next transaction. It has one to a dozen statements, and none needs the result of an earlier one."""
         return self._draw.choice(self._kinds)()
 
     def _weights(self) -> list[tuple[Callable[[], Transaction], int]]:
@@ -274,7 +275,7 @@ class DemoTraffic:
         return _insert("carts", id=key, customer_id=customer, contents=document(draw), updated_at=moment(draw))
 
     def _replace_cart(self) -> Transaction:
-        """Deletes and re-inserts one key in one transaction; sometimes only deletes it."""
+        """Deletes a key and inserts it again in one transaction; sometimes only deletes it."""
         if not self.shop.carts:
             return self._fill_cart()
         cart = self._draw.choice(self.shop.carts)
@@ -298,7 +299,7 @@ class DemoTraffic:
         return [("UPDATE shop.products SET sku = %s WHERE sku = %s", (new, old))]
 
     def _swap_categories(self) -> Transaction:
-        """Swaps two keys within one transaction."""
+        """Swaps two primary keys within one transaction."""
         one, two = self._draw.sample(self.shop.categories, 2)
         sql = "UPDATE shop.categories SET id = %s WHERE id = %s"
         return [(sql, (-1, one)), (sql, (one, two)), (sql, (two, -1))]
@@ -338,7 +339,7 @@ class DemoTraffic:
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 
     def _move_order_line(self) -> Transaction:
-        """Changes a part of a composite key."""
+        """Changes one column of a composite key."""
         if not self.shop.orders:
             return self._place_order()
         order = self._draw.choice(self.shop.orders)
@@ -357,7 +358,7 @@ def _insert_many(table: str, rows: list[dict[str, Any]]) -> Statement:
 
 
 def _integers(keys: Any) -> list[int]:
-    """Returns the numbers in a list of keys; 12 for `SKU-12`."""
+    """Returns the numbers of keys, for example 12 for `SKU-12`; empty if `keys` is not a list."""
     if not isinstance(keys, list):
         return []
     return [abs(key) if isinstance(key, int) else int(key.rpartition("-")[2]) for key in keys]

@@ -1,4 +1,4 @@
-"""Draws seeded values of every type in the shop. The same generator gives the same values. Used by demo.traffic."""
+"""Draws random values for every column type of the shop. The same seed gives the same values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS_OF_YEARS = 2 * 365 * 86400
 
 
 def text(draw: Random, words: int) -> str:
-    """Returns a few words with letters of one to four bytes, quotes and escapes."""
+    """Returns a few words, which contain letters of one to four bytes, quotes and escapes."""
     return " ".join(draw.choice(WORDS) for _ in range(words))
 
 
@@ -39,7 +39,7 @@ def money(draw: Random, units_max: int) -> Decimal:
 
 
 def moment(draw: Random) -> dt.datetime:
-    """Returns a wall-clock time with microseconds; MySQL rounds it to the column's digits."""
+    """Returns a time of day and date with microseconds; MySQL rounds it to the column's precision."""
     return EPOCH + dt.timedelta(seconds=draw.randrange(SECONDS_OF_YEARS), microseconds=draw.randrange(1_000_000))
 
 
@@ -67,5 +67,5 @@ def document(draw: Random) -> str:
 
 
 def maybe(draw: Random, value: T, null_share: float = 0.2) -> T | None:
-    """Returns the value, or sometimes NULL."""
+    """Returns the value, or None with the probability `null_share`."""
     return None if draw.random() < null_share else value

@@ -1,1 +1,1 @@
-"""`sluice doctor`: what a report of a defect needs, in one text without secrets."""
+"""Implements `sluice doctor`: collects the facts for a report of a defect in one text without secrets."""

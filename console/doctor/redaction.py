@@ -1,7 +1,7 @@
 """Hides secrets in texts that leave the machine: known values wherever they occur, and texts that have the form of a secret.
 
-A secret's value is known from the variables and files that conf/ names, from variables whose names say that they are secret, from the
-tokens of engines, and from settings that stand for a secret. Called by `report` for all of its output.
+Known values come from the variables and files that conf/ names, from environment variables with names such as TOKEN, from the tokens of
+engines, and from settings that contain a secret. `report` applies this module to all of its output.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "<hidden>"
-SHORT = 4  # characters; a shorter secret is hidden as a whole word only, otherwise the text could not be read
-FILE_BYTES_MAX = 64 << 10  # of a file with a secret
+SHORT = (
+    4  # A secret with fewer characters is hidden only as a whole word, because the text would be unreadable otherwise.
+)
+FILE_BYTES_MAX = 64 << 10  # The number of bytes that are read from a file with a secret.
 NAMES_SECRET = re.compile(
     r"pass(word|wd|phrase)?|pwd|secret|token|credential|salt|(^|[_.-])(key|sas|signature|auth)($|[_.-])|access_?key|"
     r"account_?key|authorization|headers?$|private",
@@ -24,7 +26,7 @@ NAMES_SECRET = re.compile(
 NAMES_LOCATION = re.compile(r"(_env|_file|^file|^env|^key|^certificate|^authority)$")
 REFERENCE = re.compile(r"\$[A-Za-z_][\w.-]*")
 FORMS = (
-    (re.compile(r"(://[^\s/:@?#'\"]*):[^\s/@'\"]+@"), rf"\1:{HIDDEN}@"),  # the password in a URL
+    (re.compile(r"(://[^\s/:@?#'\"]*):[^\s/@'\"]+@"), rf"\1:{HIDDEN}@"),  # The password in a URL.
     (re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]+"), rf"\1{HIDDEN}"),
     (
         re.compile(r"(?i)(\bidentified\s+(?:with\s+\S+\s+)?(?:by|as)\s+)('(?:[^'\\]|\\.|'')*'|\"[^\"]*\"|\S+)"),
@@ -42,7 +44,7 @@ QUERY = re.compile(r"(\w+://[^\s?#'\"]+)\?[^\s'\"]+")
 
 
 class Redactor:
-    """Hides values. The longest is replaced first, so that no part of it remains."""
+    """Hides known secrets and texts in the form of a secret. It replaces longer secrets first, so that no part of one remains."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for secret in secrets if secret.strip() for form in _forms(secret.strip())}
@@ -50,7 +52,7 @@ class Redactor:
         self._known = re.compile("|".join(map(_pattern, ordered))) if ordered else None
 
     def text(self, text: str) -> str:
-        """Returns a text without secrets."""
+        """Returns a text with each secret replaced by HIDDEN."""
         if self._known is not None:
             text = self._known.sub(HIDDEN, text)
         for form, replacement in FORMS:
@@ -58,7 +60,7 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """Returns a value of JSON without secrets, in its keys too."""
+        """Returns a JSON value with each secret replaced by HIDDEN, also in its keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -69,7 +71,7 @@ class Redactor:
 
 
 def shown_setting(value: Any, name: str = "") -> Any:
-    """Returns a setting of conf/ to show: the location of a secret, but no value that stands for one, and no argument of a command."""
+    """Returns a setting of conf/ without secrets. It shows where a secret is, but no secret value and no arguments of a command."""
     if isinstance(value, Mapping):
         if NAMES_SECRET.search(name) and not set(value) <= {"file", "command"}:
             return {str(key): HIDDEN for key in value}
@@ -86,7 +88,7 @@ def shown_setting(value: Any, name: str = "") -> Any:
 
 
 def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]) -> set[str]:
-    """Returns the values of secrets below a setting of conf/: literal ones, and those of the variables and files that it names."""
+    """Returns the secrets in a setting of conf/: literal values, and the values of the variables and files that it names."""
     found: set[str] = set()
     if isinstance(value, Mapping):
         for key, part in value.items():
@@ -112,7 +114,7 @@ def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:
-    """Returns the values of variables whose names say that they are secret."""
+    """Returns the values of environment variables whose names indicate a secret."""
     return {value for name, value in environment.items() if NAMES_SECRET.search(name) and len(value) >= SHORT}
 
 
@@ -121,7 +123,7 @@ def _stands_for_secret(name: str) -> bool:
 
 
 def _of_file(path: Path) -> set[str]:
-    """Returns the content of a file with a secret, and its lines; empty if it cannot be read."""
+    """Returns the content of a file with a secret, and each of its lines; empty if the file cannot be read."""
     try:
         with path.open("rb") as opened:
             text = opened.read(FILE_BYTES_MAX).decode(errors="replace")
@@ -131,7 +133,7 @@ def _of_file(path: Path) -> set[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """Returns a secret as it occurs in texts: as it is, in a URL, and in base64."""
+    """Returns the forms in which a secret can occur in texts: unchanged, URL-encoded and in base64."""
     encoded = base64.b64encode(secret.encode(errors="surrogateescape")).decode()
     return {secret, urllib.parse.quote(secret, safe=""), urllib.parse.quote_plus(secret), encoded}
 

@@ -1,7 +1,7 @@
-"""Collects what a report of a defect needs: versions, conf/, state, errors in logs, disk and ports. It opens no connection to a source,
-and every text goes through a `Redactor`.
+"""Collects the report of `sluice doctor`: versions, conf/, state, errors in logs, disk and ports. It opens no connection to a source, and
+passes every text through a `Redactor`.
 
-Each part is collected by itself: one that fails is a sentence in the report, because a report is written when something is wrong.
+A part that cannot be collected becomes a sentence in the report, because the report is needed when something is broken.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ VARIABLES = (
 )
 TOKEN_FILES = ("engine-token", "*/run-endpoint.json", "engine/*/run-endpoint.json")
 ERROR = re.compile(r"error|exception|traceback|critical|fatal|refused|denied|killed|no space", re.IGNORECASE)
-LINES_MAX, LINE_MAX, LOG_BYTES_MAX = 40, 400, 512 << 10  # per log
+LINES_MAX, LINE_MAX, LOG_BYTES_MAX = 40, 400, 512 << 10  # The limits per log.
 
 Part = Callable[[], Any]
 
 
 def collect(conf: Path, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Returns the report as values of JSON, without secrets."""
+    """Returns the report as JSON values without secrets."""
     texts, unreadable = _texts(conf)
     config = _config(conf)
     redactor = Redactor(_secrets(texts, conf.parent, config if isinstance(config, SluiceConfig) else None, environment))
@@ -92,19 +92,19 @@ def collect(conf: Path, environment: Mapping[str, str] = os.environ) -> dict[str
     for name, part in parts.items():
         try:
             record[name] = part()
-        except Exception as error:  # of any kind: the other parts are still needed
+        except Exception as error:  # An error of any kind must not hide the other parts.
             record[name] = f"cannot be collected: {type(error).__name__}: {error}"
     return dict(redactor.value(json.loads(json.dumps(record, default=str))))
 
 
 def as_text(record: Mapping[str, Any]) -> str:
-    """Returns the report for a person, one section for each part."""
+    """Returns the report as text for a person, with one section per part."""
     head = "Names of hosts, tables and columns are in it, and messages of errors: read it before you send it.\n"
     return head + "".join(f"\n# {name}\n{_section(part)}" for name, part in record.items())
 
 
 def write_archive(record: Mapping[str, Any], path: Path) -> None:
-    """Writes the report as text and as JSON into an archive that only its owner can read. Raises OSError."""
+    """Writes the report as text and as JSON to an archive that only its owner can read. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in (("report.txt", as_text(record)), ("report.json", json.dumps(record, indent=1))):
@@ -121,7 +121,9 @@ def _section(part: Any) -> str:
 
 
 def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the parsed files of conf/, and a sentence for each that cannot be parsed. Comments are left out: they may have anything."""
+    """Returns the parsed files of conf/, and a sentence for each file that cannot be parsed. Comments are left out, because they may
+    contain secrets.
+    """
     parsed: dict[str, Any] = {}
     unreadable: dict[str, str] = {}
     try:
@@ -136,13 +138,13 @@ def _texts(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
             parsed[name] = yaml.safe_load(text) or {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            # Quotes nothing of the file, because a secret may be where the error is.
+            # The sentence quotes nothing from the file, because a secret may be at the position of the error.
             unreadable[name] = f"it is not YAML{f': line {mark.line + 1}' if mark else ''}"
     return parsed, unreadable
 
 
 def _config(conf: Path) -> SluiceConfig | str:
-    """Returns the configuration in use, or why there is none, without what the text contains."""
+    """Returns the configuration in use, or a sentence if there is none. The sentence quotes nothing from conf/."""
     try:
         return as_kept(conf).config
     except SluiceError:
@@ -163,7 +165,7 @@ def _secrets(
 
 
 def _tokens(text: str) -> set[str]:
-    """Returns the token in the JSON of an endpoint, and the text itself if it is not JSON."""
+    """Returns the token in the JSON of an endpoint file, or the text itself if it is not such JSON."""
     try:
         return {str(json.loads(text)["token"])}
     except (ValueError, TypeError, KeyError):
@@ -232,7 +234,7 @@ def _ports(config: SluiceConfig) -> dict[str, str]:
 
 
 def _log_errors(data_dir: Path) -> dict[str, list[str]]:
-    """Returns the last lines of each log that look like errors."""
+    """Returns log file → its last lines that look like errors."""
     logs = sorted({*data_dir.glob("logs/*.log"), *data_dir.glob("spark/*.log")})
     return {str(log.relative_to(data_dir)): _errors_of(log) for log in logs}
 

@@ -1,1 +1,1 @@
-"""Implements the commands that query the lake or change it."""
+"""Contains the commands that query or change the lake."""

@@ -1,8 +1,9 @@
-"""Implements `sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it. Called by `commands.lake`.
+"""Implements `sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it.
 
-The table is gone, restored, replaced, another owner's, or ahead of the ledger. The stream does not repeat the rows that are missing there.
-So the snapshot of the table is requested before the table is accepted: a crash between the two leaves a stopped table, or one that is
-re-snapshotted, and never a table that is followed although rows are missing."""
+The Delta table is missing, restored, replaced, another owner's, or ahead of the ledger. The stream does not repeat the rows that it
+lacks. Therefore the snapshot is requested before the table is accepted. After a crash between both steps, the table is stopped or will be
+re-snapshotted; it never continues with rows missing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from sluice.spark_jobs.table_owner import Owner
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """What an operator accepts. `as_it_is`: there is no re-snapshot, so missing rows stay missing."""
+    """What an operator accepts. `as_it_is`: skip the re-snapshot, so that missing rows stay missing."""
 
     destination: str
     name: str
@@ -40,9 +41,10 @@ class Acceptance:
 def accept(
     config: SluiceConfig, acceptance: Acceptance, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> None:
-    """Reports what a table lacks, takes it over in its current state, and requests its snapshot unless `as_it_is`.
+    """Reports what a table lacks, takes it over in its current state, and requests its snapshot unless `as_it_is` is set.
 
-    Raises SetupError, ActRefusedError, and LeaseLostError while a run merges, or while the engine runs if the ledger must be changed.
+    Raises SetupError and ActRefusedError. Raises LeaseLostError while a run merges, or, if the ledger must be changed, while the engine
+    runs.
     """
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)
@@ -70,7 +72,7 @@ def accept(
 def _take_over(
     lake: DestinationLake, directory: Path, acceptance: Acceptance, table: LakeTable | None, ledger: Ledger
 ) -> None:
-    """Requests the snapshot, then takes the table over. Nothing is published in between, because the caller holds the run lock."""
+    """Requests the snapshot, then takes the table over. The caller holds the run lock, so that nothing is published in between."""
     if not acceptance.as_it_is:
         snapshot.start(directory, [acceptance.name])
     if table is None:
@@ -80,7 +82,7 @@ def _take_over(
 
 
 def _require_readable(directory: Path, acceptance: Acceptance, ledger: Ledger) -> None:
-    """Raises SetupError if no snapshot of the table can be requested."""
+    """Raises SetupError if a snapshot of the table cannot be requested."""
     if ledger.cursor is None:
         why = "has not begun yet: `sluice up` starts it, then try again"
     elif acceptance.name not in snapshot.captured(directory / TABLES_FILE):
@@ -115,7 +117,7 @@ def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | N
 
 
 def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
-    """Returns sentences about what a re-snapshot does not restore for this table, with a blank before them; empty if it restores
+    """Returns sentences about the data that a re-snapshot of this table does not restore, each after a blank; empty if it restores
     everything.
     """
     options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))

@@ -1,4 +1,4 @@
-"""Implements `sluice equal`: compares source and lake and shows the result. The package `equality` does the comparison."""
+"""Implements `sluice equal`: compares source and lake by the package `equality`, and shows the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARKS = {
 
 
 def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
-    """Returns the extent that the options select. Raises ConfigurationError if two of them exclude each other."""
+    """Returns the extent of the comparison. Raises ConfigurationError if two options exclude each other."""
     if sum((sample > 0, full, since_last)) > 1:
         raise ConfigurationError("--sample, --full and --since-last exclude each other")
     if sample:
@@ -41,7 +41,7 @@ def compare(
     extent: Extent,
     say: Callable[[str], None] | None = None,
 ) -> Iterable[TableResult]:
-    """Compares a destination of conf/, as `equality.destination.compare_destination` does. `say`: as in `ComparedDestination`."""
+    """Compares the tables of a destination and yields the results. `say`: as in `ComparedDestination`. Raises ConfigurationError."""
     settings = require_destination(config, destination)
     request = ComparedDestination(
         config,
@@ -70,7 +70,7 @@ def render(results: Sequence[TableResult]) -> RenderableType:
 
 
 def sentences_of(result: TableResult) -> list[str]:
-    """Returns the sentences about a table, in addition to its numbers."""
+    """Returns the sentences about a compared table that are shown below the table of numbers."""
     said = [result.reason] if result.reason else []
     said += [
         f"chunk {each.chunk}: rows differ; {each.source_rows} in the source, {each.lake_rows} in the lake"

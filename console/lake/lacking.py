@@ -1,6 +1,8 @@
-"""Finds what a Delta table lacks compared with what the last run left, and why runs refuse it. `lake accept` and `schema resume` use it.
+"""Finds what a Delta table lacks compared with its state after the last run, and why runs refuse it. `lake accept` and `schema resume`
+use it.
 
-Reads logs only, no rows: positions and changes from the records of commits, rows from the files' statistics."""
+It reads only logs, no rows: positions and changes come from the records of commits, row counts from the files' statistics.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ from sluice.spark_jobs.targets.report import TableTarget
 
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:
-    """Raises ActRefusedError if a table stopped because of its Delta table, and the next run would refuse that again.
+    """Raises ActRefusedError if a table stopped because of its Delta table, and the next run would refuse that table again.
 
-    Without this check the table would count as followed until its next change is refused again.
+    Without this check, the table would count as resumed until a run refuses its next change.
     """
     if state in OF_THE_LAKE and (why := _why_refused(config, destination, name)):
         raise ActRefusedError(
@@ -38,7 +40,7 @@ def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str
 
 
 def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
-    """Returns why the next run would refuse the Delta table, by that run's rules, and what to do; empty if it would not."""
+    """Returns why the next run would refuse the Delta table, by the rules of runs, and what to do; empty if it would not refuse it."""
     directory = config.destination_dir(destination)
     ledger, records = read_ledger(directory), LakeTables(directory)
     owner = Owner(ledger_id=ledger.ledger_id, destination=destination, table=name)
@@ -78,7 +80,7 @@ def _record(kept: tuple[str, int] | None) -> TableRecord | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lacking:
-    """Compares a Delta table (None if it is gone) with the state in which the last run of its owner left it."""
+    """Compares a Delta table with its state after the last run of its owner. `table`: None if the Delta table is gone."""
 
     lake: DestinationLake
     owner: Owner
@@ -86,7 +88,7 @@ class Lacking:
     cursor: str
 
     def sentence(self) -> str:
-        """Returns sentences about what is missing compared with the state that the last run left."""
+        """Returns sentences about what the table lacks compared with its state after the last run."""
         left = self.lake.left(self.owner.table)
         if self.table is None:
             return f"The Delta table is gone, so all rows that runs merged up to {self.cursor} are missing."
@@ -102,7 +104,7 @@ class Lacking:
         return self._lost(record, lost)
 
     def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
-        """Describes an older copy of the table, whose log lacks the missing commits."""
+        """Describes an older copy of the table, whose log does not contain the missing commits."""
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "its first change"
         return f"It has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
@@ -131,7 +133,7 @@ class Lacking:
 
 
 def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> bool:
-    """Returns whether a run gave the table the rows of another one (RENAME), which changes the table's id."""
+    """Returns whether a run replaced the table by another one after a RENAME, which changes the table's id."""
     return any(
         rewrites(each) and is_by(owner, each) for each in history if int(each.get("version", 0)) > record.version
     )

@@ -1,8 +1,8 @@
-"""Implements `sluice why`: shows the versions of one row, from the versions of its Delta table: its values, when they were committed, and
-in which batch, run and version.
+"""Implements `sluice why`: shows the history of one row from the versions of its Delta table, with values, commit time, batch and run.
 
-A row carries the order key of its last change, and each commit records its range of order keys, so each step back is one read of the
-previous version. If a version lacks the row, the commits that deleted rows are examined, newest first."""
+A row contains the order key of its last change, and each commit records its range of order keys. So each step back reads only the version
+before that commit. If a version lacks the row, the commits that may have deleted rows are searched, newest first.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ Row = Mapping[str, Any]
 
 
 class GoneError(Exception):
-    """A version cannot be read any more, because VACUUM removed its files."""
+    """A version of the table cannot be read, because VACUUM has removed its files."""
 
 
 class RowVersions(Protocol):
-    """Returns the row of interest at each version of the table."""
+    """Reads one row at each version of the table."""
 
     def row(self, version: int) -> Row | None:
-        """Returns the row with Sluice's own columns; None if it does not exist. Raises GoneError."""
+        """Returns the row at a version, with Sluice's own columns; None if it does not exist. Raises GoneError."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LifeStep:
-    """One change of the row. `values`: the new values; for a deleted row, its last ones. `commit`: None if the log no longer has it.
+    """One change of the row. `values`: the new values; for a deleted row, its last ones. `commit`: None if the log does not contain it.
 
-    `happened`: insert, update, delete, or the oldest known state.
+    `happened`: insert, update or delete, or that this is the oldest known state.
     """
 
     happened: str
@@ -76,7 +76,9 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            if commit.backfill and before == row:  # The backfill merged other rows of the same interval again.
+            if (
+                commit.backfill and before == row
+            ):  # The backfill merged the interval again, but did not change this row.
                 at = commit.version - 1
                 continue
             yield _step(_happened(row, before), row, commit)
@@ -96,7 +98,7 @@ def _look(versions: RowVersions, version: int) -> Row | None:
 
 
 def _commit_of(commits: Sequence[CommittedInterval], order_key: int, at: int) -> CommittedInterval | None:
-    """Returns the newest commit, up to a version, whose range contains the order key."""
+    """Returns the newest commit up to version `at` whose range contains the order key."""
     return next(
         (each for each in commits if each.version <= at and each.first_order_key <= order_key <= each.last_order_key),
         None,
@@ -115,14 +117,15 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
-    if commit is not None and commit.snapshot:  # Its rows have the time when they were read, not a commit time.
+    # A snapshot's commit has the time at which the rows were read, not a commit time of the source.
+    if commit is not None and commit.snapshot:
         return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
     return LifeStep(happened, values, commit, when)
 
 
 class TableVersions:
-    """Implements `RowVersions` for a Delta table with deltalake. It skips files that cannot contain the key."""
+    """Implements `RowVersions` with deltalake, which skips files that cannot contain the key."""
 
     def __init__(self, table: HistoryTable, key: Mapping[str, str]) -> None:
         self._table = table
@@ -142,7 +145,7 @@ class TableVersions:
 def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
     """Yields the changes of the row with a key: `5`, `id=5`, or `7,a` in the order of the key's columns.
 
-    Raises ConfigurationError; GoneError after the known changes, if older versions cannot be read.
+    Raises ConfigurationError for an invalid key. Raises GoneError after the known changes if older versions cannot be read.
     """
     versions = TableVersions(table, {**parse_key(table, key), **table.shard})
     commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
@@ -150,7 +153,7 @@ def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
 
 
 def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
-    """Returns the known changes of a row, and why older ones are unknown; an empty text if none are missing."""
+    """Returns the known changes of a row, and why older changes are unknown; an empty text if all are known."""
     steps: list[LifeStep] = []
     try:
         steps.extend(row_life(table, key))
@@ -160,7 +163,7 @@ def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
 
 
 def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
-    """Returns key column → value as typed."""
+    """Parses a key as typed. Returns key column → value. Raises ConfigurationError."""
     if not table.current_state:
         instead = f"query {table.path} with `sluice sql`: it has one row for each version or change of a row"
         raise ConfigurationError(
@@ -185,7 +188,7 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
 
 
 def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Returns column and value of `column=value`. The column is empty if the part does not begin with the name of a key column."""
+    """Returns column and value of `column=value`. The column is empty if the text does not begin with the name of a key column."""
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
     return column, value if column else part
@@ -227,12 +230,12 @@ def render(steps: Sequence[LifeStep]) -> Table:
 
 
 def _read_time(commit: CommittedInterval | None) -> str:
-    """Returns when a snapshot read the row, whose commit time is unknown."""
+    """Returns a text about when a snapshot read the row, whose commit time is unknown; empty if no snapshot read it."""
     return f"before {moment(commit.last_commit_time_us)}, when it was read" if commit and commit.snapshot else ""
 
 
 def _changed(step: LifeStep, before: Row) -> str:
-    """Returns all values of an inserted or deleted row, and only the changed values of an updated one."""
+    """Returns all values of an inserted or deleted row, but only the changed values of an updated one."""
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)
     return ", ".join(f"{name}={value}" for name, value in pairs)

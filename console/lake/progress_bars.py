@@ -1,5 +1,5 @@
-"""Shows the reading for operations on rows as bars on a terminal: how much, percent, rate, time left. Snapshots, backfills, repairs and the
-demo use it.
+"""Shows the progress of reading as bars on a terminal: amount, percent, rate and time left. Snapshots, backfills, repairs and the demo
+use it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sluice.cdc_engine.progress import ReadProgress, Unit, figures
 
 
 class ProgressBars:
-    """Shows one bar per name between `__enter__` and `__exit__`. Other output appears above the bars. `transient`: they are removed at the
+    """Shows one bar per name between `__enter__` and `__exit__`. Other output appears above the bars. `transient`: remove the bars at the
     end.
     """
 
@@ -32,7 +32,9 @@ class ProgressBars:
         self._shown.stop()
 
     def show(self, name: str, made: ReadProgress, description: str = "") -> None:
-        """Updates the bar of a name. `description`: what it shows; default: the name. Its figures appear once reading has begun."""
+        """Updates the bar of a name. `description`: the text next to the bar; default: the name. The figures appear once reading has
+        begun.
+        """
         if name not in self._bars:
             self._bars[name] = self._shown.add_task(name, total=None)
         self._shown.update(

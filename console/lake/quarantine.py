@@ -1,7 +1,8 @@
-"""Implements `sluice quarantine`: shows values that could not be decoded, and restores them to the lake when they can be decoded.
+"""Implements `sluice quarantine`: shows values that could not be decoded, and writes them into the lake once they can be decoded.
 
-A value is decoded again by the installed version of Sluice with the table's current configuration (`charsets`, `zero_dates`). A restored
-value leaves the quarantine. A value that still cannot be decoded stays, and so does a value whose row has changed since."""
+A replay decodes each value with the installed version of Sluice and the table's current configuration (`charsets`, `zero_dates`). A
+restored value leaves the quarantine. A value stays in it if it still cannot be decoded, or if its row has changed since.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.table_owner import Owner
 
-RAW_SHOWN = 24  # The number of a value's bytes that the table shows.
+RAW_SHOWN = 24  # How many bytes of a value are shown.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-RUN_LOCK_SECONDS = 30.0  # A run that drains releases the run lock between two batches.
+RUN_LOCK_SECONDS = 30.0  # Long enough for a draining run, which releases the run lock between two batches.
 Record = dict[str, Any]
-# Such a value is older than the rules: it is not masked, and its row may not meet the condition.
+# The value was read before the table had rules, so it is not masked, and the row condition was not applied to its row.
 RULED = (
     "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot it instead "
     "(`sluice snapshot start`)"
@@ -45,7 +46,7 @@ UNMIRRORED = (
     "the table has no current-state table, and its change log and history are never rewritten: re-snapshot it "
     "instead (`sluice snapshot start`)"
 )
-# Rows of other shards in the Delta table may have the same key, and rows of other destinations the same order key.
+# In the Delta table, rows of other shards may have the same key, and rows of other destinations the same order key.
 SHARED = (
     "the table has become a shard. Its rows were read again then, so none of them has the position of the value: "
     "re-snapshot it instead (`sluice snapshot start`)"
@@ -54,7 +55,7 @@ SHARED = (
 
 @dataclasses.dataclass
 class Replayed:
-    """The result of a replay for one column. `reason`: why the value that was refused last is still refused."""
+    """The result of a replay for one column. `reason`: why the last refused value is still refused."""
 
     table: str
     column: str
@@ -65,7 +66,7 @@ class Replayed:
 
 
 def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list[Record]:
-    """Returns the destination's quarantined values in the order of the stream, for one "database.table" or for all."""
+    """Returns the destination's quarantined values in the order of the stream, of one "database.table" or of all tables."""
     require_destination(config, destination)
     try:
         log = _log(config, destination)
@@ -77,7 +78,7 @@ def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list
 
 
 def to_json(record: Record) -> Record:
-    """Returns a record in the form of `--json`: bytes as hexadecimal digits, times in ISO form."""
+    """Converts a record for `--json`: bytes become hexadecimal digits, times ISO text."""
     shown = {**record, "raw": record["raw"].hex(), "commit_time": record["commit_time"].isoformat()}
     del shown["layout"]
     return shown
@@ -95,8 +96,8 @@ def render(records: Iterable[Record]) -> Table:
 
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
-    """Decodes every quarantined value again and restores those that can be decoded. Raises RunLockTimeoutError while a run merges, and
-    SetupError if no Spark answers.
+    """Decodes every quarantined value again and writes those that can be decoded into the lake. Raises RunLockTimeoutError while a run
+    merges, and SetupError if no Spark answers.
     """
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.session import open_sessions  # noqa: PLC0415
@@ -122,7 +123,7 @@ def render_replayed(results: Iterable[Replayed]) -> Table:
 
 
 def _columns(records: list[Record]) -> Iterator[list[Record]]:
-    """Yields the records of one column and one layout at a time."""
+    """Yields the records in groups with the same table, column and layout."""
 
     def column_of(record: Record) -> tuple[str, str, str]:
         return _name(record), record["column"], record["layout"]
@@ -145,7 +146,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
         return dataclasses.replace(result, refused=len(records), reason=SHARED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
-    decoded: dict[int, Any] = {}  # The number of a record → its value.
+    decoded: dict[int, Any] = {}  # Index of a record → its value.
     try:
         kind = type_of(column, options.zero_dates)
     except TypeUnsupportedError as error:
@@ -159,7 +160,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
             decoded[number] = value
     if not decoded:
         return result
-    keyed = column.name not in json.loads(first["key"])  # A table without a key identifies rows by all columns.
+    keyed = column.name not in json.loads(first["key"])  # Without a key, all columns identify a row.
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
         file = Path(folder) / "values.parquet"
@@ -188,7 +189,7 @@ def _table(config: SluiceConfig, destination: str, session: Any, name: str) -> A
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
     """Returns the values in the form that `put_back` needs, and the columns that identify their rows. If a row with a key had several
-    values in one transaction, it returns only the last one.
+    values in one transaction, only the last one is included.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
@@ -211,7 +212,7 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """Removes restored values from the quarantine. `fence`: that of the run lock, which the caller holds."""
+    """Removes restored values from the quarantine. `fence`: the fence of the run lock, which the caller holds."""
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):
         these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)
@@ -221,7 +222,7 @@ def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, reco
 
 
 def _parts(records: list[Record]) -> Iterator[list[Record]]:
-    """Yields groups of records that are small enough for one condition."""
+    """Yields the records in groups that are small enough for one SQL condition."""
     yield from (records[start : start + VALUES_A_DELETE] for start in range(0, len(records), VALUES_A_DELETE))
 
 

@@ -1,4 +1,4 @@
-"""Registers the Delta tables of a destination in the catalog of conf/, for `sluice lake register`."""
+"""Implements `sluice lake register`: registers the Delta tables of a destination in the catalog of conf/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.spark_jobs.errors import SparkJobError
 
 
 def register(config: SluiceConfig, destination: str) -> Registered:
-    """Looks up every table in the catalog, registers missing ones, and returns the record. Raises ConfigurationError, SluiceError."""
+    """Looks up every table in the catalog, registers the missing ones, and returns the record. Raises ConfigurationError, SluiceError."""
     require_destination(config, destination)
     if config.catalog is None:
         raise ConfigurationError(

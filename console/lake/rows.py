@@ -1,5 +1,5 @@
-"""Implements the user interface of `sluice backfill` and `sluice repair`: shows plans and results as tables, and the progress. The rules
-are in `cdc_engine.instance.rows` and `orchestration.run.rows`.
+"""Implements the command-line side of `sluice backfill` and `sluice repair`: builds requests, and shows plans, progress and results. The
+rules are in `cdc_engine.instance.rows` and `orchestration.run.rows`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ MIB = 1 << 20
 def backfill_by_times(
     destination: str, times: tuple[str, str], tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the request for a backfill between two times; an empty second time means now. Raises ConfigurationError for a wrong time."""
+    """Returns the request for a backfill between two times; an empty second time means now. Raises ConfigurationError for an invalid
+    time.
+    """
     now_us, (begin, end) = time.time_ns() // 1000, times
     return BackfillRequest(
         destination=destination,
@@ -48,7 +50,7 @@ def backfill_by_times(
 
 
 def from_archive(request: BackfillRequest, archive: str, schemas: str) -> BackfillRequest:
-    """Returns the request with the archive and the schemas that the command names, if any. Raises ConfigurationError."""
+    """Returns the request with the archive and the schemas of the options, if they are set. Raises ConfigurationError."""
     found, file = archive_of_request(archive, schemas, Path.cwd())
     return dataclasses.replace(request, archive=found, schemas=file)
 
@@ -56,7 +58,7 @@ def from_archive(request: BackfillRequest, archive: str, schemas: str) -> Backfi
 def backfill_by_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
-    """Returns the request that applies the changes of a Dagster run again. Raises ConfigurationError, SetupError."""
+    """Returns the request to apply the changes of a Dagster run again. Raises ConfigurationError, SetupError."""
     require_destination(config, destination)
     try:
         return backfill_of_run(config, destination, run, tables, into)
@@ -65,18 +67,18 @@ def backfill_by_run(
 
 
 def backfill_by_gtids(destination: str, gtids: str, tables: tuple[str, ...]) -> BackfillRequest:
-    """Returns the request that applies exactly the transactions of a GTID set again."""
+    """Returns the request to apply exactly the transactions of a GTID set again."""
     return BackfillRequest(destination=destination, from_us=0, to_us=None, tables=tables, gtids=gtids)
 
 
 def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:
-    """Returns the plan. Raises what `plan_backfill` raises, and ConfigurationError for an unknown destination."""
+    """Returns the plan of a backfill. Raises the errors of `plan_backfill`, and ConfigurationError for an unknown destination."""
     require_destination(config, request.destination)
     return plan_backfill(config, request)
 
 
 def backfill_sentences(made: Plan) -> Iterator[str]:
-    """Yields lines that summarise a backfill: its times, what is read, and how many changes it has."""
+    """Yields lines about the plan of a backfill: its interval, what it reads, and the number of changes."""
     times = f"from {made.from_time} to {made.to_time or 'now'}"
     yield (
         f"{made.destination}: changes of {made.gtids}, {times}"
@@ -101,7 +103,7 @@ def backfill_rows(made: Plan) -> Table:
 
 
 def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Done:
-    """Runs the backfill and prints its progress on `to`. Raises SluiceError, or SetupError if a table could not be merged."""
+    """Runs the backfill and prints its progress to `to`. Raises SluiceError, or SetupError if a table could not be merged."""
     require_destination(config, request.destination)
     with _run(config, request.destination, to) as run:
         return run_backfill(run, request)
@@ -109,7 +111,7 @@ def backfill(config: SluiceConfig, request: BackfillRequest, to: Console) -> Don
 
 @contextlib.contextmanager
 def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRun]:
-    """Yields the `RowsRun` with which this command carries out an operation. Sentences, and on a terminal a bar, are printed on `to`."""
+    """Yields the dependencies of an operation for this command. Sentences, and on a terminal a progress bar, are printed to `to`."""
     say = functools.partial(to.print, markup=False, highlight=False, soft_wrap=True)
     with _bars(to) as progress, ports_of_command() as ports:
         listener = RowsListener(say=say, progress=progress)
@@ -118,7 +120,7 @@ def _run(config: SluiceConfig, destination: str, to: Console) -> Iterator[RowsRu
 
 @contextlib.contextmanager
 def _bars(to: Console) -> Iterator[Callable[[ReadProgress], None]]:
-    """Yields a function that shows progress on a terminal, and nothing elsewhere."""
+    """Yields a function that shows progress on a terminal, and does nothing elsewhere."""
     if not to.is_terminal:
         yield lambda _: None
         return
@@ -127,7 +129,7 @@ def _bars(to: Console) -> Iterator[Callable[[ReadProgress], None]]:
 
 
 def backfill_outcome(done: Done) -> Table:
-    """Returns the result, with one line per table."""
+    """Formats the result of a backfill, one line per table."""
     if made := done.rebuilt:
         shown = Table("table", "of", "rows", "up to", "path")
         shown.add_row(made.table, f"{made.of}, from version {made.version} on", str(made.rows), made.up_to, made.path)
@@ -136,13 +138,13 @@ def backfill_outcome(done: Done) -> Table:
 
 
 def repair_plan(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
-    """Returns the plan. Raises what `plan_repair` raises, and ConfigurationError for an unknown destination."""
+    """Returns the plan of a repair. Raises the errors of `plan_repair`, and ConfigurationError for an unknown destination."""
     require_destination(config, request.destination)
     return plan_repair(config, request)
 
 
 def repair_rows(planned: Sequence[TableRepair]) -> Table:
-    """Returns the differences, with one line per table."""
+    """Formats the differences that a repair would correct, one line per table."""
     shown = Table("table", "chunks", "missing", "surplus", "doubled", "other values", "")
     for each in planned:
         counts = [str(each.keys.get(kind, "")) for kind in ("missing", "surplus", "doubled", "value")]
@@ -151,11 +153,11 @@ def repair_rows(planned: Sequence[TableRepair]) -> Table:
 
 
 def repair(config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], to: Console) -> Repaired:
-    """Runs the repair and prints its progress on `to`. Raises SluiceError, or SetupError if a table could not be merged."""
+    """Runs the repair and prints its progress to `to`. Raises SluiceError, or SetupError if a table could not be merged."""
     with _run(config, request.destination, to) as run:
         return run_repair(run, request, planned)
 
 
 def repair_outcome(done: Repaired) -> Table:
-    """Returns the result, with one line per table."""
+    """Formats the result of a repair, one line per table."""
     return results(done.outcomes, done.refused, done.after)

@@ -1,7 +1,8 @@
-"""Implements `sluice sql`: answers one SQL query about the lake with DuckDB, which reads the Delta tables itself; Spark need not run.
+"""Implements `sluice sql`: runs one SQL query on the lake with DuckDB, which reads the Delta tables itself. Spark need not run.
 
 Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Shards that
-form one table are a view `folder.table`, named after its path in the lake. The lake is local, in S3 or in Azure (`sql_store`)."""
+form one table are a view `folder.table`, named after the table's path in the lake. The lake is local, in S3 or in Azure (`sql_store`).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class SqlTable:
-    """An existing Delta table and its name in SQL. `spelled`: its own name if that is different."""
+    """An existing Delta table and its name in SQL. `spelled`: the table's real name, if it differs from the name in SQL."""
 
     database: str
     table: str
@@ -52,9 +53,9 @@ class SqlTable:
 
 
 class SqlAnswer:
-    """The rows of a result, which are read from the lake one by one.
+    """The result of a query, whose rows are read from the lake while the caller iterates.
 
-    `left_out`: a sentence for each table without a view.
+    `left_out`: a sentence for each table that could not become a view.
     """
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection, left_out: Collection[str] = ()) -> None:
@@ -67,9 +68,9 @@ class SqlAnswer:
 
 
 def lake_tables(config: SluiceConfig) -> list[SqlTable]:
-    """Returns the merged tables of all destinations, with their change logs and histories.
+    """Returns the Delta tables of all destinations, with their change logs and histories.
 
-    If two destinations capture the same table, the second one's is `destination_database.table`. Names that differ only in case get a
+    If two destinations capture the same table, the second one becomes `destination_database.table`. Names that differ only in case get a
     number, because DuckDB does not distinguish them.
     """
     found: dict[tuple[str, str], SqlTable] = {}
@@ -79,15 +80,15 @@ def lake_tables(config: SluiceConfig) -> list[SqlTable]:
                 database = _database(config, destination, table)
                 if (other := found.get((database, name))) is not None and other.path != path:
                     database = f"{destination}_{database}"
-                # Whether a table in a store exists is checked by `_make_view`, only for tables of the query.
+                # `_make_view` checks whether a table in an object store exists, and only for tables in the query.
                 if path and ("://" in path or (Path(path) / "_delta_log").is_dir()):
                     found[database, name] = SqlTable(database, name, path)
     return _distinguished(found.values())
 
 
 def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
-    """Returns the tables with `__1`, `__2`, … appended to names that DuckDB does not distinguish. None of them keeps the plain name, which
-    would be ambiguous.
+    """Returns the tables with `__1`, `__2`, … appended to names that differ only in case. None of them keeps its own name, because it
+    would be ambiguous in DuckDB.
     """
     same = defaultdict[tuple[str, str], list[SqlTable]](list)
     for table in tables:
@@ -104,13 +105,15 @@ def _distinguished(tables: Collection[SqlTable]) -> list[SqlTable]:
 
 
 def _database(config: SluiceConfig, destination: str, table: TableVersion) -> str:
-    """Returns the database of a table's view. For shards it is the folder of their common table."""
+    """Returns the database of a table's view. For shards, this is the folder of their common table."""
     shard = config.destinations[destination].shard(table.database, table.table)
     return table.database if shard is None else shard.into.rpartition("/")[0].replace("/", "_") or destination
 
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
-    """Returns (name, path) of the current-state table, then of change log and history, if conf/ configures them."""
+    """Returns (name, path) of the current-state table, and of change log and history, with an empty path for those that conf/ does not
+    configure.
+    """
     log, history = config.side_table_paths(destination, table.database, table.table)
     current_state = config.destinations[destination].table(table.database, table.table).current_state
     path = config.table_path(destination, table.database, table.table) if current_state else ""
@@ -141,7 +144,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
         for table in _named(tables, question):
             try:
                 _make_view(connection, table, options)
-            except Exception as error:  # The query may be about the other tables.
+            except Exception as error:  # The query may need only other tables.
                 left_out.append(f"{table.database}.{table.table} cannot be read: {_shown(error, options)}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
@@ -151,7 +154,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
 
 
 def _shown(error: Exception, options: dict[str, str]) -> str:
-    """Returns an error's text without secrets of `options`, the store's options. They are empty for a local lake."""
+    """Returns an error's text without the secrets in `options`, the store's options, which are empty for a local lake."""
     return without_secrets(str(error), options) if options else str(error)
 
 
@@ -163,7 +166,7 @@ def _storage_options(config: SluiceConfig) -> dict[str, str]:
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
-    """Returns the error of a query. If a name was not found, it lists the tables."""
+    """Converts DuckDB's error to the error of the command. If a name was not found, the message lists the tables."""
     if writes(question):
         return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):
@@ -184,7 +187,7 @@ def quoted(name: str) -> str:
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """Returns a DuckDB connection with the packaged Delta reader. It downloads nothing."""
+    """Returns a DuckDB connection with the Delta reader from its Python package. It downloads nothing."""
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     load_extension(connection, "delta")
     connection.execute("SET TimeZone = 'UTC'")
@@ -192,7 +195,9 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
-    """Returns the tables that the query names, or all if it names none (SHOW ALL TABLES): creating a view reads the table's Delta log."""
+    """Returns the tables whose names occur in the query, or all tables if none does (SHOW ALL TABLES). Creating a view reads a Delta log,
+    so fewer views are faster.
+    """
     words = set(re.findall(r"\w+", question.lower()))
     named = [table for table in tables if set(re.findall(r"\w+", table.table.lower())) <= words]
     return named or tables
@@ -205,7 +210,7 @@ def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable, options: 
 
 
 def _refuse_misread(table: SqlTable, options: dict[str, str]) -> None:
-    """Raises SetupError for a table with partitions and column mapping, because DuckDB's reader returns its partition columns as NULL
+    """Raises SetupError for a table with partitions and column mapping, because DuckDB returns NULL for its partition columns
     (docs/readers.md).
     """
     metadata = deltalake.DeltaTable(table.path, storage_options=options or None).metadata()
@@ -216,7 +221,7 @@ def _refuse_misread(table: SqlTable, options: dict[str, str]) -> None:
 
 
 def render(answer: SqlAnswer) -> Group:
-    """Formats the first rows for the terminal."""
+    """Formats the first SHOWN_ROWS_MAX rows for the terminal."""
     shown = Table(*answer.columns)
     for at, row in enumerate(answer.rows()):
         if at == SHOWN_ROWS_MAX:
@@ -226,14 +231,14 @@ def render(answer: SqlAnswer) -> Group:
 
 
 def write_csv(answer: SqlAnswer, out: TextIO) -> None:
-    """Writes a header and one line per row. NULL is an empty field."""
+    """Writes a header and one line per row as CSV. NULL is an empty field."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(answer.columns)
     writer.writerows(["" if value is None else _text(value) for value in row] for row in answer.rows())
 
 
 def write_json(answer: SqlAnswer, out: TextIO) -> None:
-    """Writes a list of objects. Values without a JSON form become text."""
+    """Writes the rows as a JSON list of objects. Values without a JSON form become text."""
     out.write("[")
     for at, row in enumerate(answer.rows()):
         record = dict(zip(answer.columns, row, strict=True))
@@ -242,7 +247,7 @@ def write_json(answer: SqlAnswer, out: TextIO) -> None:
 
 
 def _text(value: object) -> str:
-    """Returns the text of a value: bytes as base64, times as ISO 8601, others as they print."""
+    """Converts a value to text: bytes to base64, times to ISO 8601, other values as `str` does."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)

@@ -1,7 +1,8 @@
 """Gives a DuckDB connection access to a lake in S3 or Azure: loads DuckDB's extensions from their Python packages, and creates a DuckDB
 secret from `storage_options`.
 
-The secret is in memory only, and ends with the connection."""
+The secret is only in memory, and DuckDB drops it with the connection.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sluice.object_stores.azure import AzureLocation, azure_location, is_azure
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.options import YES, known
 
-REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # deltalake reads the same variables
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")  # The variables that deltalake reads too.
 S3_READERS = ("httpfs", "aws")  # The extension `aws` finds the credentials of the machine's role.
 AZURE_READERS = ("azure",)
 URL_SCHEMES = ("s3://", "s3a://")
@@ -26,14 +27,14 @@ HTTP, HTTPS = "http://", "https://"
 
 
 def is_readable(path: str) -> bool:
-    """Returns whether `sluice sql` can read a path: a local one, or one in S3 or Azure."""
+    """Returns whether `sluice sql` can read a path: a local path, or one in S3 or Azure."""
     return "://" not in path or path.startswith(URL_SCHEMES) or is_azure(path)
 
 
 def open_stores(
     connection: duckdb.DuckDBPyConnection, paths: Iterable[str], storage_options: Mapping[str, str]
 ) -> None:
-    """Loads the extensions for the stores that contain these paths, and creates their secrets. `storage_options`: with resolved secrets.
+    """Loads the extensions for the stores of the given paths, and creates their secrets. `storage_options`: with resolved secrets.
 
     Raises SetupError if a package is missing, or DuckDB finds no credentials.
     """
@@ -59,7 +60,9 @@ def _open_store(
         connection.execute(f"CREATE SECRET lake_{store} ({settings})")
     except StoreError as error:
         raise SetupError(str(error)) from None
-    except duckdb.Error as error:  # The error may quote the statement, which contains the credentials.
+    except (
+        duckdb.Error
+    ) as error:  # The error may quote the statement, which contains the credentials, so its text is dropped.
         raise SetupError(
             f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in `storage_options`, or in the "
             f"environment variables of {store}'s own programs."
@@ -67,15 +70,15 @@ def _open_store(
 
 
 def load_extension(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Loads an extension of DuckDB from its Python package, without downloading anything."""
+    """Loads a DuckDB extension from its Python package. It downloads nothing."""
     package = importlib.import_module(f"duckdb_extension_{name}")
     extension = next(Path(str(package.__file__)).parent.rglob(f"{name}.duckdb_extension"))
     connection.execute(f"LOAD {_text(str(extension))}")
 
 
 def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of a DuckDB secret for Azure, as SQL. If the options have no credentials, DuckDB uses those of the environment,
-    of Azure's command line or of the machine's identity. Raises StoreError.
+    """Returns the settings of a DuckDB secret for Azure, as SQL. If the options contain no credentials, DuckDB uses those of the
+    environment, of Azure's command line or of the machine's identity. Raises StoreError.
     """
     location = azure_location(lake, storage_options)
     given = location.arguments
@@ -89,7 +92,7 @@ def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str
 
 
 def _connection_string(location: AzureLocation) -> str:
-    """Returns an Azure connection string for a location whose credentials are a key or a SAS token."""
+    """Returns an Azure connection string for a location with an account key or a SAS token."""
     given, account = location.arguments, location.account
     scheme = given.get("blob_storage_scheme", "https")
     parts = {"DefaultEndpointsProtocol": scheme, "AccountName": account}
@@ -103,8 +106,8 @@ def _connection_string(location: AzureLocation) -> str:
 
 
 def s3_secret(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of a DuckDB secret for S3, as SQL. If the options have no credentials, DuckDB uses those of the environment, of
-    AWS's configuration files or of the machine's role.
+    """Returns the settings of a DuckDB secret for S3, as SQL. If the options contain no credentials, DuckDB uses those of the
+    environment, of AWS's configuration files or of the machine's role.
     """
     said = known(storage_options)
     settings = {"TYPE": "s3"}

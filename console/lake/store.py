@@ -1,5 +1,5 @@
-"""Checks whether the lake's object store can be used from this host: jars, variables, and a request to the store. Used by `sluice
-check`.
+"""Checks whether this host can use the lake's object store: jars, environment variables, and a request to the store. `sluice check` calls
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ NAMED = "AWS_ACCESS_KEY_ID"
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
-    """Returns problems and warnings, one sentence each. `starts_spark`: Sluice starts the Spark, with its own jars."""
+    """Returns problems and warnings, one sentence each. `starts_spark`: whether Sluice starts Spark, which then needs jars for the
+    store.
+    """
     problems: list[str] = []
     warnings = [_jars(), _role(config)] if on_s3(config) and starts_spark else []
     try:
@@ -51,7 +53,7 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """Returns what is wrong with the object store of staged batches, if conf/ puts them into one."""
+    """Returns why the object store of staged batches cannot be read; empty if it can, or if conf/ configures none."""
     staging = config.staging if is_in_a_store(config.staging) else ""
     try:
         if staging:
@@ -62,11 +64,11 @@ def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
 
 
 def _answer(lake: str, options: dict[str, str]) -> str:
-    """Returns the store's own error, or an empty text. A lake without tables is not an error."""
+    """Returns the store's error, or an empty text. A lake without tables is not an error."""
     import deltalake  # noqa: PLC0415  a second to import
 
     try:
         deltalake.DeltaTable.is_deltatable(f"{lake}/_sluice_check", storage_options={**options, **SOON})
-    except Exception as error:  # The error may be of any kind, because each store has its own.
+    except Exception as error:  # Each store raises errors of its own kinds.
         return f"the lake {lake} cannot be read: {without_secrets(str(error), options)}; see storage_options in sluice.yaml"
     return ""

@@ -1,4 +1,4 @@
-"""Implements the user interface of `sluice lake swap`: shows the plan as a table, asks for confirmation, and swaps. The rules are in
+"""Implements the command-line side of `sluice lake swap`: shows the plan and swaps the tables. The rules are in
 `spark_jobs.backfill.swap`.
 """
 
@@ -15,15 +15,15 @@ from sluice.orchestration.run.rows.swap import SwapPlan, SwapRequest, plan_swap,
 
 
 def plan(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
-    """Returns the plan. Raises ConfigurationError for an unknown destination, SetupError if a log cannot be read."""
+    """Returns the plan of a swap. Raises ConfigurationError for an unknown destination, SetupError if a log cannot be read."""
     require_destination(config, request.destination)
     with ports_of_command():
         return plan_swap(config, request)
 
 
 def run(config: SluiceConfig, request: SwapRequest, say: Callable[[str], None]) -> int:
-    """Swaps the tables and returns the resulting version of the live table. Raises SluiceError, or SetupError if the swap was refused or
-    could not be written.
+    """Swaps the tables and returns the resulting version of the live table. Raises SluiceError, or SetupError if the swap is refused or
+    cannot be written.
     """
     with ports_of_command() as ports:
         return run_swap(ports, config, request, say)

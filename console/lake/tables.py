@@ -1,7 +1,7 @@
 """Shows the Delta tables of a destination and their owners (`sluice lake`), and transfers them to a new ledger.
 
-`console.lake.accept` takes over a table that runs refuse (missing, restored, replaced, another owner's, ahead of the ledger), if an
-operator says so: no run ever writes to such a table by itself. The rules of refusal are in `spark_jobs.table_owner`.
+Runs refuse a table that is missing, restored, replaced, another owner's, or ahead of the ledger (`spark_jobs.table_owner`), and never
+take it over by themselves. `console.lake.accept` takes it over if an operator requests it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from sluice.spark_jobs.targets.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake as its Delta log describes it. `epoch`, `delivery`: the highest numbers that a ledger has recorded in it; 0 if
-    none has.
+    """A table of the lake as its Delta log describes it. `epoch`, `delivery`: the highest numbers that its owner's ledger has recorded in
+    it; 0 if there are none.
     """
 
     name: str
@@ -54,20 +54,22 @@ class LakeTable:
 
 
 class DestinationLake:
-    """The lake of one destination. All methods raise SetupError if a table's log cannot be read or written."""
+    """The Delta tables of one destination. All methods raise SetupError if a table's log cannot be read or written."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config, self._destination = config, destination
         require_destination(config, destination)
 
     def names(self) -> list[str]:
-        """Returns the destination's tables as "database.table": those that its engine recorded, or else those that its source has now."""
+        """Returns the destination's tables as "database.table": those that its engine recorded, or, if there are none, those in the
+        source.
+        """
         directory = self._config.destination_dir(self._destination)
         tables = read_tables(directory / TABLES_FILE) or discover(self._config, self._destination)
         return sorted(table.name for table in tables)
 
     def tables(self) -> list[LakeTable]:
-        """Returns the existing tables."""
+        """Returns the tables that exist in the lake."""
         return [table for name in self.names() if (table := self.table(name)) is not None]
 
     def table(self, name: str) -> LakeTable | None:
@@ -83,7 +85,7 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def highest_epoch(self) -> int:
-        """Returns the highest epoch of all existing tables; 0 if there is none."""
+        """Returns the highest epoch of all existing tables; 0 if there are none."""
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
@@ -92,8 +94,8 @@ class DestinationLake:
             self.own(table, ledger_id)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
-        """Makes the ledger the owner of the table, and the current state the one that its next run expects. The caller holds the run
-        lock.
+        """Makes the ledger the owner of a table, and records the current state as the one that the next run expects. The caller holds the
+        run lock.
         """
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
@@ -106,8 +108,8 @@ class DestinationLake:
             self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def _write_owner(self, table: LakeTable, owner: Owner) -> None:
-        """Writes the owner, under the table lock if others have rows in the table. For a shard, also writes the location of the table
-        locks.
+        """Writes the owner into the Delta table, under the table lock if several destinations write the table. For a shard, it also
+        writes where the table locks are.
         """
         config, destination = self._config, self._destination
         locks, whose = table_locks_of(config, destination), written_target(config, destination)(table.name)
@@ -126,7 +128,9 @@ class DestinationLake:
             ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Changes the owner of change log and history, too, whose Delta names contain it. The next run creates a missing one again."""
+        """Changes the owner of the change log and the history, whose Delta names contain the owner. If one is missing, removes its
+        record, so that the next run creates it again.
+        """
         records = self._records
         for kind, path in self._side_tables(name):
             try:
@@ -150,11 +154,11 @@ class DestinationLake:
                 ) from error
 
     def forget(self, name: str) -> None:
-        """Removes the record of a missing table, which the next run then creates again."""
+        """Removes the record of a missing table, so that the next run creates the table again."""
         self._records.forget(name)
 
     def left(self, name: str) -> tuple[str, int] | None:
-        """Returns id and version of the table that the last run left at the path; None if no run has left one."""
+        """Returns (id, version) of the table after the last run; None if no run has written it."""
         if self._has_current_state_table(name):
             return self._records.get(name)
         kept = self._records.side_tables(name)
@@ -163,7 +167,7 @@ class DestinationLake:
         )
 
     def commits(self, path: str) -> list[dict[str, Any]]:
-        """Returns Delta's history of a table, the newest commit first. Raises SetupError."""
+        """Returns Delta's history of a table, newest commit first. Raises SetupError."""
         try:
             log = self._open(path)
             return [] if log is None else list(log.history())
@@ -171,7 +175,7 @@ class DestinationLake:
             raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
-        """Returns the number of rows of a table, at a version or now; None if the table's log does not contain it."""
+        """Returns the number of rows of a table at a version, by default the newest; None if the log does not state it."""
         try:
             log = self._open(path)
             if log is None:
@@ -187,7 +191,7 @@ class DestinationLake:
 
     @property
     def _fence(self) -> Fence:
-        """Returns the fence of the run lock, which the caller holds."""
+        """The fence of the run lock, which the caller holds."""
         return Fence(run_lock_fence(self._config.destination_dir(self._destination)))
 
     @property
@@ -205,7 +209,7 @@ class DestinationLake:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).current_state
 
     def _side_tables(self, name: str) -> list[tuple[str, str]]:
-        """Returns (kind, path or empty) of the change log and of the history."""
+        """Returns (kind, path) of the change log and of the history; the path is empty if conf/ does not configure it."""
         database, _, table = name.partition(".")
         return list(zip((LOG, HISTORY), self._config.side_table_paths(self._destination, database, table), strict=True))
 
@@ -235,7 +239,7 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
 
 
 def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
-    """Describes the change log or history of a table without a current-state table; its Delta name contains its owner."""
+    """Describes the change log or history of a table without a current-state table. Its Delta name contains its owner."""
     app_id = str(log.metadata().name or "")
     parts = app_id.split("/", 4)
     ours = len(parts) == SIDE_PARTS and parts[0] == "sluice"
@@ -253,7 +257,7 @@ def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
 
 
 def _highest_key(log: Any) -> int:
-    """Returns the greatest order key of a row by the files' statistics; -1 without statistics."""
+    """Returns the greatest order key of a row by the statistics of the files; -1 without statistics."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
     column = f"max.{physical_names(log).get(ORDER_KEY, ORDER_KEY)}"
     found = pc.max(files[column]).as_py() if column in files.column_names else None
@@ -261,7 +265,9 @@ def _highest_key(log: Any) -> int:
 
 
 def _highest_delivery(log: Any, owner: Owner | None) -> int:
-    """Returns the newest delivery that the owner's ledger has merged, from the newest commit with one."""
+    """Returns the newest delivery that the owner's ledger has merged into the table, from the newest commit that records one; otherwise
+    0.
+    """
     for commit in log.history(COMMITS_LOOKED_AT):
         try:
             record = json.loads(str(commit.get("userMetadata") or "{}"))
@@ -273,11 +279,11 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 
 COMMITS_LOOKED_AT = 100
-SIDE_PARTS = 5  # The parts of the name of a change log or history: sluice/destination/ledger/kind/table.
+SIDE_PARTS = 5  # The parts of the Delta name of a change log or history: sluice/destination/ledger/kind/table.
 
 
 def render(tables: list[LakeTable], ledger_id: str) -> Table:
-    """Returns a table that shows each table's owner."""
+    """Formats the tables with their owners, one line each."""
     shown = Table("table", "version", "owner", "epoch", "path")
     for table in tables:
         owner = table.owner

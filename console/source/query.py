@@ -1,4 +1,4 @@
-"""Queries a source of conf/ once, as the engine does. Used by `sluice check` and `sluice position`."""
+"""Queries a source of conf/ once, as the engine does. `sluice check` and `sluice position` use it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from sluice.cdc_engine.contracts import DestinationDir
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
-if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does not need it here.
+if TYPE_CHECKING:  # Importing the engine takes seconds, and `sluice up` does not need these modules.
     from sluice.cdc_engine.parser.server_facts import ServerFacts
     from sluice.cdc_engine.source.server import Source
 
 
 @dataclasses.dataclass(frozen=True)
 class AnsweredSource:
-    """A source and the facts that it reported."""
+    """A source and the facts that it reported about itself."""
 
     source: Source
     facts: ServerFacts
 
 
 def ask_source(destination: DestinationConfig) -> AnsweredSource:
-    """Connects, queries the facts, and disconnects. Raises ConfigurationError, SourceConnectionError."""
+    """Connects to the source, reads its facts, and disconnects. Raises ConfigurationError, SourceConnectionError."""
     from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
     from sluice.cdc_engine.parser.server_facts import read_facts, with_oldest_file  # noqa: PLC0415
@@ -36,7 +36,7 @@ def ask_source(destination: DestinationConfig) -> AnsweredSource:
 
 
 def oldest_sentence(facts: ServerFacts, now: float) -> str:
-    """Returns how old the source's oldest binlog file is, for the end of a line; empty if it is unknown."""
+    """Returns the age of the source's oldest binlog file as the end of a sentence; empty if it is unknown."""
     from sluice.cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
 
     file = oldest_file(facts)
@@ -45,7 +45,7 @@ def oldest_sentence(facts: ServerFacts, now: float) -> str:
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:
-    """Returns `config.path_clashes` for the tables that the engines, or the last look at the sources, recorded."""
+    """Returns the path clashes between the tables that the engines, or the last discovery of the sources, recorded."""
     tables = {
         name: sorted(table.name for table in read_tables(config.destination_dir(name) / TABLES_FILE))
         for name in config.destinations
@@ -65,7 +65,7 @@ def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
 
 
 def engine_dir(config: SluiceConfig, name: str) -> DestinationDir:
-    """Returns the directory of a destination or a group; both have engines. Raises ConfigurationError."""
+    """Returns the directory of a destination or of a group. Raises ConfigurationError if neither has this name."""
     if name not in config.groups:
         require_destination(config, name)
     return config.destination_dir(name)

@@ -1,4 +1,4 @@
-"""Lists a destination's sources, says from which ones the stream can continue, and switches from one to another."""
+"""Lists the sources of a destination with those from which the stream can continue, and switches to another one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from sluice.console.source.query import require_destination
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedSource:
-    """One source. `number`: its position in conf/, starting at 1. `refused`: why the stream cannot continue from it, or empty."""
+    """One source of a destination. `number`: its number in conf/, starting at 1. `refused`: why the stream cannot continue from it, or
+    empty.
+    """
 
     number: int
     address: str
@@ -34,7 +36,7 @@ class ListedSource:
 def listed(
     config: SluiceConfig, name: str, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> list[ListedSource]:
-    """Returns all sources of a destination. Each is queried now and compared with the position at which the stream continues."""
+    """Queries all sources of a destination and compares each with the position at which the stream continues."""
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
     position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
@@ -64,9 +66,10 @@ def render(sources: list[ListedSource]) -> Table:
 def switch(
     config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
 ) -> ListedSource:
-    """Switches to the source with this number, or else to the next possible one. A running engine switches at its next heartbeat.
+    """Switches to source number `to`, or, if `to` is 0, to the next one from which the stream can continue. A running engine switches at
+    its next heartbeat.
 
-    Raises ConfigurationError if conf/ has no such source, ActRefusedError if the stream can continue from none.
+    Raises ConfigurationError if conf/ has no such source, ActRefusedError if the stream cannot continue from any candidate.
     """
     sources = listed(config, name, ask_source)
     if len(sources) == 1:

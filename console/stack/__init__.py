@@ -1,1 +1,1 @@
-"""Starts the processes of a stack in order, keeps them running, and ends them."""
+"""Starts the processes of an installation in order, keeps them running, and ends them."""

@@ -1,8 +1,8 @@
-"""Checks whether Dagster's storage still exists for the processes that use it, how large it is, and when the daemon wrote its heartbeat.
-Used by `stack` (before `up`) and by `status`.
+"""Checks whether Dagster's storage still exists, how large it is, and when the daemon wrote its last heartbeat.
 
 If a daemon's SQLite files are removed while it runs, it makes no ticks and no runs, reports that only in its log, and never creates the
-files again."""
+files again.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FILES = (
 )
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 OURS = {"module": "sluice.orchestration.storage", "class": "KeptSqlite"}
-HEARTBEAT_SECONDS_MAX = 120.0  # The daemon writes one every 30 s.
-MAKING_SECONDS_MAX = 60.0  # A process that has just started creates them first.
+HEARTBEAT_SECONDS_MAX = 120.0  # The daemon writes a heartbeat every 30 s.
+MAKING_SECONDS_MAX = 60.0  # A process that has just started may not have created the files yet.
 
 
 def with_storage(settings: str, home: Path) -> str:
-    """Returns the text of a dagster.yaml that names our SQLite storage in `home`, unless it names another storage."""
+    """Returns the text of a dagster.yaml with Sluice's SQLite storage in `home`, unless the text already names a storage."""
     configured = yaml.safe_load(settings) or {}
     if any(name in configured for name in STORAGES):
         return settings
@@ -35,8 +35,8 @@ def with_storage(settings: str, home: Path) -> str:
 
 
 def lost_storage(home: Path, running_seconds: float) -> str:
-    """Returns a sentence about what is missing of the storage after the processes have used it for `running_seconds`; empty if nothing is
-    missing or the storage is not in files.
+    """Returns a sentence if files of the storage are missing although processes have used it for `running_seconds`; empty if none is
+    missing, or if the storage is not in files.
     """
     if running_seconds < MAKING_SECONDS_MAX or _elsewhere(home):
         return ""
@@ -50,14 +50,14 @@ def lost_storage(home: Path, running_seconds: float) -> str:
 
 
 def storage_bytes(home: Path) -> int | None:
-    """Returns how many bytes Dagster's storage has on this host; None if it is not in files."""
+    """Returns the size of Dagster's storage on this host in bytes; None if the storage is not in files."""
     if _elsewhere(home):
         return None
     return sum(_sizes(home / "history")) + sum(_sizes(home / "schedules"))
 
 
 def _sizes(folder: Path) -> Iterator[int]:
-    """Yields the sizes of all files in a folder. A run's file may be removed at the same time."""
+    """Yields the sizes of all files in a folder. Another process may remove a run's file at the same time."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
@@ -68,16 +68,16 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 def daemon_sentence(home: Path, now: float) -> str:
-    """Returns a sentence about whether Dagster's daemon runs, by the heartbeat of its sensors, and what to do if the engines get no ticks.
+    """Returns a sentence that says whether Dagster's daemon runs, by the heartbeat of its sensors. It is for engines that get no ticks.
 
-    Call it only if `lost_storage` is empty, because it creates a storage that is missing.
+    Call it only if `lost_storage` returns an empty text, because it would create a missing storage.
     """
     from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import
 
     try:
         with DagsterInstance.from_config(str(home)) as instance:
             beat = instance.get_daemon_heartbeats().get("SENSOR")
-    except Exception as error:  # Each kind of storage raises its own errors.
+    except Exception as error:  # Each kind of storage raises errors of its own kinds.
         return f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so whether its daemon runs is unknown"
     if beat is None:
         return f"Dagster's daemon has written no heartbeat to the storage in {home}: `sluice up` starts it"
@@ -91,7 +91,7 @@ def daemon_sentence(home: Path, now: float) -> str:
 
 
 def _elsewhere(home: Path) -> bool:
-    """Returns whether dagster.yaml names a storage such as Postgres."""
+    """Returns whether dagster.yaml names another storage than Sluice's, such as Postgres."""
     try:
         configured = yaml.safe_load((home / "dagster.yaml").read_text())
     except (OSError, yaml.YAMLError):
@@ -103,7 +103,7 @@ def _elsewhere(home: Path) -> bool:
 
 
 def _has_tables(file: Path) -> bool:
-    """Returns whether the file is a database with tables. A file that is locked and therefore cannot be read counts, too."""
+    """Returns whether a file is a SQLite database with tables. A file that cannot be read because it is locked counts too."""
     if not file.is_file():
         return False
     try:
