@@ -1,5 +1,5 @@
-"""Calls the functions of transforms with no rows of the known tables, so that `sluice check` reports one that does not fit its table
-before an engine does.
+"""Calls the functions of transforms with no rows of the recorded tables, so that `sluice check` reports a function that does not fit its
+table before an engine does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def transforms_sentence(config: SluiceConfig) -> str:
 
 
 def transform_problems(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each function that fails or does not fit its table, for tables that an engine or the last look at the source
-    recorded. `conf_problems` reports functions that cannot be imported.
+    """Returns a sentence for each function that fails or does not fit its table, for tables that an engine or the last discovery of the
+    source has recorded. `conf_problems` reports functions that cannot be imported.
     """
     problems = []
     for name, table, _ in _transforms(config):
@@ -43,7 +43,7 @@ def transform_problems(config: SluiceConfig) -> list[str]:
 
 
 def transform_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each destination with clients or brokers and tables that these do not get."""
+    """Returns a sentence for each destination whose clients or brokers do not get the tables with a transform."""
     tables: dict[str, list[str]] = {}
     for name, table, _ in _transforms(config):
         if config.destinations[name].has_consumers:
@@ -56,7 +56,7 @@ def transform_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _transforms(config: SluiceConfig) -> Iterator[tuple[str, str, str]]:
-    """Yields (destination, "database.table", function)."""
+    """Yields (destination, "database.table", function) for each table with a transform."""
     for name, destination in sorted(config.destinations.items()):
         for table, options in sorted(destination.tables.items()):
             if options.transform is not None:

@@ -1,7 +1,8 @@
 """Implements `sluice up --foreground`: one process that starts the stack, keeps its parts running, and ends them on request.
 
-For use under a process supervisor: it notifies systemd (Type=notify) when everything answers, and stops its parts in order on SIGTERM. If a
-part fails again and again, it gives up, names the part and exits with code 1. Its children end with it, even if it is killed by SIGKILL."""
+It is for service managers. It notifies systemd (Type=notify) when all parts answer, and shuts down cleanly on SIGTERM. If it gives up a
+part, it names the part and ends with exit code 1. The parts end with this process, even after SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from sluice.console.toolchain.errors import SetupError
 
 
 def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
-    """Keeps the stack running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when everything has ended.
+    """Keeps the stack running until SIGTERM or Ctrl-C, or until `wanted` returns False. Returns when all parts have ended.
 
-    Raises SetupError if a part was given up.
+    Raises SetupError if it gives up a part.
     """
     running = {name: record.pid for name, record in stack.file.running().items() if name in {*STOP_ORDER, SUPERVISOR}}
     if running:
@@ -42,7 +43,9 @@ def keep_up(stack: Stack, wanted: Callable[[], bool] = lambda: True) -> None:
 
 
 def keep_up_process_of_engines(stack: Stack, data_dir: Path) -> None:
-    """Keeps the engines for a Dagster of the user running while its ticks arrive. Returns at once if such a process is already running."""
+    """Keeps the engines and Spark running for a user's Dagster while its ticks arrive. Returns at once if another process already does
+    so.
+    """
     from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
     from sluice.orchestration.component.engine_process import LOCK_FILE, is_wanted  # noqa: PLC0415  imports Dagster's RPC
@@ -74,7 +77,7 @@ def _keep(stack: Stack, wanted: Callable[[], bool]) -> None:
 
 
 def _end(stack: Stack) -> None:
-    """Ends the parts in order, each with its deadline. A second signal ends all of them at once."""
+    """Ends the parts in order, each with a deadline. A second signal kills all of them at once."""
     try:
         left = stack.down()
     except KeyboardInterrupt:
@@ -86,7 +89,7 @@ def _end(stack: Stack) -> None:
 
 
 def notify(state: str) -> None:
-    """Reports a state to systemd (sd_notify). Does nothing without $NOTIFY_SOCKET."""
+    """Sends a state to systemd (sd_notify). Does nothing without $NOTIFY_SOCKET."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""Implements the parts of a stack for the supervisor: Dagster's three processes, Spark, and Spark's warm-up. Created by `stack`."""
+"""Implements the parts that the supervisor starts: Dagster's three processes, the engine, Spark, and Spark's warm-up."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-LOOK_SECONDS_MAX = 60.0  # The longest interval between two checks of a warm-up, on a very busy machine.
+LOOK_SECONDS_MAX = 60.0  # The longest interval between two checks of the warm-up, on a very busy machine.
 GONE = "how it ended is unknown"
 
 Answers = Callable[[], bool]
 
 
 class Process(Protocol):
-    """The methods of a child process that a part uses."""
+    """The child process of a part."""
 
     @property
     def pid(self) -> int: ...
@@ -50,9 +50,9 @@ class PartPort:
 
 
 class ProcessPart:
-    """One process in the file of processes. It was started here, or by an earlier `sluice up` whose file names it.
+    """One process that processes.json records, started by this object or by an earlier `sluice up`.
 
-    `question` returns a function that checks whether a process that was just started or found answers. `start` starts the process.
+    `start` starts the process. `question` returns a function that checks whether a started or recorded process answers.
     """
 
     once = False
@@ -82,14 +82,12 @@ class ProcessPart:
         self.child = self._start()
         try:
             self._record = self._file.add(self.name, self.child.pid, self._port)
-        except psutil.NoSuchProcess:  # It has ended already, and `ended` says how.
+        except psutil.NoSuchProcess:  # The process has ended already; `ended` returns how.
             self._record = None
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills the process if this program started it. A process of an earlier `sluice up` is left to `sluice down`, which stops processes
-        in order.
-        """
+        """Kills the process if this object started it. `down` ends a process of an earlier `sluice up`, because it knows the order."""
         if self.child:
             self.child.kill()
             self._file.remove([self.name])
@@ -107,7 +105,9 @@ class ProcessPart:
         return bool(self._answers and self._answers())
 
     def require_port(self) -> None:
-        """Raises PortTakenError, which names the owner of the port. A killed process keeps its port until the kernel has removed it."""
+        """Raises PortTakenError, which names the owner of the port. Waits a moment, because the kernel frees the port of a killed process
+        late.
+        """
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):
             if time.monotonic() > end:
@@ -120,9 +120,9 @@ class ProcessPart:
 
 
 class WarmUp:
-    """Makes Spark's first merge before a user waits for it. It is done when its program has ended without an error.
+    """Runs Spark's first merge before a user waits for one. It is done when its program has ended without an error.
 
-    It only saves time. If it takes longer than `patience_seconds` it is ended, and everything continues without it.
+    It only saves time. If it takes longer than `patience_seconds`, it is ended, and the stack continues without it.
     """
 
     name, once = "warm-up of Spark", True
@@ -166,7 +166,7 @@ class WarmUp:
 
 
 class SparkProcess:
-    """The Spark server as a process that starts and ends."""
+    """The process of a Spark server, in the form that `ProcessPart` needs."""
 
     def __init__(self, server: SparkConnectServer) -> None:
         self._server = server
@@ -185,7 +185,7 @@ class SparkProcess:
 
 
 def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
-    """Checks the code server with its gRPC ping."""
+    """Returns a check of the code server by its gRPC ping."""
 
     def ask(channel: Any, seconds_max: float) -> Any:
         from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
@@ -198,7 +198,7 @@ def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
 
 
 def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
-    """Checks the webserver with its page of server information."""
+    """Returns a check of the webserver by its page of server information."""
 
     def answers() -> bool:
         try:
@@ -211,7 +211,7 @@ def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
 
 
 def asks_daemon(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
-    """Checks the daemon by the heartbeat of its sensors, which must be later than its start."""
+    """Returns a check of the daemon: the heartbeat of its sensors must be later than its start."""
 
     def of(record: ProcessRecord) -> Answers:
         from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import

@@ -1,7 +1,8 @@
-"""Records in a file the processes that Sluice has started, and stops only these. Used by stack, status and the demo.
+"""Records the processes that Sluice has started in a file, and stops only these processes.
 
-A process is identified by its id *and* its start time: if another program has the id, the process counts as ended. The children of a dead
-leader are identified by its process group and by `MARK` in their environment."""
+A process is identified by its id *and* its start time. If another program has got the id, the process counts as ended. If a process has
+died, its children are identified by its process group and by the variable `MARK` in their environment.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +23,20 @@ import psutil
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
-ENGINE = "engine"  # This part exists only if conf/ puts the engines into a separate process on this host.
+ENGINE = "engine"  # A part only if conf/ puts the engines into a separate process on this host.
 DAGSTER_PARTS = ("code server", "daemon", "webserver")
-PARTS = (*DAGSTER_PARTS, "spark")  # `sluice up` starts these; it starts Spark only if conf/ has the local one.
-# An environment variable of every process that is started here, with the path of its processes.json.
+PARTS = (*DAGSTER_PARTS, "spark")  # The parts that `sluice up` starts; Spark only if conf/ configures the local one.
+# The environment variable that every started process has; its value is the path of the stack's processes.json.
 MARK = "SLUICE_PROCESSES"
-# psutil computes a start time from the boot time, which changes slightly with the clock.
+# psutil computes a start time from the boot time, which changes slightly when the clock is corrected.
 START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
-KILL_SECONDS_MAX = 5.0  # After SIGKILL the kernel needs only a moment.
+KILL_SECONDS_MAX = 5.0  # After SIGKILL, the kernel needs only a moment to end a process.
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRecord:
-    """One process that Sluice started. `started`: seconds since 1970, from the kernel. `port`: the port on which it listens, 0 for none."""
+    """A process that Sluice started. `started`: seconds since 1970, from the kernel. `port`: the port on which it listens, 0 for none."""
 
     name: str
     pid: int
@@ -56,7 +57,7 @@ class ProcessFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()  # Spark starts in parallel with the others.
+        self._lock = threading.Lock()  # Spark starts in parallel with the other parts.
 
     def load(self) -> list[ProcessRecord]:
         """Returns all records in the order of the starts. An unreadable file counts as empty, because it identifies no process with
@@ -74,7 +75,7 @@ class ProcessFile:
         scratch.replace(self.path)
 
     def add(self, name: str, pid: int, port: int = 0) -> ProcessRecord:
-        """Records a process that was just started, and replaces an older record of that name."""
+        """Records a process that was just started. Replaces the earlier record of this name."""
         record = ProcessRecord(name, pid, psutil.Process(pid).create_time(), port)
         with self._lock:
             self.save([other for other in self.load() if other.name != name] + [record])
@@ -91,8 +92,8 @@ class ProcessFile:
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Returns the parts of `PARTS` that exist: Spark only if it is the local server (a cluster's endpoint or a master is not ours), and the
-    engine only if it is a process of this host.
+    """Returns the names of the parts in `PARTS` that conf/ configures: Spark only if it is the local server, and the engine only if it is
+    a separate process on this host.
     """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
@@ -110,7 +111,7 @@ def engine_port(config: SluiceConfig) -> int:
 
 
 def find(record: ProcessRecord) -> psutil.Process | None:
-    """Returns the running process of a record; None if it has ended, or its id now belongs to another program."""
+    """Returns the running process of a record; None if it has ended or its id belongs to another program."""
     try:
         process = psutil.Process(record.pid)
         same = abs(process.create_time() - record.started) <= START_TIME_SLACK_SECONDS
@@ -120,7 +121,9 @@ def find(record: ProcessRecord) -> psutil.Process | None:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """Returns the process, its descendants, and what remains of its group after its death (run workers whose code server was killed)."""
+    """Returns the process and its descendants. If it is dead, returns the rest of its process group, such as run workers of a killed code
+    server.
+    """
     leader = find(record)
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -131,7 +134,7 @@ def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
 
 
 def memory_mb(record: ProcessRecord) -> float:
-    """Returns the resident memory of the process and its descendants, in MiB."""
+    """Returns the resident memory of a process and its descendants in MiB."""
     total = 0
     for process in members(record):
         with contextlib.suppress(psutil.Error):
@@ -140,12 +143,12 @@ def memory_mb(record: ProcessRecord) -> float:
 
 
 def terminate(record: ProcessRecord) -> None:
-    """Sends SIGTERM to the process itself, which ends its own children."""
+    """Sends SIGTERM to a process, which ends its own children."""
     _send(find(record), signal.SIGTERM)
 
 
 def terminate_children(record: ProcessRecord) -> None:
-    """Sends SIGTERM to the descendants; a run worker then records in Dagster's storage that it was ended."""
+    """Sends SIGTERM to the descendants of a process. A run worker then records in Dagster's storage that it was ended."""
     leader = find(record)
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -154,7 +157,7 @@ def terminate_children(record: ProcessRecord) -> None:
 
 
 def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
-    """Ends one process and everything that belongs to it: first with the steps, finally with SIGKILL. Returns the ids that still run."""
+    """Ends a process and its descendants: first by the steps, finally by SIGKILL. Returns the ids of processes that still run."""
     family = members(record, mark)
     for step in steps:
         if not find(record):
@@ -169,7 +172,9 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """Sends SIGKILL to every running process with the mark. Returns the ids that still run. Call it after all were stopped in order."""
+    """Sends SIGKILL to every running process with the mark. Returns the ids that still run. Call it after all parts were stopped in
+    order.
+    """
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
         _send(process, signal.SIGKILL)
@@ -178,7 +183,7 @@ def sweep(mark: str) -> list[int]:
 
 
 def data_dirs_of_running(conf: Path) -> list[Path]:
-    """Returns the data directories of the processes that were started for a conf/, from their environment."""
+    """Returns the data directories of the running processes that were started with a conf/, from their environment."""
     found: set[Path] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -189,7 +194,7 @@ def data_dirs_of_running(conf: Path) -> list[Path]:
 
 
 def port_owner(port: int) -> str:
-    """Returns which process listens on a TCP port, as `name (pid 12)`; empty if the system does not tell."""
+    """Returns the process that listens on a TCP port, as `name (pid 12)`; empty if the system does not reveal it."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if (
@@ -203,12 +208,12 @@ def port_owner(port: int) -> str:
 
 
 def stopped(record: ProcessRecord) -> list[int]:
-    """Returns the ids of the process and its descendants that a signal or a debugger has stopped, so that they exist but do nothing."""
+    """Returns the ids of a process and its descendants that a signal or a debugger has stopped, so that they do nothing."""
     return [process.pid for process in members(record) if _is_stopped(process)]
 
 
 def to_json(record: ProcessRecord) -> dict[str, Any]:
-    """Returns a record for `status --json`."""
+    """Returns a record as values for `status --json`."""
     alive = find(record) is not None
     rss_mb = memory_mb(record) if alive else 0.0
     facts = {"name": record.name, "pid": record.pid, "port": record.port, "alive": alive, "rss_mb": rss_mb}
@@ -250,7 +255,7 @@ def _is_living(process: psutil.Process) -> bool:
 def _send(process: psutil.Process | None, number: signal.Signals) -> None:
     if process:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)  # psutil compares the start time again before it sends the signal.
+            process.send_signal(number)  # psutil checks the start time again before it sends the signal.
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

@@ -1,6 +1,7 @@
-"""Handles Ctrl-C and SIGTERM in the console: they raise KeyboardInterrupt while it works, and are ignored while it ends what it started.
+"""Handles Ctrl-C and SIGTERM in the console: they raise KeyboardInterrupt during the work, and are ignored while its processes are ended.
 
-Used by `up` and the demo. A shell that starts a program in the background makes it ignore SIGINT; here it is handled in spite of that."""
+A shell that starts a program in the background makes it ignore SIGINT. These functions install a handler nevertheless.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
-    """Makes SIGTERM interrupt at once, as Ctrl-C does."""
+    """Makes SIGTERM and Ctrl-C raise KeyboardInterrupt until the block ends."""
     with _handled_by(_interrupt):
         yield
 
 
 @contextlib.contextmanager
 def duckdb_interrupts() -> Iterator[None]:
-    """Turns an interrupt within DuckDB into a KeyboardInterrupt. DuckDB raises an error of its own, with KeyboardInterrupt as the cause."""
+    """Converts an interrupt within DuckDB to KeyboardInterrupt, because DuckDB raises an error of its own with KeyboardInterrupt as the
+    cause.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -33,14 +36,14 @@ def duckdb_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Ignores signals, so that another Ctrl-C does not interrupt the end."""
+    """Ignores SIGTERM and Ctrl-C until the block ends, so that they do not interrupt the shutdown."""
     with _handled_by(signal.SIG_IGN):
         yield
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Delays a signal until the end of the block, so that a process that was started is recorded and can be ended."""
+    """Delays a signal until the block ends, so that a process that the block starts is recorded and can be ended."""
     came: list[tuple[int, FrameType | None]] = []
     with _handled_by(lambda number, frame: came.append((number, frame))):
         yield

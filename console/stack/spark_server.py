@@ -1,4 +1,4 @@
-"""Makes the Spark Connect server of a configuration for `sluice up`, and runs it in the foreground for `sluice spark`."""
+"""Creates the Spark Connect server of a configuration for `sluice up`, and runs it in the foreground for `sluice spark`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BINDING = "spark.connect.grpc.binding.address"
 
 @dataclasses.dataclass(frozen=True)
 class Listening:
-    """The address on which a server accepts clients, and its memory. `host` empty: the host in spark-defaults.conf."""
+    """The address at which a server accepts clients, and its memory. An empty `host` means the host in spark-defaults.conf."""
 
     port: int
     host: str = ""
@@ -28,7 +28,7 @@ class Listening:
 
     @classmethod
     def at(cls, address: str, memory: str) -> Listening:
-        """Parses "host:port". Raises ConfigurationError for anything else."""
+        """Parses an address "host:port". Raises ConfigurationError if it is invalid."""
         try:
             host, port = host_and_port(address)
         except ValueError as error:
@@ -39,7 +39,7 @@ class Listening:
 def spark_server(
     config: SluiceConfig, conf: Path, listening: Listening, *, die_with_parent: bool = False
 ) -> SparkConnectServer:
-    """Returns the server with the settings of conf/ and for its lake, not started yet."""
+    """Returns a server with the settings of conf/ for its lake. It is not started yet."""
     return SparkConnectServer(
         None,
         config.data_dir / "spark",
@@ -54,8 +54,8 @@ def spark_server(
 
 
 def tell_of_the_store(server: SparkConnectServer, config: SluiceConfig, command: str) -> None:
-    """Adds the settings and credentials of the lake's store to a server that has not started. Raises ConfigurationError if a secret cannot
-    be read where `command` was started.
+    """Adds the settings and credentials of the lake's store to a server before it starts. `command`: the command to name in the error.
+    Raises ConfigurationError if a secret cannot be read.
     """
     try:
         server.tell(store_settings(config), store_environment(config))
@@ -64,8 +64,8 @@ def tell_of_the_store(server: SparkConnectServer, config: SluiceConfig, command:
 
 
 def run_spark(config: SluiceConfig, conf: Path, listening: Listening) -> NoReturn:
-    """Replaces this process with the server, so that signals reach it directly and its log is this process's output. Raises SetupError and
-    ConfigurationError.
+    """Replaces this process with the server, so that the server gets the signals and writes its log to this process's output. Raises
+    SetupError and ConfigurationError.
     """
     server = spark_server(config, conf, listening)
     tell_of_the_store(server, config, "sluice spark")

@@ -1,8 +1,9 @@
-"""Starts and stops the processes of `sluice up` and the demo: Spark, the code server (which may contain the engines), the webserver and the
-daemon.
+"""Starts and stops the processes of `sluice up` and the demo: Spark, the code server (which may contain the engines), the engine process,
+the webserver and the daemon.
 
-The code server is a plain `dagster api grpc` (orchestration.code_server). Only this code restarts it, so an engine inside runs as long as
-that process."""
+The code server runs `orchestration.code_server`, which behaves like `dagster api grpc`. Only this module restarts it, so that an engine
+in it runs as long as the process.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +57,12 @@ from sluice.orchestration.base.lake_settings import several_sparks
 from sluice.package_files import conf_file
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
-SUPERVISOR = "supervisor"  # `sluice up --foreground`
+SUPERVISOR = "supervisor"  # The name of the process of `sluice up --foreground`.
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-START_SECONDS_MAX = 240.0  # A cold import of dagster and numba takes half a minute, and much more on a busy machine.
+START_SECONDS_MAX = 240.0  # The first import of dagster and numba takes half a minute, and much more on a busy machine.
 WARM_SECONDS_MAX = 300.0
 DOWN_SECONDS_MAX = 120.0  # The time for all steps of all processes of a supervisor together.
-RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when everything is stopped.
+RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when all processes are stopped.
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -69,11 +70,11 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """How a stack runs, besides conf/. `die_with_parent`: its processes end with the process that started them, as in the demo.
+    """The options of a stack besides conf/. `die_with_parent`: its processes end with the process that started them.
 
-    `environment`: additional variables of its processes. `port_advice`: what to do if another program has a port; empty: set another one in
-    conf/. `dagster`: whether Dagster's processes are started; without them, the engines and Spark. `webserver`: whether Dagster's pages are
-    needed; everything else works without. `warms_spark`: whether Spark's first merge is made before anyone waits for one.
+    `environment`: additional variables for its processes. `port_advice`: what to do if another program has a port; empty: set another
+    port in conf/. `dagster`: start Dagster's processes, not only the engines and Spark. `webserver`: start Dagster's webserver, which
+    nothing else needs. `warms_spark`: run Spark's first merge before a run needs Spark.
     """
 
     spark_memory: str = "4g"
@@ -89,7 +90,7 @@ DEFAULT_OPTIONS = StackOptions()
 
 
 class Stack:
-    """The processes of one configuration. `mark`: identifies them as those of this data_dir."""
+    """Starts and stops the processes of one configuration. `mark`: identifies the processes of this data_dir."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Stack:
 
     @property
     def shown_at(self) -> str:
-        """Returns where the stack's work is shown, for messages."""
+        """A sentence for messages that says where to see the work of the stack."""
         return (
             f"Dagster's UI: {self.url}" if self._options.dagster else "Dagster is not started: yours calls the engines"
         )
@@ -128,9 +129,9 @@ class Stack:
         return SPARK in part_names(self.config)
 
     def up(self) -> list[str]:
-        """Starts what does not run yet, and waits until all of it answers. Returns the names of the parts that it started.
+        """Starts the parts that do not run, and waits until all parts answer. Returns the names of the parts that it started.
 
-        After an error or an interrupt, ends what it started.
+        After an error or an interrupt, it ends the parts that it started.
         """
         running = self.file.running()
         if SUPERVISOR in running:
@@ -143,7 +144,7 @@ class Stack:
         return self._start_missing()
 
     def _end_without_storage(self, running: Mapping[str, ProcessRecord]) -> None:
-        """Ends Dagster's processes if their storage was removed, so that they start again with a new one."""
+        """Ends Dagster's processes if their storage was removed, so that they start again with a new storage."""
         dagster = [running[name] for name in (DAEMON, WEBSERVER, CODE_SERVER) if name in running]
         why = lost_storage(
             self.dagster_home, time.time() - min((record.started for record in dagster), default=time.time())
@@ -154,8 +155,8 @@ class Stack:
                 self.down_one(record.name)
 
     def revive(self) -> list[str]:
-        """Restarts parts that have died since `up`, and returns their names. The demo's watch calls it; `up` itself leaves it to the
-        operator.
+        """Restarts parts that have died since `up`, and returns their names. The demo and `catch-up` call it; after `sluice up` nothing
+        does.
         """
         dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
         for name in dead:
@@ -163,8 +164,8 @@ class Stack:
         return self._start_missing() if dead else []
 
     def supervisor(self, patience: Patience) -> Supervisor:
-        """Returns the supervisor that starts all parts and keeps them running. When this returns, the ports are free, and semaphores and
-        Dagster's home exist.
+        """Returns the supervisor that starts all parts and keeps them running. Before that, it checks ports and semaphores, writes
+        Dagster's home, provides Spark's jars and reads the tables of the sources.
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
@@ -182,7 +183,7 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises errors that time does not resolve, before anything long begins: a port in use, a system without semaphores, several
+        """Raises an error that waiting does not resolve, before the start begins: a port in use, a system without semaphores, several
         Sparks.
         """
         running = self._running()
@@ -225,7 +226,7 @@ class Stack:
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX, self.say))
         if not self._options.dagster:
             return parts
-        # The webserver needs the code server when it starts, and the daemon's first run needs Spark.
+        # The webserver needs the code server when it starts, and the first run of the daemon needs Spark.
         if self._options.webserver:
             parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
         after = tuple(part.name for part in parts if part.name in dagster)
@@ -257,7 +258,7 @@ class Stack:
         return process
 
     def _discover(self) -> None:
-        """Reads each source's tables, which become the assets. The stack starts even if a source does not answer."""
+        """Reads the tables of each source, which become assets. The stack starts even if a source does not answer."""
         for name, destination in self.config.destinations.items():
             from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
 
@@ -268,31 +269,32 @@ class Stack:
                 self.say(
                     f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
                 )
-        # Runs create no table at such a path: it stops with its name, and the others continue.
+        # No run creates a table at such a path: the table stops and is named in the status; other tables continue.
         for clash in known_path_clashes(self.config):
             self.say(clash)
 
     def down(self) -> list[int]:
-        """Stops everything that was started, in order, each with a deadline. Returns the process ids that still run, normally none."""
+        """Stops all started processes in order, each with a deadline. Returns the ids of processes that still run, normally none."""
         records = {record.name: record for record in self.file.load()}
-        # Otherwise it would restart what is stopped here.
+        # The supervisor comes first, because it would restart the processes that are stopped next.
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            self._ask_code_server(records[CODE_SERVER])  # Asked first, because the code server waits for its runs.
+            # The code server lets a run finish, so it is requested to stop before the daemon and the webserver are stopped.
+            self._ask_code_server(records[CODE_SERVER])
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
-        left += sweep(self.mark)  # These are run workers of a code server that died and was restarted.
+        left += sweep(self.mark)  # Run workers of an earlier code server that died are not among the records.
         for child in self._children.values():
-            child.kill()  # The process has ended already; this ends the process that watches it.
+            child.kill()  # The child has ended; this also ends the process that guards it.
         self._children.clear()
         self.file.remove([*STOP_ORDER, SUPERVISOR])
         return left
 
     def kill(self) -> list[int]:
-        """Kills everything. Returns the process ids that still run (normally none)."""
+        """Kills all processes of the stack. Returns the ids of processes that still run, normally none."""
         left = sweep(self.mark)
         for child in self._children.values():
             child.kill()
@@ -301,7 +303,7 @@ class Stack:
         return left
 
     def down_one(self, name: str) -> list[int]:
-        """Stops one of the processes within its deadlines. The others continue. `up` starts it again."""
+        """Stops one process within its deadlines. The other processes continue, and `up` starts it again."""
         records = {record.name: record for record in self.file.load()}
         left = stop(records[name], self._steps(name), self.mark) if name in records else []
         if child := self._children.pop(name, None):
@@ -310,7 +312,7 @@ class Stack:
         return left
 
     def environment(self) -> dict[str, str]:
-        """The environment of every child: where conf/ and Dagster's home are, and the mark that identifies it."""
+        """Returns the environment of every child: the paths of conf/ and Dagster's home, and the mark."""
         own = {
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),
@@ -331,7 +333,7 @@ class Stack:
     def _ask_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
-        with contextlib.suppress(Exception):  # The code server may hang or be ending; it then gets signals.
+        with contextlib.suppress(Exception):  # The code server may hang or be ending; the next steps send signals.
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 
     def _write_dagster_home(self) -> None:

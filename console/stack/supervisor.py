@@ -1,8 +1,10 @@
 """Starts the parts of a stack in order and keeps them running, with one thread and one loop. A signal or the death of a part ends every
 wait.
 
-`next_step` is the rule; the loop around it only applies it. `sluice up` runs it until everything answers, `sluice up --foreground` until
-it is requested to end. A part that fails is started again, after growing waits, until `Patience` gives it up by name."""
+`next_step` decides, and the loop applies the decision. `sluice up` runs the loop until all parts answer, `sluice up --foreground` until
+it is requested to end. A failed part is restarted after increasing waits. `Patience` limits the number of restarts; after that, an error
+names the part.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
-SHOWN = {"spark": "Spark"}  # The parts whose names are not common nouns.
-# These signals come from outside, so the end of the log does not contain the reason.
+SHOWN = {"spark": "Spark"}  # The names of parts that are not common nouns.
+# Other programs send these signals, so the end of the part's log does not contain the reason.
 SIGNALS = {
     "signal 9": "another program killed it, or the kernel did for lack of memory (see dmesg)",
     "signal 15": "another program ended it",
@@ -30,29 +32,29 @@ _now = time.monotonic
 
 
 class StackPart(Protocol):
-    """One process of the stack, or one task for it. No method may block for longer than a moment."""
+    """A process of the stack, or a task. No method may block for longer than a moment."""
 
     name: str
-    after: tuple[str, ...]  # The names of the parts that must answer before this one begins.
-    # True: it is a task. It is done when `answers` returns True, and is repeated when a part in `after` is restarted.
+    after: tuple[str, ...]  # The names of the parts that must answer before this part starts.
+    # True for a task: it is done when `answers` returns True, and is repeated when a part in `after` is restarted.
     once: bool
-    seconds_max: float  # The longest time from its start until it answers.
+    seconds_max: float  # The longest time from the start of the part until it answers.
     log: Path
 
     def begin(self) -> None:
         """Starts the part. Raises SetupError."""
 
     def end(self) -> None:
-        """Kills what is left of the part."""
+        """Kills the processes of the part that still run."""
 
     def ended(self) -> str:
-        """Returns how it ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """Returns how the part ended, as "exit code 1" or "signal 9"; empty while it runs."""
 
     def port_taken(self) -> bool:
-        """Returns whether another program has the port that it needs."""
+        """Returns whether another program has the port that the part needs."""
 
     def answers(self) -> bool:
-        """Returns whether it can be used; for a task, whether it is done. Raises ServerError if it never will be."""
+        """Returns whether the part can be used; for a task, whether it is done. Raises ServerError if it can never be used."""
 
 
 class State(enum.Enum):
@@ -70,11 +72,12 @@ class SupervisorStep(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """The limits for restarts of a part: at most `restarts_max` restarts after consecutive failures. The wait before a restart begins with
-    `first_seconds` and doubles up to `longest_seconds`.
+    """How often a failed part is restarted: after at most `restarts_max` failures in a row. The first wait is `first_seconds`; waits
+    double up to `longest_seconds`.
 
-    After a part has answered for `steady_seconds`, failures are counted from one again. With `first_start_must_do`, a part that ends before
-    it has ever answered is not restarted, because a new start would fail in the same way. The exception is a port that another program has.
+    A failure after `steady_seconds` of answering counts as the first one. With `first_start_must_do`, a part that has never answered and
+    ended by itself is given up at once, because a restart would fail in the same way. If another program has the part's port, it is
+    restarted.
     """
 
     restarts_max: int
@@ -102,7 +105,7 @@ class PartRecord:
     since: float = 0.0
     due: float = 0.0
     failures: int = 0
-    answered: bool = False  # Whether it has ever answered.
+    answered: bool = False  # Whether the part has ever answered.
 
     def enter(self, state: State, now: float) -> None:
         self.state, self.since = state, now
@@ -111,7 +114,7 @@ class PartRecord:
 def next_step(
     kept: PartRecord, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]
 ) -> SupervisorStep:
-    """Returns what to do with a part. `ready`: the names of the parts that answer. `answers`: called only if its result decides."""
+    """Returns the next step for a part. `ready`: the names of the parts that answer. `answers`: called only if its result decides."""
     part = kept.part
     if kept.state is State.WAITING:
         return SupervisorStep.BEGIN if now >= kept.due and set(part.after) <= set(ready) else SupervisorStep.NONE
@@ -125,7 +128,7 @@ def next_step(
 
 
 def _failure(part: StackPart, ended: str) -> str:
-    """Returns how a part failed, why if that is known, and the end of its log."""
+    """Returns a sentence about a failed part: how it failed, the cause if it is known, and the end of its log."""
     how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
     cause = SIGNALS.get(ended)
     log = f": {cause}; its log {part.log} is not the reason and ends" if cause else f"; {part.log} ends"
@@ -133,34 +136,36 @@ def _failure(part: StackPart, ended: str) -> str:
 
 
 class Supervisor:
-    """Supervises parts. Parts that exist already are passed as `running`: they must answer too, and are restarted when they die."""
+    """Starts and supervises parts. `running`: the names of parts that run already; they must answer too, and are restarted when
+    they die.
+    """
 
     def __init__(self, parts: Iterable[StackPart], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
         now = _now()
         self._kept = {part.name: PartRecord(part) for part in parts}
         self._say, self._patience = say, patience
-        self.begun: list[str] = []  # The names of all parts that were started here, in order.
+        self.begun: list[str] = []  # The names of all parts that this object has started, in order.
         for kept in self._kept.values():
             if kept.part.name in running:
                 kept.enter(State.STARTING, now)
                 kept.answered = True
             elif kept.part.once and set(kept.part.after) <= set(running):
-                kept.enter(State.READY, now)  # The process that started the others has done it.
+                kept.enter(State.READY, now)  # The process that started the other parts has done the task.
 
     def is_ready(self) -> bool:
         return all(kept.state is State.READY for kept in self._kept.values())
 
     def until_ready(self) -> None:
-        """Returns when every part answers. Raises ServerError with the part that was given up."""
+        """Returns when every part answers. Raises ServerError, which names the part that was given up."""
         while not self.is_ready():
             self.tick()
             time.sleep(POLL_SECONDS)
-        self.tick()  # A part that answered early may have died during the wait for the last one.
+        self.tick()  # A part that answered early may have died while the last one started.
         if not self.is_ready():
             self.until_ready()
 
     def end_work(self) -> None:
-        """Ends tasks that are running. The processes are ended by code that knows their order."""
+        """Ends the tasks that are running. The caller ends the processes, because it knows their order."""
         for kept in self._kept.values():
             if kept.part.once:
                 kept.part.end()
@@ -179,12 +184,12 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
-        """Returns whether a restart would fail in the same way. A program that took the port between check and bind may be gone by then."""
+        """Returns whether a restart would fail in the same way. If another program took the port just now, it may be gone by then."""
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()
 
     def _take(self, kept: PartRecord, ended: str) -> str:
-        """Takes the next step with a part. Returns how the part failed, if it did."""
+        """Takes the next step with a part. Returns a sentence if the part failed, otherwise an empty text."""
         part, now = kept.part, _now()
         ready = [name for name, other in self._kept.items() if other.state is State.READY]
         step = next_step(kept, now, ready, ended, part.answers)
@@ -202,7 +207,7 @@ class Supervisor:
         return ""
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
-        """Schedules a restart of the part, or gives it up. Parts that need it and are starting are restarted, too."""
+        """Schedules a restart of the part, or gives it up. Parts that need it and are starting are restarted too."""
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds
         kept.failures = 1 if steady else kept.failures + 1

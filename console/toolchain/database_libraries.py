@@ -1,7 +1,8 @@
-"""Finds the shared libraries that a database server needs and this system lacks, and installs them. Called by unpack.
+"""Finds the shared libraries that a database server needs and this system lacks, and installs them.
 
-MySQL 8.0.31 and 5.7.22 need libaio and libnuma, which a fresh system does not have. MariaDB needs only what a base system has, but a very
-small image may lack some of that too."""
+MySQL 8.0.31 and 5.7.22 need libaio and libnuma, which a fresh system lacks. MariaDB needs only libraries of a base system, but a very
+small image may lack some of them too.
+"""
 
 import os
 import re
@@ -23,7 +24,9 @@ PACKAGES = {
 
 
 def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
-    """Returns the LD_LIBRARY_PATH with which the program finds every library. `extra`: a directory for added links."""
+    """Returns the LD_LIBRARY_PATH with which a program finds all its libraries. `extra`: a directory for additional links. Raises
+    SetupError.
+    """
     search: list[Path] = [extra]
     for library in missing_libraries(program, search):
         search += _provide_one(cache, library, extra)
@@ -34,7 +37,7 @@ def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
 
 
 def missing_libraries(program: Path, search: list[Path]) -> list[str]:
-    """Returns the libraries that the dynamic linker does not find for a program."""
+    """Returns the libraries of a program that the dynamic linker does not find."""
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(str(folder) for folder in search)}
     shown = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True, check=False)
     return sorted(set(re.findall(r"(\S+) => not found", shown.stdout)))
@@ -54,7 +57,7 @@ def _provide_one(cache: Cache, library: str, extra: Path) -> list[Path]:
 
 
 def _link_renamed(library: str, folders: list[Path], extra: Path) -> bool:
-    """Links a renamed file (libaio.so.1t64) under the name that the program needs."""
+    """Links a renamed library (libaio.so.1t64) under the name that the program needs. Returns whether it found one."""
     for folder in folders:
         renamed = folder / f"{library}t64"
         if renamed.exists():

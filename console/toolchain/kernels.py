@@ -1,10 +1,10 @@
-"""Compiles every numba kernel of the engine during set-up, so that the first change on a new machine does not wait for it. Called by setup.
+"""Compiles every numba kernel of the engine during setup, so that the first change on a new machine does not wait for it.
 
-numba keeps a kernel's code in `__pycache__` next to its source file, or in the user's cache directory if that cannot be written to. It
-detects outdated code only by date and size of the kernel's own file, and does not notice that a constant or a kernel of another file is
-part of it. Therefore this module decides: a file's code is removed when the file, or any of our files that it imports, has changed. The
-rehearsal then compiles the code that is missing and that no other checkout of this machine has made. A note in the cache directory
-contains what the code was made from and in which files it is.
+numba stores the compiled code of a kernel in `__pycache__` next to its source file, or in the user's cache directory if that is not
+writable. It detects outdated code only by the date and size of that source file. It does not notice a change of a constant or a kernel
+that the code includes from another file. Therefore this module removes the code of a file when the file, or any of Sluice's files that it
+imports, has changed. The rehearsal then compiles missing code that no other checkout of this machine has compiled. A note in the cache
+directory lists the digests of the sources and the files with the code.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 from sluice.package_files import PACKAGE
 
 BINLOG = PACKAGE / "cdc_engine" / "binlog"
-PARSER = PACKAGE / "cdc_engine" / "parser"  # The parser contains some kernels too.
+PARSER = PACKAGE / "cdc_engine" / "parser"  # This package contains a few kernels too.
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Compiles kernels that are out of date. Returns whether it compiled any; otherwise it only reads the sources. Raises SetupError.
+    """Compiles kernels that are out of date. Returns whether it compiled any; if not, it has only read the sources. Raises SetupError.
 
     The caller holds the lock of the cache.
     """
@@ -47,7 +47,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     if made.get("digest") == of_all and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
-    with contextlib.suppress(OSError):  # The checkout is read-only; numba then stores the code elsewhere.
+    with contextlib.suppress(OSError):  # In a read-only checkout, numba stores the code in another directory.
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})
     for name, digest in sources.items():
@@ -62,7 +62,9 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
 
 
 def keep_kernels(cache: Cache) -> None:
-    """Stores all code for other checkouts of this machine, including what tests compiled. The caller holds the lock of the cache."""
+    """Stores all compiled code for other checkouts of this machine, including the code that tests compiled. The caller holds the lock of
+    the cache.
+    """
     shared = SharedKernels(cache)
     for name, digest in _sources().items():
         shared.keep(Path(name), digest)
@@ -70,7 +72,7 @@ def keep_kernels(cache: Cache) -> None:
 
 
 def _sources() -> dict[str, str]:
-    """Returns, for the path of each file with kernels, a digest of the file and of all our files that it imports. These determine its
+    """Returns file with kernels → digest of the file and of all of Sluice's files that it imports. These files determine the compiled
     code.
     """
     files = [file for folder in (BINLOG, PARSER) for file in folder.rglob("*.py")]
@@ -85,7 +87,7 @@ def _remove_stale(sources: dict[str, str], made: dict[str, str]) -> None:
 
 
 def _digest(files: Iterable[Path]) -> str:
-    """Returns a digest of these files, the compiler, the interpreter and the processor."""
+    """Returns a digest of the files, the versions of numba and Python, and the processor."""
     parts = [sys.version, importlib.metadata.version("numba"), platform.machine(), _processor()]
     digest = hashlib.sha256("\n".join(parts).encode())
     for file in sorted(files):
@@ -94,7 +96,7 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _imported(file: Path) -> set[Path]:
-    """Returns the file and all our files that may be part of its code: those that it imports, directly or indirectly."""
+    """Returns a file and all of Sluice's files that may be part of its compiled code: those that it imports, directly or indirectly."""
     found, left = {file}, [file]
     while left:
         new = {path for path in _imports(left.pop()) if path not in found}
@@ -105,8 +107,8 @@ def _imported(file: Path) -> set[Path]:
 
 @functools.cache
 def _imports(file: Path) -> tuple[Path, ...]:
-    """Returns the package's files that a file imports by name, and the others from which it has modules or constants. Classes are not part
-    of the code.
+    """Returns the package's files that a file imports as modules, and those from which it imports kernels or constants. Classes are not
+    part of compiled code.
     """
     named: list[str] = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -125,7 +127,7 @@ def _file_of(module: str) -> Path:
 
 
 def _processor() -> str:
-    """Returns Linux's name of the first processor, because code that is compiled for one processor may not run on another."""
+    """Returns Linux's name of the first processor, because code for one processor may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -134,7 +136,7 @@ def _processor() -> str:
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """Returns the note; empty if there is none, or if it has another form."""
+    """Returns the content of the note; empty if there is no note, or if it has another form."""
     try:
         record = json.loads(note.read_text())
     except (OSError, ValueError):
@@ -143,7 +145,7 @@ def _read(note: Path) -> dict[str, Any]:
 
 
 def _numba_files(folder: Path) -> Iterator[Path]:
-    """Yields numba's files next to the sources: .nbi, the index of one kernel, and .nbc, its code for one set of types."""
+    """Yields numba's files next to the sources: .nbi, the index of one kernel, and .nbc, its code for one set of argument types."""
     return (file for file in sorted(folder.rglob("__pycache__/*.nb?")) if file.suffix in {".nbi", ".nbc"})
 
 

@@ -1,4 +1,4 @@
-"""Finds free ports on 127.0.0.1. Used by everything that starts a server."""
+"""Finds free ports on 127.0.0.1, and checks whether a port is free."""
 
 import secrets
 import socket
@@ -6,14 +6,14 @@ import socket
 from sluice.console.toolchain.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
-PORT_MIN, PORT_MAX = 15_000, 32_000  # Linux uses the ports from 32768 on for outgoing connections.
+PORT_MIN, PORT_MAX = 15_000, 32_000  # Linux uses ports from 32768 on for outgoing connections.
 ATTEMPTS = 50
 
 
 def free_port(ports: int = 1) -> int:
-    """Returns the first of so many consecutive ports on which nothing listens now.
+    """Returns the first of `ports` consecutive ports on which no program listens.
 
-    They are below the ports of outgoing connections where possible: such a connection could take a port before its server starts.
+    They are below the ports of outgoing connections if possible, because such a connection could take a port before its server starts.
     """
     for _ in range(ATTEMPTS):
         first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN - ports)
@@ -26,7 +26,7 @@ def free_port(ports: int = 1) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Returns whether a server could listen on the port now. Closing connections do not count."""
+    """Returns whether a server could listen on the port. Connections that are closing do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -37,14 +37,14 @@ def is_free(port: int) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Returns whether something accepts connections on the port."""
+    """Returns whether a program accepts connections on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def require_free(port: int, purpose: str) -> None:
-    """Raises PortTakenError when another program has the port that a server must use."""
+    """Raises PortTakenError if another program has the port. `purpose`: what needs the port, for the message."""
     if not is_free(port):
         raise PortTakenError(
             f"Port {port}, wanted for {purpose}, is taken by another program;"

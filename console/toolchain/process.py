@@ -1,8 +1,9 @@
-"""Runs a child process and, on request, ends it when the parent process dies. Used by the database servers, the Spark server and `stack`.
+"""Runs a child process that ends with its parent, unless it must outlive the parent. The database servers, Spark and `stack` use it.
 
-Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. If the child must not outlive
-that program, a shell watches a pipe from it (`_leash`) and kills the child when the program dies, even by SIGKILL. Linux's parent-death
-signal is not used, because it is sent when the thread that started the child ends, not when the process ends."""
+Each child leads its own process group, so that Ctrl-C in the terminal reaches only the program that started it. A shell that waits on a
+pipe (the leash) kills the child when that program dies, even by SIGKILL. The kernel's parent-death signal cannot be used, because it is
+sent when the thread that started the child ends, not when the process ends.
+"""
 
 import contextlib
 import multiprocessing
@@ -16,13 +17,12 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# A shell makes programs in the background ignore SIGINT. A child must not inherit that, because Dagster handles SIGTERM
-# as it handles SIGINT.
+# A shell makes background programs ignore SIGINT. A child must not inherit that, because Dagster handles SIGTERM like SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 
 class ChildProcess:
-    """A running program with its output in a log file."""
+    """A running program that writes its output to a log file."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class ChildProcess:
         folder: Path | None = None,
         die_with_parent: bool = True,
     ) -> None:
-        """Starts the program at once."""
+        """Starts the program. `die_with_parent`: the program is killed when this process dies."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*LISTENS, *command],
@@ -58,26 +58,26 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative for a signal, None while it runs."""
+        """The exit code; negative for a signal; None while the program runs."""
         return self._process.poll()
 
     @property
     def ended(self) -> str:
-        """Returns how the program ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """How the program ended, as "exit code 1" or "signal 9"; empty while it runs."""
         code = self._process.poll()
         if code is None:
             return ""
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def stop(self, deadline_seconds: float = 30.0) -> None:
-        """Sends SIGTERM. Kills the program if it has not ended by the deadline."""
+        """Sends SIGTERM, and kills the program if it has not ended by the deadline."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_seconds)
         self.kill()
 
     def kill(self) -> None:
-        """Kills the program and everything that it started."""
+        """Kills the program and its process group."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         if self._leash:
@@ -86,21 +86,23 @@ class ChildProcess:
             self._leash = None
 
     def stall(self) -> None:
-        """Pauses the program and its children with SIGSTOP, as if the host hung. Returns when the program is paused. `kill` ends it."""
+        """Stops the program and its process group with SIGSTOP, to simulate a hanging host. Returns when the program has stopped. `kill`
+        ends it.
+        """
         self._signal(signal.SIGSTOP)
-        # On a busy machine the program continues until the thread that gets the signal has a core.
+        # On a busy machine, the program continues until the thread that gets the signal is scheduled.
         if self.running:
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # A child that was not waited for keeps its id, so no other process can have the group.
+        # A child that was not waited for keeps its id, so no other process group can have it.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
 
 def _leash(pid: int) -> "subprocess.Popen[bytes]":
-    """Starts the shell that kills the child's group when this process dies, which closes the shell's pipe."""
+    """Starts a shell that kills the child's process group when its pipe closes, which happens when this process dies."""
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],
         stdin=subprocess.PIPE,
@@ -111,7 +113,7 @@ def _leash(pid: int) -> "subprocess.Popen[bytes]":
 
 
 def why_no_run_can_start() -> str:
-    """Returns why no run can start; an empty text if one can. A run is a process that shares semaphores with the code server."""
+    """Returns why no run can start, or an empty text. A run is a process that shares semaphores with the code server."""
     try:
         multiprocessing.Lock()
     except OSError as error:
@@ -121,7 +123,7 @@ def why_no_run_can_start() -> str:
 
 
 def last_lines(log: Path, count: int = 5) -> str:
-    """Returns the end of a log for an error message, on one line."""
+    """Returns the last lines of a log as one line, for an error message."""
     if not log.exists():
         return "no log was written"
     lines = _without_usage(log.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -129,7 +131,7 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 
 def _without_usage(lines: list[str]) -> list[str]:
-    """Returns the lines without a usage text at their end: spark-submit prints all its options after the line with the error."""
+    """Removes the usage text at the end, because spark-submit prints all its options after the line with the error."""
     end = len(lines)
     while end and (
         not lines[end - 1].strip()
@@ -142,7 +144,7 @@ def _without_usage(lines: list[str]) -> list[str]:
 
 
 def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_seconds: float) -> bool:
-    """Waits until the processes accept connections on 127.0.0.1. Returns False if one of them ended, or none accepts by the deadline."""
+    """Waits until a process listens on a port of 127.0.0.1. Returns False if one of the processes has ended, or at the deadline."""
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end and all(process.running for process in processes):
         if listens(port):

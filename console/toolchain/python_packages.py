@@ -1,4 +1,4 @@
-"""Finds the jars and scripts in the pyspark wheel. Used by the downloader and the Spark server."""
+"""Finds the files of the installed pyspark package: its jars and scripts."""
 
 import importlib.util
 from pathlib import Path
@@ -17,7 +17,7 @@ def pyspark_home() -> Path:
 
 
 def pyspark_jar(name: str) -> Path:
-    """Returns the one jar that pyspark contains under this name, whatever its version."""
+    """Returns the jar that pyspark contains under this name, whatever its version. Raises SetupError."""
     found = sorted((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(

@@ -1,6 +1,7 @@
-"""Sets up everything that Sluice needs on the machine: Java, jars, database servers, compiled kernels.
+"""Sets up the toolchain of the machine: Java, jars, database servers, compiled kernels.
 
-Called by `sluice setup`, the demo and the tests."""
+`sluice setup`, the demo and the tests call it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ ALL_SERVERS = DATABASE_VERSIONS
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The parts that were set up and can be started."""
+    """The parts of the toolchain that were set up, with their paths."""
 
     cache: Cache
     java: Java
@@ -39,9 +40,9 @@ def set_up(
     cache: Cache | None = None,
     screen: Console | None = None,
 ) -> Toolchain:
-    """Downloads and unpacks what is missing of the named servers and of the Delta jars. It is quick if nothing is missing.
+    """Downloads and unpacks the missing ones of the named servers and of the Delta jars. Returns quickly if nothing is missing.
 
-    `extras`: further jars for Spark, of EXTRAS. `kernels`: also compiles the engine's kernels that are out of date.
+    `extras`: names of EXTRAS, for further jars of Spark. `kernels`: also compile the engine's kernels that are out of date.
     """
     cache = cache or open_cache()
     screen = screen or Console(stderr=True)
@@ -60,7 +61,7 @@ def set_up(
 
 
 def lacking(extras: Sequence[str]) -> list[str]:
-    """Returns the names of the extras' jars that are not in the cache. It downloads and verifies nothing."""
+    """Returns the names of the jars of `extras` that are not in the cache. It downloads and verifies nothing."""
     cache = open_cache()
     return [each.module for each in load_artifacts(*extras) if not (cache.jars / each.file_name).exists()]
 

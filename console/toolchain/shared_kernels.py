@@ -1,8 +1,9 @@
-"""Shares compiled kernels between all checkouts of a machine, by what they were made from. `kernels` copies them to a checkout and back.
+"""Shares compiled kernels between all checkouts of a machine, by a digest of their sources. `kernels` copies them to a checkout and back.
 
-The code that numba writes next to a source file depends on the file's content, the interpreter and the processor, and not on its path
-(its index contains a digest of the source), so it is valid for a copy of the file too. A directory contains all code of one source file:
-an index matches the code that it names only as they were written together."""
+The code that numba writes next to a source file depends on the file's content, the interpreter and the processor, but not on its path;
+its index contains a digest of the source. So it is valid for a copy of the file too. One directory contains all code of one source file,
+because an index matches only the code that was written together with it.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +16,22 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-KEPT_MAX = 300  # A directory takes 0.3 MB. An edit of a kernel makes one for each file that contains its code.
+KEPT_MAX = (
+    300  # A directory takes 0.3 MB. A change of a kernel creates one for each file that contains the kernel's code.
+)
 INDEX, CODE = ".nbi", ".nbc"
 
 
 class SharedKernels:
-    """The shared code. Callers hold the lock of the cache (`cache.locked`). Files that cannot be written are left out, because they can be
-    made again.
+    """The shared code. Callers hold the lock of the cache (`cache.locked`). Errors of the file system are ignored, because the code can
+    be compiled again.
     """
 
     def __init__(self, cache: Cache) -> None:
         self._folder = cache.root / "kernels" / "shared"
 
     def take(self, source: Path, digest: str) -> None:
-        """Copies the code of a source file next to it, if it has none."""
+        """Copies stored code to the directory of a source file, unless the file already has code."""
         kept = self._folder / digest
         if not kept.is_dir() or code_of(source):
             return
@@ -36,12 +39,12 @@ class SharedKernels:
             os.utime(kept)
             folder = source.parent / "__pycache__"
             folder.mkdir(exist_ok=True)
-            # The index is copied after the code that it names.
+            # An index is copied after the code that it names.
             for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Stores the code next to a source file, if it is more than what is stored. Code that is being written is not stored."""
+        """Stores the code of a source file if it is more than what is stored. Code that another process is writing is not stored."""
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):
             return
@@ -58,7 +61,7 @@ class SharedKernels:
             made.rename(kept)
 
     def remove_oldest(self) -> None:
-        """Removes the code that was taken or stored longest ago."""
+        """Removes the stored code that was not used for the longest time, down to KEPT_MAX directories."""
         if not self._folder.is_dir():
             return
         folders = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
@@ -67,7 +70,7 @@ class SharedKernels:
 
 
 def code_of(source: Path) -> list[Path]:
-    """Returns numba's files for the kernels of a source file: the index of each, and its code for each set of types."""
+    """Returns numba's files for the kernels of a source file: the index of each kernel, and its code for each set of argument types."""
     found = source.parent.glob(f"__pycache__/{source.stem}.*.nb?")
     return sorted(file for file in found if file.suffix in {INDEX, CODE})
 
@@ -77,7 +80,7 @@ def _state(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def _copy(file: Path, folder: Path) -> None:
-    """Copies a file so that a reader sees all of it or nothing."""
+    """Copies a file so that a reader sees either the whole file or none."""
     part = folder / f"{file.name}.{os.getpid()}"
     shutil.copyfile(file, part)
     part.replace(folder / file.name)

@@ -1,4 +1,4 @@
-"""Runs real MySQL and MariaDB servers, private to the process that starts them. Used by the demo, the tests and the benchmarks."""
+"""Runs private MySQL and MariaDB servers for the process that starts them. The demo, the tests and the benchmarks use them."""
 
 import contextlib
 import hashlib
@@ -36,7 +36,7 @@ MARIADB_SCRIPTS = (
 
 
 class DatabaseServer:
-    """One server with its own directory, socket and port on 127.0.0.1; root has no password."""
+    """A database server with its own directory, socket and port on 127.0.0.1. Its user root has no password."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describes a server; `start` starts it. An option of None gets the server's own default."""
+        """Describes a server; `start` starts it. `options`: None as a value means the server's own default."""
         self.version = version
         self.folder = datadir.absolute()
         self.options = dict(options or {})
@@ -59,24 +59,24 @@ class DatabaseServer:
 
     @property
     def home(self) -> ServerHome:
-        """The unpacked server. It is downloaded if it is missing."""
+        """The unpacked server, which is downloaded if it is missing."""
         if self._home is None:
             self._home = set_up([self.version], delta=False).servers[self.version]
         return self._home
 
     @property
     def data_folder(self) -> Path:
-        """The directory of tables and binlog files."""
+        """The directory with the tables and binlog files."""
         return self.folder / "data"
 
     @property
     def error_log(self) -> Path:
-        """The server's own log."""
+        """The server's error log."""
         return self.folder / "error.log"
 
     @property
     def socket(self) -> Path:
-        """The server's Unix socket. It is in the system's directory for temporary files if its own path is too long."""
+        """The server's Unix socket. It is in the system's temporary directory if its path would be too long."""
         inside = self.folder / "mysql.sock"
         if len(str(inside)) <= SOCKET_PATH_CHARS_MAX:
             return inside
@@ -90,7 +90,7 @@ class DatabaseServer:
 
     @property
     def port(self) -> int:
-        """The port on which the server listens. It stays the same after a restart."""
+        """The port on which the server listens. A restart does not change it."""
         if self._port is None:
             self._port = free_port()
         return self._port
@@ -108,7 +108,7 @@ class DatabaseServer:
         return self._process is not None and self._process.running
 
     def start(self) -> "DatabaseServer":
-        """Initialises an empty directory, starts the server, and returns when it answers."""
+        """Creates the data directory if it is empty, starts the server, and returns when the server answers."""
         if self.running:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,13 +121,13 @@ class DatabaseServer:
             except PortTakenError:
                 if self._wanted_port is not None:
                     raise
-                self._port = None  # Another process was quicker; another free port is used.
+                self._port = None  # Another process has taken the port; the next attempt uses another one.
             else:
                 return self
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
 
     def stop(self) -> None:
-        """Shuts the server down in order; kills it if that takes too long."""
+        """Shuts the server down; kills it after STOP_SECONDS_MAX."""
         if self._process:
             self._process.stop(STOP_SECONDS_MAX)
         self._forget_socket()
@@ -145,7 +145,7 @@ class DatabaseServer:
         self.start()
 
     def connect(self, **arguments: Any) -> "pymysql.Connection[Any]":
-        """Connects as root over TCP with autocommit; `arguments` for PyMySQL override the defaults."""
+        """Connects as root over TCP with autocommit. `arguments`: for PyMySQL; they override the defaults."""
         settings: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "user": "root", "autocommit": True}
         return pymysql.connect(**{**settings, "charset": "utf8mb4", **arguments})
 
@@ -184,7 +184,7 @@ class DatabaseServer:
         raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
 
     def _answers(self) -> bool:
-        """Returns whether this server answers, and not another one that took the port first."""
+        """Returns whether this server answers, and not another one that has taken the port."""
         try:
             with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT @@pid_file")
@@ -202,7 +202,9 @@ class DatabaseServer:
 
     def _command(self, data_folder: Path, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        temporary = self.folder / "tmp"  # In a shared directory, a starting server would delete files of other servers.
+        temporary = (
+            self.folder / "tmp"
+        )  # In a shared directory, a starting server would delete temporary files of other servers.
         temporary.mkdir(exist_ok=True)
         folders = {**self.home.folders, "datadir": str(data_folder), "tmpdir": str(temporary)}
         return [*self.home.command, "--no-defaults", *user, *option_arguments({**folders, **options})]
@@ -226,13 +228,13 @@ class DatabaseServer:
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
-        """Returns the statements of mariadb-install-db, with a root that has no password instead of one that belongs to a system user."""
+        """Returns the statements of mariadb-install-db. They create root without a password, and not for a system user."""
         share = self.home.folder / "share"
         files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
         head = b"CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
         return head + b"\n".join(file.read_bytes() for file in files)
 
     def _forget_socket(self) -> None:
-        """Removes the files of a killed server. Its lock contains a process id, which another process may have by now."""
+        """Removes the files of a killed server. The socket's lock file contains a process id, which another process may have by now."""
         for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
             file.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Starts Sluice's Spark Connect server, and warms it up."""
+"""Starts and warms up the local Spark Connect server."""

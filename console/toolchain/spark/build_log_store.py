@@ -1,7 +1,8 @@
 """Compiles the log store: `python -m sluice.console.toolchain.spark.build_log_store`. Run it after a change of the source.
 
-The jar is kept in the repository, because a Java runtime alone cannot compile. Its manifest has the checksum of the source, by which a test
-finds a jar of another source."""
+The repository contains the jar, because a Java runtime alone cannot compile. The jar's manifest contains the checksum of the source, by
+which a test detects an outdated jar.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ MANIFEST, CHECKSUM = "META-INF/MANIFEST.MF", "Source-SHA256"
 
 
 def build(jar: Path = JAR) -> None:
-    """Writes the jar. Its bytes depend only on the source and on the compiler. Raises CalledProcessError."""
+    """Compiles the source and writes the jar. Its bytes depend only on the source and on the compiler. Raises CalledProcessError."""
     toolchain = set_up([])
     class_path = [*toolchain.delta_jars, *(spark_home(open_cache()) / "jars").glob("hadoop-client-*.jar")]
     with tempfile.TemporaryDirectory() as made:
@@ -35,12 +36,12 @@ def build(jar: Path = JAR) -> None:
 
 
 def checksum() -> str:
-    """Returns the first half of the checksum of the source: a line of a manifest has at most 72 bytes."""
+    """Returns the first half of the source's checksum, because a line of a manifest has at most 72 bytes."""
     return sha256_of(SOURCE)[:32]
 
 
 def recorded_checksum(jar: Path = JAR) -> str:
-    """Returns the checksum of the source of which a jar was made."""
+    """Returns the checksum of the source from which a jar was compiled."""
     with zipfile.ZipFile(jar) as archive:
         lines = archive.read(MANIFEST).decode().splitlines()
     return next(line.partition(": ")[2] for line in lines if line.startswith(CHECKSUM))

@@ -1,8 +1,9 @@
-"""Locates the archive of Spark's classes, and returns the JVM options for it. Each start of the server uses it; `rehearsal` writes it.
+"""Returns the path of the archive of Spark's classes, and the JVM options to use it. `rehearsal` writes the archive.
 
-A starting Spark server reads and verifies ten thousand classes from its jars. Java can write them as they are in memory and map that file
-at the next start (JEP 350). The archive is valid for one Java and for these jars at these paths. A JVM that finds others reports that in
-Spark's log, and reads the jars."""
+A starting Spark server reads and verifies ten thousand classes from its jars. Java can store the loaded classes in a file, and map that
+file into memory at the next start (JEP 350). The archive is valid for one Java version and for the same jars at the same paths. A JVM
+with other jars reports that in Spark's log, and reads the jars.
+"""
 
 import hashlib
 import subprocess
@@ -13,11 +14,11 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.java import Java
 from sluice.console.toolchain.spark.home import spark_home
 
-KEPT_MAX = 3  # Each archive takes 0.2 GB; there is one per version of Java and pyspark.
+KEPT_MAX = 3  # An archive takes 0.2 GB; each combination of Java and pyspark has one.
 
 
 def class_archive(cache: Cache, java: Java) -> Path:
-    """Returns the path of the archive for this Java and this installation's jars. It need not exist."""
+    """Returns the path of the archive for this Java and the jars of this installation. The file need not exist."""
     home = java.home.resolve()
     jars = sorted((spark_home(cache) / "jars").glob("*.jar"))
     stamps = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
@@ -28,25 +29,25 @@ def class_archive(cache: Cache, java: Java) -> Path:
 
 
 def reading_options(archive: Path) -> Sequence[str]:
-    """Returns Java options for a starting server; none if there is no archive."""
+    """Returns the Java options to start a server with the archive; none if the archive does not exist."""
     return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
 
 
 def writing_options(archive: Path) -> Sequence[str]:
-    """Returns Java options for a server that only writes its classes to the archive when it ends. It does not optimize its code, which
-    would be a waste.
+    """Returns the Java options for a server that writes its classes to the archive when it ends. The JVM does not optimize its code,
+    because the server runs only once.
     """
     return (f"-XX:ArchiveClassesAtExit={archive}", "-XX:TieredStopAtLevel=1")
 
 
 def can_archive(java: Java) -> bool:
-    """Returns whether this Java contains the archive of its own classes, which our archive extends."""
+    """Returns whether this Java contains the archive of its own classes, which Sluice's archive extends."""
     shown = subprocess.run([java.program, "-Xshare:on", "-version"], capture_output=True, timeout=60, check=False)
     return shown.returncode == 0
 
 
 def remove_oldest(cache: Cache) -> None:
-    """Removes the archives for the Java and pyspark versions that were used longest ago."""
+    """Removes the archives that were not used for the longest time, except KEPT_MAX."""
     archives = sorted(cache.classes.glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)
     for archive in archives[:-KEPT_MAX]:
         archive.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""Makes the SPARK_HOME from which servers and clusters start: pyspark's files as hard links in the cache. Both use it, and the class
-archive.
+"""Creates the SPARK_HOME from which servers and clusters start: hard links in the cache to the files of pyspark.
 
-Java ties an archive of classes to the paths and times of the jars. Those in an environment differ between checkouts, those in the cache do
-not, so all checkouts share one archive. Hard links take no space, and remain when their environment is deleted.
+Java ties a class archive to the paths and times of the jars. These differ between the environments of several checkouts. With the jars in
+the cache, all checkouts share one archive. Hard links take no space, and remain when their environment is deleted.
 
-A home is named by the content of its files. Reading 0.4 GB at each start would take a second, so the name is kept as a symbolic link from
-the sizes and times of the environment's files to the home."""
+The name of a home is a digest of its files' content. To compute it would mean to read 0.4 GB at each start, which takes a second.
+Therefore a symbolic link to the home is named by a digest of the sizes and times of the environment's files.
+"""
 
 import contextlib
 import hashlib
@@ -21,15 +21,16 @@ from sluice.console.toolchain.python_packages import pyspark_home
 
 # The parts that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")
-# Left out: each environment compiles its own bytecode. Its file times would give each checkout a separate directory and class archive.
+# Bytecode is left out, because each environment compiles its own, and its times would give each checkout a separate home and class
+# archive.
 BYTECODE = "__pycache__"
-# A directory from which nothing was started for this long is removed when another is created. A running Spark reads its
-# own.
+# A home from which nothing was started for this long is removed when another is created. A running Spark may still read its home before
+# that.
 UNUSED_SECONDS_MAX = 30 * 86_400.0
 
 
 def spark_home(cache: Cache) -> Path:
-    """Returns the directory, one per content of the files, and creates it if it is missing."""
+    """Returns the SPARK_HOME for the installed pyspark, and creates it if it is missing."""
     own = pyspark_home()
     files = _files(own)
     link = cache.spark / f"installed-{_digest_of_stamps(own, files)}"
@@ -40,7 +41,7 @@ def spark_home(cache: Cache) -> Path:
             _remove_unused(home.parent)
         _point(link, home)
     home = link.resolve()
-    # In a cache of several users, only the owner may set the time.
+    # In a cache that several users share, only the owner may set the time.
     with contextlib.suppress(PermissionError):
         os.utime(home)
         os.utime(link, follow_symlinks=False)
@@ -67,7 +68,7 @@ def _digest_of_content(own: Path, files: Sequence[Path]) -> str:
 
 
 def _point(link: Path, home: Path) -> None:
-    """Creates or replaces a symbolic link in one step, because another start may do the same now."""
+    """Creates or replaces a symbolic link atomically, because another process may do the same."""
     with tempfile.TemporaryDirectory(prefix="link-", dir=link.parent) as folder:
         made = Path(folder) / link.name
         made.symlink_to(home.name)
@@ -75,7 +76,7 @@ def _point(link: Path, home: Path) -> None:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Creates the directory completely or not at all, because another start may do the same now."""
+    """Creates the home atomically, because another process may do the same."""
     ignored = shutil.ignore_patterns(BYTECODE)
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
@@ -91,7 +92,7 @@ def _link(own: Path, home: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Links a file, or copies it if the environment is on another disk. A link takes no space and keeps the file's time."""
+    """Creates a hard link, or a copy if the environment is on another disk. Both keep the file's time."""
     try:
         os.link(source, target)
     except OSError:
@@ -100,7 +101,9 @@ def _link_or_copy(source: str, target: str) -> None:
 
 def _remove_unused(homes: Path) -> None:
     for home in homes.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # Another start removed it, or has made its link.
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # Another process may have removed the home, or the temporary directory of a link.
             if time.time() - home.lstat().st_mtime <= UNUSED_SECONDS_MAX:
                 continue
             if home.is_symlink():

@@ -1,8 +1,8 @@
-"""Starts, warms up and ends a Spark server once, so that all later ones find its classes in an archive. Called by `sluice setup` and before
-the tests.
+"""Starts, warms up and ends a Spark server once, so that later servers find its classes in an archive.
 
-It costs as much as two starts, and saves each later one half of its processor time and its first merges a fifth. If it does not work,
-Spark starts as without it."""
+This takes as long as two starts. It saves each later server half of the processor time of its start, and a fifth of the time of its first
+merges. If it fails, Spark starts without the archive.
+"""
 
 import os
 import subprocess
@@ -17,11 +17,11 @@ from sluice.console.toolchain.spark.class_archive import can_archive, class_arch
 from sluice.console.toolchain.spark.server import ClassRecording, SparkConnectServer
 
 WARM_SECONDS_MAX = 300.0
-END_SECONDS_MAX = 300.0  # The classes are written when the server ends.
+END_SECONDS_MAX = 300.0  # The server writes its classes when it ends.
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
-    """Creates the archive if it is missing. Returns whether it exists."""
+    """Creates the class archive if it is missing. Returns whether the archive exists."""
     archive = class_archive(toolchain.cache, toolchain.java)
     if archive.exists():
         os.utime(archive)

@@ -1,7 +1,7 @@
-"""Runs a Spark Connect server with Delta as a child process. Started by `sluice up`, the demo, the tests and the benchmarks.
+"""Runs a Spark Connect server with Delta as a child process, for `sluice up`, the demo, the tests and the benchmarks.
 
-Its settings are in spark-defaults.conf, of the user's conf/ or of the package; what depends on the machine (jars, memory, port,
-directories) is added here. Nothing is resolved at start: the jars are in the cache.
+Its settings are in spark-defaults.conf of the user's conf/ or of the package. This module adds the settings that depend on the machine:
+jars, memory, port, directories. Spark resolves no packages at the start, because the jars are in the cache.
 """
 
 import dataclasses
@@ -32,19 +32,19 @@ LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
 PYTHON_DAEMON = "sluice.console.toolchain.spark.python_daemon"
-# In a file of settings: Delta refuses a store for all schemes beside one for S3.
+# Matches a setting in a properties file. Delta refuses a log store for all schemes in addition to one for S3.
 LOG_STORE = re.compile(r"^\s*(?:spark\.)?delta\.logStore\.(?:s3a\.impl|class)\b", re.MULTILINE)
-MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # in a file of settings
+MASTER = re.compile(r"^\s*spark\.master\s*[\s=:]\s*(\S+)", re.MULTILINE)  # Matches a setting in a properties file.
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
-# The caller's environment must not change this server.
+# Variables of the caller's environment that must not change this server.
 FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS")
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassRecording:
-    """Requests that a server with this Java writes its loaded classes to a file when it ends."""
+    """Makes a server with this Java write its loaded classes to a file when it ends."""
 
     java: Java
     file: Path
@@ -52,9 +52,9 @@ class ClassRecording:
 
 @dataclasses.dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server: a properties file, and `more` settings, which take precedence.
+    """The settings of a server. `file`: a properties file. `more`: settings that take precedence over the file.
 
-    `home`: a SPARK_HOME of another version of Spark; None: that of the installed pyspark.
+    `home`: a SPARK_HOME of another Spark version; None: that of the installed pyspark.
     """
 
     file: Path = SETTINGS_FILE
@@ -66,7 +66,7 @@ DEFAULT_SETTINGS = ServerSettings()
 
 
 class SparkConnectServer:
-    """One Spark Connect server on 127.0.0.1, with its warehouse, scratch space and log under one directory."""
+    """A Spark Connect server on 127.0.0.1, with its warehouse, scratch space and log in one directory."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class SparkConnectServer:
         die_with_parent: bool = True,
         recording: ClassRecording | None = None,
     ) -> None:
-        """Describes a server; `start` starts it. `jars` None: the cached ones of Delta and of the `extras`."""
+        """Describes a server; `start` starts it. `jars` None: the cached jars of Delta and of the `extras`."""
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
@@ -99,24 +99,24 @@ class SparkConnectServer:
 
     @property
     def port(self) -> int:
-        """The port on which it listens. It stays the same after a restart."""
+        """The port on which the server listens. A restart does not change it."""
         if self._port is None:
             self._port = free_port()
         return self._port
 
     @property
     def url(self) -> str:
-        """The argument for SparkSession.builder.remote()."""
+        """The address for SparkSession.builder.remote()."""
         return f"sc://{LOOPBACK}:{self.port}"
 
     @property
     def log(self) -> Path:
-        """The file with warnings and errors of the server."""
+        """The file with the server's warnings and errors."""
         return self.folder / "spark.log"
 
     @property
     def pid(self) -> int:
-        """The process id of the running server, which is the Java process itself."""
+        """The process id of the running server, which is the Java process."""
         if self._process is None:
             raise ServerError(f"The Spark server in {self.folder} was not started.")
         return self._process.pid
@@ -127,7 +127,7 @@ class SparkConnectServer:
         return self._process is not None and self._process.running
 
     def start(self) -> "SparkConnectServer":
-        """Starts the server. Returns when a session has answered."""
+        """Starts the server. Returns when the server has answered a request. Raises ServerError."""
         if self.running:
             return self
         try:
@@ -145,7 +145,7 @@ class SparkConnectServer:
         return self
 
     def begin(self) -> None:
-        """Starts the process without waiting. The caller waits until it `answers`."""
+        """Starts the process and returns at once. The caller waits until it `answers`."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._probe.forget()
@@ -158,7 +158,7 @@ class SparkConnectServer:
         )
 
     def replace_process(self) -> NoReturn:
-        """Replaces the current process with the server, whose log is then the process's output."""
+        """Replaces the current process with the server, which then writes its log to the process's output."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self._command()
@@ -166,23 +166,23 @@ class SparkConnectServer:
         os.execve(command[0], command, self._environment())  # noqa: S606  our own program
 
     def warm_up_command(self, folder: Path) -> list[str]:
-        """Returns the command that makes the first merges of a running server, on tables in a directory of its own."""
+        """Returns the command that runs the first merges on a running server, on tables in `folder`."""
         return [sys.executable, "-m", WARM_UP, self.url, str(folder)]
 
     @property
     def ended(self) -> str:
-        """Returns how the process ended, as "exit code 1" or "signal 9"; empty while it runs."""
+        """How the process ended, as "exit code 1" or "signal 9"; empty while it runs."""
         return self._process.ended if self._process else "never started"
 
     def answers(self) -> bool:
-        """Returns whether a session answers, without waiting. Raises ServerError if none ever will."""
+        """Returns whether the server has answered a request, without waiting. Raises ServerError if it can never answer."""
         try:
             return self._probe.answers()
         except ServerError as error:
             raise self._start_failed(f"does not answer: {error}") from error
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
-        """Shuts the server down in order; kills it if that takes too long."""
+        """Shuts the server down; kills it after `seconds_max`."""
         if self._process:
             self._process.stop(seconds_max)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
@@ -233,12 +233,12 @@ class SparkConnectServer:
         ]
 
     def _log_store(self) -> tuple[Path, ...]:
-        """Returns the jar of the log store for S3; none without a lake there, or if the settings' file names another log store."""
+        """Returns the jar of the log store for S3; empty if the lake is not in S3, or if the settings file names another log store."""
         named = LOG_STORE.search(self._settings_file.read_text())
         return (log_store.JAR,) if "s3" in self._extras and not named else ()
 
     def _is_local(self) -> bool:
-        """Returns whether tasks run on this machine. The executors of a cluster do not have Sluice."""
+        """Returns whether tasks run on this machine. The executors of a cluster do not have Sluice's packages."""
         of_file = MASTER.findall(self._settings_file.read_text())
         return (self._settings.get("spark.master") or (of_file or ["local"])[-1]).startswith("local")
 
@@ -260,7 +260,7 @@ class SparkConnectServer:
         return self._other_home or spark_home(open_cache())
 
     def provide(self) -> None:
-        """Gets Java and the jars, which may need a download."""
+        """Provides Java and the jars, which may need a download."""
         if self._jars is None or self._java is None:
             toolchain = set_up([], extras=self._extras)
             ours = (*toolchain.delta_jars, *toolchain.extra_jars)
@@ -268,8 +268,8 @@ class SparkConnectServer:
             self._java = self._java or toolchain.java
 
     def tell(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """Adds settings and environment for the next start. Credentials belong into the environment, because settings are visible in the
-        command line, the UI and the log.
+        """Adds settings and environment variables for the next start. Credentials must be in the environment, because settings are
+        visible in the command line, the UI and the log.
         """
         self._settings |= settings
         self._secrets |= environment
@@ -277,7 +277,7 @@ class SparkConnectServer:
     def _environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
-        python = {"PYSPARK_PYTHON": sys.executable}  # The tasks that merge small tables need our packages.
+        python = {"PYSPARK_PYTHON": sys.executable}  # The tasks that merge small tables need Sluice's packages.
         return {
             **own,
             **self._secrets,
@@ -295,7 +295,7 @@ class SparkConnectServer:
 
 
 def _ask_spark(channel: Any, seconds_max: float) -> Any:
-    """Creates a session and asks for Spark's version. When it answers, Delta's extensions are loaded."""
+    """Sends a request that creates a session and asks for Spark's version. After the answer, Delta's extensions are loaded."""
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
 
     request = base_pb2.AnalyzePlanRequest(

@@ -1,8 +1,9 @@
-"""Writes, merges and deletes one tiny Delta table over a Spark Connect session, and runs a job of small tables without one.
-`console.stack.parts` runs it as a program.
+"""Warms up a Spark server: writes, merges and deletes one tiny Delta table in a Spark Connect session, and starts a Python worker.
 
-The first MERGE of a fresh server takes half a minute for loading and compiling; this spends it before anyone waits. It is a separate
-process because Spark's client waits for minutes for a server that died, and only a process can be ended meanwhile."""
+The first MERGE of a server takes half a minute, because Spark loads and compiles classes. The warm-up spends that time before a user
+waits for it. It is a separate program, because Spark's client waits minutes for a dead server, and only a process can be ended during
+that wait.
+"""
 
 import shutil
 import sys
@@ -17,7 +18,7 @@ MERGES = 2
 
 
 def warm_up(url: str, folder: Path) -> None:
-    """Runs the statements of a batch on twenty rows in `folder`."""
+    """Runs the statements of a merge on twenty rows in `folder`, which it deletes afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
     session = SparkSession.builder.remote(url).create()
     try:
@@ -25,7 +26,7 @@ def warm_up(url: str, folder: Path) -> None:
     finally:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    # The check of conf/ uses the result; here the call starts a Python worker.
+    # `sluice check` uses the result of this function; here its call only starts a Python worker.
     why_not_on_executors(SparkSettings(remote=url))
 
 

@@ -1,4 +1,6 @@
-"""Has the log store by which Spark commits to Delta tables in S3: its source in Java, and the jar made of it (`build_log_store`)."""
+"""Contains the log store by which Spark commits to Delta tables in S3: its Java source, and the jar that `build_log_store` compiles from
+it.
+"""
 
 from __future__ import annotations
 
