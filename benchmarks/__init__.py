@@ -1,3 +1,3 @@
-"""Measures Sluice against its limits and against similar tools. Run by `./sluice bench`, written as JSON, described in
-benchmarks/README.md.
+"""Measures Sluice, and compares it with its limits and with similar tools. `./sluice bench` runs the benchmarks and writes JSON;
+benchmarks/README.md describes them.
 """

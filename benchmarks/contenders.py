@@ -1,7 +1,7 @@
-"""The readers that `bench engine` compares with Sluice: the bare socket, and mysql-replication and mysql-binlog-connector-java, used as
-in their manuals.
+"""Runs the readers with which `bench engine` compares Sluice: a bare socket, mysql-replication and mysql-binlog-connector-java.
 
-Each takes (host, port, user, password) and a BinlogSet, reads exactly that range, and returns the seconds it took.
+The libraries are used as in their manuals. Each function takes connection settings and a BinlogSet, reads exactly that range, and
+measures the seconds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from sluice.console.commands.screen import standard_output
 from sluice.console.toolchain.setup import set_up
 
 COM_BINLOG_DUMP = 0x12
-NON_BLOCKING = 0x01  # the server ends the dump with an EOF packet at the end of its binlog
+NON_BLOCKING = 0x01  # With this flag, the server ends the dump with an EOF packet at the end of its binlog.
 READ_BYTES = 4 << 20
-JAVA_PROGRAM = Path(__file__).with_name("JavaConnector.java")  # Java compiles a single-file program when it starts it
+JAVA_PROGRAM = Path(__file__).with_name(
+    "JavaConnector.java"
+)  # Java compiles a single-file program when it starts the program.
 JAVA_SECONDS_MAX = 600.0
 
 
 def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
-    """Receives the dump into one buffer without reading it: the upper limit of any reader over this socket."""
-    connection: Any = pymysql.connect(**settings)  # the dump uses its private methods
+    """Receives the dump into one buffer and discards it. The result is the upper limit of any reader on this socket."""
+    connection: Any = pymysql.connect(**settings)  # The dump uses private methods of the connection.
     with connection.cursor() as cursor:
         cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
     body = struct.pack("<BIHI", COM_BINLOG_DUMP, binlog.start, NON_BLOCKING, 4_000_001) + binlog.file.encode()
@@ -47,7 +49,7 @@ def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
 
 
 def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_max: float) -> tuple[int, float]:
-    """Reads with `for event in stream: event.rows`. Returns (rows, seconds), and stops after `seconds_max`, because its rate is
+    """Reads with `for event in stream: event.rows`, and returns (rows, seconds). Stops after `seconds_max`, because the library's rate is
     constant.
     """
     stream = BinLogStreamReader(
@@ -57,7 +59,7 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
         log_pos=binlog.start,
         resume_stream=True,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
-        ignore_decode_errors=True,  # it decodes VARBINARY as text
+        ignore_decode_errors=True,  # The library decodes VARBINARY as text, which can fail.
     )
     rows, begun = 0, time.perf_counter()
     try:
@@ -72,7 +74,7 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
 
 
 def java_connector_rows(settings: dict[str, Any], binlog: BinlogSet) -> tuple[int, float]:
-    """Decodes events to rows, with JSON left as bytes. Returns (rows, seconds) of the second reading in one process."""
+    """Decodes events to rows, with JSON left as bytes. Returns (rows, seconds) of the second of two readings in one process."""
     toolchain = set_up([], delta=False, extras=("java-connector",), screen=standard_output())
     java, classes = toolchain.java, ":".join(map(str, toolchain.extra_jars))
     address = [settings["host"], str(settings["port"]), settings["user"]]

@@ -1,9 +1,8 @@
-"""`./sluice bench e2e`: measures the time from a commit in MySQL to a readable row in Delta, through the real stack.
+"""Implements `./sluice bench e2e`: measures the time from a commit in MySQL to a readable row in Delta, with the whole stack.
 
-For each mode (`runs: drain`, `runs: batch`): backlogs that a stopped engine processes, then two steady loads with a marker row every two
-seconds. Freshness is the time from the marker's commit in MySQL until the Delta version that contains it is in the table's log, where
-every reader sees it. `waits` breaks down this time and the time
-until the ack.
+For each mode (`runs: drain`, `runs: batch`) it measures backlogs that a restarted engine processes, then two steady loads with a marker
+row every two seconds. Freshness is the time from a marker's commit in MySQL until the Delta log contains the version with the marker,
+because every reader sees it then. The module `waits` splits this time, and the time until the ack, into parts.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from sluice.console.stack.stack import CODE_SERVER
 
 MODES = ("drain", "batch")
 BACKLOG_CHANGES = 300_000
-BACKLOGS = 3  # measured one after the other; the result is the median
+BACKLOGS = 3  # The backlogs are measured one after another, and the result is the median.
 LOADS = (100, 500)
 LOAD_SECONDS = 120.0
 MARKER_SECONDS = 2.0
-SLICE_SECONDS = 0.1  # one call of the procedure creates the transactions of this time
+SLICE_SECONDS = 0.1  # One call of the procedure creates the transactions for this time.
 ACK_SECONDS_MAX = 900.0
 TABLES = ("shop_1", "shop_2", "shop_3", "shop_4")
 MARKER = "CREATE TABLE marker (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, sent_at DATETIME(6) NOT NULL)"
@@ -54,12 +53,14 @@ SEED = """
 INSERT INTO {name} (k, c, pad)
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT {row} FROM n
 """
-CHANGES_A_TRANSACTION = 4  # always three, nearly always a fourth, whose key may be deleted
+CHANGES_A_TRANSACTION = (
+    4  # Each transaction makes three changes, and nearly always a fourth one, whose row may have been deleted.
+)
 SEED_ROWS = 20_000
 
 
 def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: float = LOAD_SECONDS) -> None:
-    """Measures the backlog and each load, for each mode. All modes use one pipeline, whose engine host is restarted between them."""
+    """Measures backlogs and loads in each mode. All modes use one pipeline, whose engine host is restarted between them."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         pipeline = Pipeline(Path(name), "bench", screen.print, settings={"runs": MODES[0]})
@@ -110,7 +111,9 @@ def _prepare(pipeline: Pipeline) -> None:
 
 
 def _seed(pipeline: Pipeline) -> None:
-    """Creates rows to update, and merges them before anything is measured, so that every Delta table exists and every code path is warm."""
+    """Creates rows to update and waits until they are merged, so that every Delta table exists and all code paths are warm before the
+    measurement.
+    """
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE bench")
         cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
@@ -122,7 +125,7 @@ def _seed(pipeline: Pipeline) -> None:
 
 
 def _backlog(pipeline: Pipeline, changes: int) -> dict[str, Any]:
-    """Measures a backlog that is created while the engine host is down, from the command that starts the host until the last ack."""
+    """Measures a backlog that is created while the engine host is stopped. The time is from the start of the host until the last ack."""
     pipeline.stop_engine()
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE bench")
@@ -143,13 +146,13 @@ def _backlog(pipeline: Pipeline, changes: int) -> dict[str, Any]:
 
 
 def _median_of(backlogs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the backlog with the median time, and the time of each."""
+    """Returns the backlog with the median time, and the times of all backlogs."""
     middle = sorted(backlogs, key=lambda backlog: backlog["backlog_s"])[len(backlogs) // 2]
     return {**middle, "backlogs_s": [backlog["backlog_s"] for backlog in backlogs]}
 
 
 def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
-    """Runs transactions at a steady rate with a marker every two seconds; then waits until all is acked and evaluates the markers."""
+    """Runs transactions at a steady rate with a marker every two seconds, waits until all are acked, and evaluates the markers."""
     path = pipeline.table_path("marker")
     before = DemoTable(path, keyless=False).version
     begun = time.monotonic()

@@ -1,7 +1,7 @@
-"""`./sluice bench engine`: reads one binlog of a live server with the bare socket, similar tools and Sluice, in one run.
+"""Implements `./sluice bench engine`: reads one binlog of a live server with a bare socket, similar tools and Sluice, in one run.
 
-Sluice is measured as it runs (parser, sink, ring, service, ledger on disk): up to acked batches, with each batch decoded but not written,
-and with each batch staged to Parquet.
+Sluice runs as in production (parser, sink, ring, service, ledger on disk). It is measured in three ways: batches are only acked, decoded
+but not written, or staged to Parquet.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30
 VARIED_ROWS, VARIED_STATEMENTS = 600_000, 60
-PEER_SECONDS_MAX = 10.0  # mysql-replication's rate is constant; its whole binlog would take minutes
+PEER_SECONDS_MAX = 10.0  # mysql-replication has a constant rate, and its whole binlog would take minutes.
 DEADLINE_SECONDS = 300.0
 MEBIBYTE = 1 << 20
 
@@ -48,7 +48,7 @@ def run(
     bulk: int = BULK_ROWS,
     varied: int = VARIED_ROWS,
 ) -> None:
-    """Measures all sets with all contenders, alternating within each of `runs` rounds; reports medians."""
+    """Measures all sets with all contenders, which alternate within each of `runs` rounds, and reports medians."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         options = {"max_binlog_size": 1 << 30, "binlog_expire_logs_seconds": 86400 * 7}
@@ -62,7 +62,7 @@ def run(
                 partial(make_varied, cursor, varied, VARIED_STATEMENTS),
             )
             for make in makers:
-                # Each set is at the end of the binlog while it is measured, because a batch includes what follows
+                # A batch includes all changes up to the end of the binlog, so each set is measured before the next one is created.
                 binlog = make()
                 record[binlog.name] = measure(server, binlog, folder, runs)
     host_rss_mb = max(row["engine_rss_mb_max"] for row in record.values())
@@ -71,9 +71,9 @@ def run(
 
 
 def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) -> dict[str, Any]:
-    """Measures one set: megabytes (10⁶) and rows per second of each contender."""
+    """Measures one set with each contender, in megabytes (10⁶ bytes) and rows per second."""
     settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
-    acked_seconds(server, binlog, folder)  # compiles or loads the kernels
+    acked_seconds(server, binlog, folder)  # This call compiles or loads the kernels before the measurement.
     decoded_seconds(server, binlog, folder)
     raw, peer, java, acked, decoded, staged, cpu, rss_mb = [], [], [], [], [], [], [], 0.0
     for _ in range(runs):
@@ -116,7 +116,7 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
 def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> SluiceConfig:
     destination = DestinationConfig(
         name="bench",
-        # As the other contenders connect
+        # The other contenders connect without TLS too.
         source=SourceConfig(port=server.port, user="root", tls=TlsConfig(mode="DISABLED")),
         include=r"bench\..*",
         start=StartConfig(file=binlog.file, offset=binlog.start),
@@ -127,7 +127,9 @@ def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> Sl
 
 
 def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
-    """Creates a new destination at the start of its set, with the schema valid there; finding the schema is not measured."""
+    """Creates a new destination at the start of its set, with the schema that is valid there, so that the discovery of the schema is not
+    measured.
+    """
     directory = config.destination_dir("bench")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -139,7 +141,7 @@ def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
 def acked_seconds(
     server: DatabaseServer, binlog: BinlogSet, folder: Path, take: Callable[[Batch], None] = lambda _batch: None
 ) -> float:
-    """Returns the seconds from the dump's start until the last batch of the set is acked. `take`: called with each batch; nothing is
+    """Returns the seconds from the start of the dump until the last batch of the set is acked. `take`: called with each batch. Nothing is
     staged.
     """
     config = configuration(server, binlog, folder)
@@ -163,7 +165,7 @@ def acked_seconds(
 
 
 def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """Like `acked_seconds`, with each batch decoded into Arrow columns that are not written: the cost of a decoder alone."""
+    """Measures like `acked_seconds`, but decodes each batch into Arrow columns without writing them: the cost of decoding alone."""
     decoders: dict[str, RowDecoder] = {}
 
     def decode(batch: Batch) -> None:
@@ -177,7 +179,7 @@ def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> 
 
 
 def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """Like `acked_seconds`, through the engine itself: each batch is written as Parquet with its manifest, then acked."""
+    """Measures like `acked_seconds`, but with the whole engine: each batch is written as Parquet with its manifest, then acked."""
     config = configuration(server, binlog, folder)
     known_start(config)[1].release()
     engine = Engine(config, "bench")
@@ -198,8 +200,8 @@ def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> f
 
 
 def _quiet(_state: str, _reason: str) -> None:
-    """Ignores the states of a benchmark's parser; a failure appears as a timeout with its reason."""
+    """Ignores the states of a benchmark's parser. A failure causes a timeout, whose error contains the reason."""
 
 
 def _ignore(_start: object) -> None:
-    """Ignores starts: a benchmark never changes the server."""
+    """Ignores the start decision, because the server of a benchmark never changes."""

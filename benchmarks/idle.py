@@ -1,4 +1,4 @@
-"""`./sluice bench idle`: measures what a complete installation uses while its source does not change."""
+"""Implements `./sluice bench idle`: measures the CPU time and memory of a complete installation while its source does not change."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 
 DESTINATION = "bench"
-CALM_SECONDS = 60.0  # after the first batch: what the start left is done
+CALM_SECONDS = 60.0  # The wait after the first batch, until work that the start has caused is done.
 ACK_SECONDS_MAX = 900.0
 TABLES = 20
 
 
 def run(json_file: Path | None, *, seconds: float) -> None:
-    """Starts everything, merges one batch, and measures the processes while nothing happens."""
+    """Starts an installation, merges one batch, and measures its processes while nothing changes."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         pipeline = Pipeline(Path(name), DESTINATION, screen.print)
@@ -52,7 +52,7 @@ def run(json_file: Path | None, *, seconds: float) -> None:
 
 
 def _measured(pipeline: Pipeline, seconds: float) -> list[dict[str, Any]]:
-    """Returns CPU time as a share of a core, and memory, of each part of the stack with the processes that it started."""
+    """Returns the CPU time as a percentage of one core, and the memory, of each part of the stack with its child processes."""
     parts = {name: psutil.Process(record.pid) for name, record in pipeline.stack.file.running().items()}
     before = {name: _cpu_seconds(process) for name, process in parts.items()}
     begun = time.monotonic()
@@ -67,7 +67,7 @@ def _measured(pipeline: Pipeline, seconds: float) -> list[dict[str, Any]]:
 
 
 def _cpu_seconds(process: psutil.Process) -> dict[int, float]:
-    """Returns the CPU seconds of a process and of each that it started, by process id. One that has ended is left out."""
+    """Returns process id → CPU seconds of a process and of each of its running descendants."""
     found = {}
     for each in (process, *process.children(recursive=True)):
         times = each.cpu_times()

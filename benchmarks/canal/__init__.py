@@ -1,1 +1,1 @@
-"""Compares the real Canal and its client with Sluice's protocol server."""
+"""Compares Canal's own server, read by Canal's client, with Sluice's server for Canal's protocol."""

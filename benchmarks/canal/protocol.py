@@ -1,6 +1,6 @@
-"""`./sluice bench protocol`: Canal's own Java client reads one range of a binlog from Canal 1.1.7 and from Sluice, in one run.
+"""Implements `./sluice bench protocol`: Canal's Java client reads one binlog range from Canal 1.1.7 and from Sluice, in one run.
 
-Both servers run before the client starts. The measured time is from the client's first get to the ack of the last row.
+Each server runs before the client starts. The time is measured from the client's first get to the ack of the last row.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 
 RUNS, TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 3, 60_000, 300_000, 30
-FETCH_SIZE = 1000  # the client's default
+FETCH_SIZE = 1000  # The default of Canal's client.
 PROGRAM = Path(__file__).with_name("ProtocolClient.java")
 DESTINATION, FILTER = "bench", r"bench\..*"
 CLIENT_ID = 1001
 SECONDS_MAX = 600.0
-# A new consumer starts with the oldest change in the store, so a whole set is available, however late the client starts.
+# The window holds a whole set, so that a new consumer, which starts at the oldest change in the store, gets all of it.
 WINDOW_BYTES = 256 << 20
 
 
 def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int = BULK_ROWS, runs: int = RUNS) -> None:
-    """Measures each set with each server alternately, `runs` times; reports medians. `sluice_rows_per_s` and `canal_rows_per_s` cover all
-    sets together.
+    """Measures each set with each server alternately, `runs` times, and reports medians. `sluice_rows_per_s` and `canal_rows_per_s` are
+    for all sets together.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -41,7 +41,7 @@ def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int =
             for statement in ACCOUNT:
                 cursor.execute(statement)
             makers = (partial(make_oltp, cursor, transactions), partial(make_bulk, cursor, bulk, BULK_STATEMENTS))
-            # Each set is at the end of the binlog while it is measured, because a batch includes what follows.
+            # A batch includes all changes up to the end of the binlog, so each set is measured before the next one is created.
             record = [measure(server, make(), folder, runs) for make in makers]
     show("protocol", record)
     rows = sum(row["rows"] for row in record)

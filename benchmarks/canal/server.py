@@ -1,6 +1,6 @@
-"""Runs the real Canal 1.1.7 as a process, with which Sluice's protocol server is compared field by field and row by row.
+"""Runs Canal 1.1.7 as a process, so that Sluice's protocol server can be compared with it field by field and row by row.
 
-Its jars are pinned like all others; Java compiles the single-file program when it starts it.
+Its jars are pinned like all downloads. Java compiles the single-file program when it starts the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.console.toolchain.setup import set_up
 PROGRAM = Path(__file__).with_name("CanalServer.java")
 SERVER_ID = 4_000_017
 USER, PASSWORD = "canal_reader", "canal"
-# Canal's driver requires a password and the oldest authentication method.
+# Canal's driver needs an account with a password and the oldest authentication method.
 ACCOUNT = (
     f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED WITH mysql_native_password BY '{PASSWORD}'",
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{USER}'@'%'",
@@ -28,7 +28,7 @@ NO_PROPERTIES: Mapping[str, str] = types.MappingProxyType({})
 
 
 def java_command(*groups: str) -> list[str]:
-    """Returns the `java` command with the pinned jars of these groups, which are downloaded if missing."""
+    """Returns the `java` command with the pinned jars of the groups in its class path. Downloads missing jars."""
     toolchain = set_up([], delta=False, extras=groups, screen=standard_output())
     return [str(toolchain.java.program), "-cp", ":".join(map(str, toolchain.extra_jars))]
 
@@ -44,10 +44,11 @@ def canal_server(
     gtid_set: str = "",
     properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> Iterator[int]:
-    """Yields the port of a Canal that reads one destination from `position` (file, offset) with ACCOUNT. Raises RuntimeError with its log.
+    """Yields the port of a Canal server that reads one destination from `position` (file, offset) with ACCOUNT. Raises RuntimeError with
+    the end of its log.
 
-    `gtid_set`: what was executed at `position`; Canal then reads by GTID. `properties`: settings of the instance, as
-    CanalServer.java reads them: `filters` (the canal.instance.filter.* that are on: ddl, dcl, dml, rows, transaction), `batchMode` and
+    `gtid_set`: the executed set at `position`; Canal then reads by GTID. `properties`: settings of the instance, as CanalServer.java
+    reads them: `filters` (the names of the canal.instance.filter.* that are on: ddl, dcl, dml, rows, transaction), `batchMode` and
     `ddlIsolation`.
     """
     port = free_port()

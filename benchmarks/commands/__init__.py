@@ -1,1 +1,1 @@
-"""`sluice bench`. The `sluice` command has it in a checkout; an installed package has no benchmarks."""
+"""Contains the command `sluice bench`, which exists only in a checkout."""

@@ -1,4 +1,4 @@
-"""The subcommands of `sluice bench`; `benchmarks` defines what is measured, and how."""
+"""Defines the subcommands of `sluice bench`. The other modules of `benchmarks` do the measurements."""
 
 from __future__ import annotations
 

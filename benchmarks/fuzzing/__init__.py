@@ -1,1 +1,1 @@
-"""Fuzzing with damaged binlogs: a process that reads them may only fail with a named error."""
+"""Tests the readers of binlogs with damaged bytes: a process that reads them may only fail with a named error."""

@@ -1,9 +1,10 @@
-"""Damages recorded binlog events and reads them, until the time is over. This is the process that `fuzz` watches; it is started as a
-module.
+"""Damages recorded binlog events and reads them, round after round, for a given time. `fuzz` starts this module as a process and watches
+it.
 
-Checksums are removed first, because they would detect every damage. Reading must end with rows or with an error of the engine that names
-its position. `python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS contains whole binlog files without
-checksums, concatenated. The number of each round is written to PROGRESS before it begins, so that a round that crashes is known.
+The events have no checksums, because checksums would detect every damage. Each round must end with rows or with an error of the engine
+that names its position. `python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS contains the events of whole
+binlog files without checksums. The number of each round is written to PROGRESS before the round, so that `fuzz` knows which round
+crashed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ LABELS = tuple("abcdefgh")
 
 
 class NamelessHistory:
-    """Accepts every table as its table map describes it; columns have numbers as names, the first is the key."""
+    """Replaces the schema history: accepts every table as its table map describes it. Columns are named by number, and the first is the
+    key.
+    """
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
@@ -71,7 +74,7 @@ class NamelessHistory:
         return ()
 
     def rewind(self, position: Position) -> None:
-        """Does nothing, because nothing is kept."""
+        """Does nothing, because no state is kept."""
 
 
 def captured(database: str, table: str) -> bool:
@@ -79,7 +82,7 @@ def captured(database: str, table: str) -> bool:
 
 
 def as_packets(stream: bytes, events: list[Event]) -> bytes:
-    """Returns the events as the packets of a dump. The packets' own lengths are correct even if event lengths are not."""
+    """Returns the events as the packets of a dump. The lengths in the packet headers are correct even if the event lengths are damaged."""
     sent, at = bytearray(), 0
     for event in events:
         payload = b"\0" + stream[at : at + len(event)]
@@ -91,7 +94,7 @@ def as_packets(stream: bytes, events: list[Event]) -> bytes:
 
 
 def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list[Block]:
-    """Returns the blocks, scanned directly or from packets that arrive in pieces of any size."""
+    """Returns the blocks that the engine makes of the events: scanned directly, or from packets that arrive in pieces of any size."""
     naked = chance.random() < 0.5
     scanner = Scanner(
         start=START,
@@ -121,7 +124,7 @@ def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list
 
 
 def check_and_decode(block: Block) -> None:
-    """Decodes a block. Raises AssertionError if it violates its contract."""
+    """Decodes a block. Raises AssertionError if the block violates its contract."""
     if block.event_count:
         ends = block.event_offset + block.event_length
         assert int(block.event_offset.min()) >= 0
@@ -137,7 +140,7 @@ def check_and_decode(block: Block) -> None:
 
 
 def attempt(events: list[Event], chance: random.Random) -> str:
-    """Runs one round and returns its result. An error that is not the engine's own propagates to the caller and ends the process."""
+    """Runs one round and returns its result. An error that is not a SluiceError propagates and ends the process."""
     limits.READ_BUFFER_BYTES = chance.choice([500, 1 << 14, 4 << 20])
     parts = damaged(events, chance)
     stream = b"".join(parts)
@@ -170,7 +173,7 @@ def main() -> None:
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             number += 1
             if number % COLLECT_ROUNDS == 0:
-                gc.collect()  # frees the buffers, which would otherwise accumulate over hundreds of rounds
+                gc.collect()  # Frees the buffers, which would otherwise accumulate over hundreds of rounds.
             resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             assert resident < RESIDENT_BYTES_MAX, f"{resident} bytes of memory"
     sys.stdout.write(f"{outcomes}\n")

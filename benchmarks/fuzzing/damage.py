@@ -1,4 +1,4 @@
-"""Splits a binlog into events without checksums, and damages them. Pure; used by `fuzz` and `child`."""
+"""Splits a binlog into events without checksums, and damages the events."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ Event = bytes
 MAGIC = b"\xfebin"
 CHECKSUM_BYTES = 4
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
-PLAIN_BYTES_MAX = 1 << 24  # a larger one is a bomb that an earlier change made, and is not changed
-STRETCH_MAX = 40  # events per round
+PLAIN_BYTES_MAX = 1 << 24  # A larger payload is a decompression bomb that an earlier change made; it stays as it is.
+STRETCH_MAX = 40  # The maximum number of events per round.
 
 
 def without_checksums(binlog: bytes) -> bytes:
-    """Returns the events of a whole binlog file with checksums: concatenated, without the magic, with their new lengths."""
+    """Returns the events of a binlog file without their checksums: concatenated, with corrected lengths, without the magic bytes of the
+    file.
+    """
     at, parts = len(MAGIC), []
     while at + types.HEADER_BYTES <= len(binlog):
         (length,) = struct.unpack_from("<I", binlog, at + types.LENGTH_AT)
         event = bytearray(binlog[at : at + length - CHECKSUM_BYTES])
         if event[types.TYPE_AT] == types.FORMAT_DESCRIPTION:
-            event = bytearray(binlog[at : at + length])  # it always has space for a checksum
+            event = bytearray(binlog[at : at + length])  # A format description event always has space for a checksum.
             event[-CHECKSUM_BYTES - 1] = 0
         parts.append(with_length(bytes(event)))
         at += length
@@ -32,7 +34,7 @@ def without_checksums(binlog: bytes) -> bytes:
 
 
 def with_length(event: bytes) -> bytes:
-    """Returns the event with its real length and without an end position, so that damage is not detected by the gap that it leaves."""
+    """Returns the event with its real length and no end position, so that a gap between positions does not reveal the damage."""
     return event[: types.LENGTH_AT] + struct.pack("<II", len(event), 0) + event[types.LENGTH_AT + 8 :]
 
 
@@ -46,7 +48,7 @@ def events_of(stream: bytes) -> list[Event]:
 
 
 def damaged(events: list[Event], chance: random.Random) -> list[Event]:
-    """Returns a range of the stream with one to three changed events, and some left out, duplicated or moved."""
+    """Returns a range of the events with one to three of them damaged, and sometimes one left out or repeated."""
     begin = chance.randrange(len(events))
     part = [events[0], *events[begin : begin + chance.randrange(1, STRETCH_MAX)]]
     for _ in range(chance.randrange(1, 4)):
@@ -68,7 +70,7 @@ def flip(event: Event, chance: random.Random) -> Event:
 
 
 def head(event: Event, chance: random.Random) -> Event:
-    """Damages headers, lengths, counts and bitmaps."""
+    """Damages bytes near the header, where lengths, counts and bitmaps are."""
     changed = bytearray(event)
     for _ in range(chance.randrange(1, 4)):
         index = types.HEADER_BYTES + chance.randrange(40)
@@ -87,7 +89,7 @@ def grow(event: Event, chance: random.Random) -> Event:
 
 
 def lie(event: Event, chance: random.Random) -> Event:
-    """Writes a wrong length."""
+    """Writes a wrong event length."""
     length = chance.choice(
         (0, 1, 18, 19, 20, len(event) - 1, len(event) + 1, 0xFFFFFF, 1 << 30, 0xFFFFFFFF, chance.getrandbits(32))
     )
@@ -100,7 +102,7 @@ def retype(event: Event, chance: random.Random) -> Event:
 
 
 def inside(event: Event, chance: random.Random) -> Event:
-    """Damages the content of a compressed transaction: changes events, writes wrong sizes, or makes a decompression bomb."""
+    """Damages the content of a compressed transaction: damages its events, writes wrong sizes, or makes a decompression bomb."""
     if event[types.TYPE_AT] != types.TRANSACTION_PAYLOAD:
         return flip(event, chance)
     at, fields = _payload_at(event)
@@ -135,7 +137,7 @@ def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
 
 
 def _payload_at(event: Event) -> tuple[int, bool]:
-    """Returns the offset of a payload, after fields of one-byte types and lengths."""
+    """Returns the offset of the payload, and whether fields precede it. The fields have one-byte types and lengths."""
     at = types.HEADER_BYTES
     while at + 1 < len(event) and event[at]:
         at += 2 + event[at + 1]

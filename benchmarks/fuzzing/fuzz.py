@@ -1,7 +1,8 @@
-"""`sluice bench fuzz`: feeds damaged binlog bytes to everything that reads them, for ten minutes. `tests/fidelity` runs it for less.
+"""Implements `sluice bench fuzz`: gives damaged binlog bytes to all code that reads binlogs. `tests/fidelity` runs it for a shorter time.
 
-Real servers write the corpus. Each run reads it in a separate process, so that a crash of the interpreter, an endless loop and unlimited
-memory are detected from outside. One run is compiled like the engine; in one, numba checks every array index (NUMBA_BOUNDSCHECK).
+Real servers write the corpus. A separate process reads it in each run, so that this process detects a crash of the interpreter, an
+endless loop and a memory leak. One run uses the kernels as the engine does; in the other, numba checks every array index
+(NUMBA_BOUNDSCHECK).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from benchmarks.fuzzing.damage import without_checksums
 from sluice.console.toolchain.database.server import DatabaseServer
 
-SILENCE_SECONDS_MAX = 240.0  # for one round, and for compilation before the first
+SILENCE_SECONDS_MAX = 240.0  # The longest time for one round, and for the compilation before the first one.
 SERVERS = {
     "mysql-8.0.31": "SET SESSION binlog_transaction_compression = ON",
     "mariadb-11.4.5": "SET GLOBAL log_bin_compress = ON",
@@ -56,7 +57,7 @@ CHANGES = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A run that failed, and how to reproduce it."""
+    """A run that failed, with the seed and the round that reproduce it."""
 
     what: str
     seed: int
@@ -68,7 +69,7 @@ class Finding:
 
 
 def write_corpus(server: DatabaseServer, folder: Path) -> Path:
-    """Makes a server write everything that its kind of binlog can contain, and stores those files without checksums."""
+    """Makes a server write all kinds of events that its binlog can contain, and stores these files without checksums."""
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in (
             "DROP DATABASE IF EXISTS fuzzed",
@@ -93,7 +94,7 @@ def write_corpus(server: DatabaseServer, folder: Path) -> Path:
 def fuzz(
     corpus: Path, seed: int, seconds: float, *, bounds: bool = False, first: int = 0
 ) -> tuple[Finding | None, int]:
-    """Runs one process on a corpus. Returns its finding and the number of rounds. `bounds`: check every array index."""
+    """Runs one process on a corpus. Returns its finding or None, and the number of rounds. `bounds`: check every array index."""
     with tempfile.TemporaryDirectory() as folder:
         progress = Path(folder) / "progress"
         progress.write_bytes(struct.pack("<q", first))
@@ -116,7 +117,7 @@ def fuzz(
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Path) -> str:
-    """Waits for the end of the process. Returns why it failed, or an empty text."""
+    """Waits until the process ends. Returns why it failed, or an empty text."""
     last, since = b"", time.monotonic()
     while process.poll() is None:
         try:
@@ -134,7 +135,7 @@ def _watch(process: subprocess.Popen[bytes], progress: Path) -> str:
 
 
 def run(seconds: float, seed: int) -> int:
-    """Runs both corpora, with and without checked bounds, for `seconds` in total. Prints the findings and returns their number."""
+    """Fuzzes with both corpora, with and without checked bounds, for `seconds` in total. Prints the findings and returns their number."""
     findings = 0
     with tempfile.TemporaryDirectory() as folder:
         for version in SERVERS:

@@ -1,6 +1,6 @@
-"""Builds binlog events as a server writes and sends them, without checksums; only those that a history needs. Used by `source`.
+"""Builds the binlog events that a history needs, as a server writes and sends them, without checksums.
 
-There are two tables, `shop.orders` with a key and `shop.audit` without one; both have the columns (id INT, number BIGINT).
+There are two tables, `shop.orders` with a key and `shop.audit` without a key. Both have the columns (id INT, number BIGINT).
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ MAGIC_BYTES = 4
 DATABASE = "shop"
 KEYED, KEYLESS = "orders", "audit"
 TABLE_IDS = {KEYED: 7, KEYLESS: 8}
-HEADER_SIZES = bytes(  # post-header lengths by event type; those in use are QUERY, HEARTBEAT and types with a table id
-    {1: 13, 18: 8, 22: 8, 23: 8, 24: 8, 29: 10, 30: 10, 31: 10}.get(index, 0) for index in range(41)
+HEADER_SIZES = (
+    bytes(  # The lengths of post-headers by event type: those of QUERY, HEARTBEAT and types with a table id are used.
+        {1: 13, 18: 8, 22: 8, 23: 8, 24: 8, 29: 10, 30: 10, 31: 10}.get(index, 0) for index in range(41)
+    )
 )
 HEARTBEAT = 27
 WRITE, UPDATE, DELETE = 30, 31, 32
 
 
 def event(event_type: int, body: bytes, at: int, *, time: int = 0, server_id: int = 1, flags: int = 0) -> bytes:
-    """Returns a whole event that begins at the file offset `at`. An artificial one (see `flags`) is not in any file."""
+    """Returns a whole event that begins at the file offset `at`. An artificial event (see `flags`) is not part of a file."""
     length = types.HEADER_BYTES + len(body)
     end = 0 if flags & types.FLAG_ARTIFICIAL else at + length
     return struct.pack("<IBIIIH", time, event_type, server_id, length, end, flags) + body
 
 
 def rotate(file: str, offset: int) -> bytes:
-    """Returns the artificial rotate event with which each file of a dump begins."""
+    """Returns the artificial rotate event that a dump sends before each file."""
     return event(types.ROTATE, struct.pack("<Q", offset) + file.encode(), 0, flags=types.FLAG_ARTIFICIAL)
 
 
 def rotate_in_file(file: str, at: int) -> bytes:
-    """Returns the last event of a file that was ended by FLUSH or by its size."""
+    """Returns the rotate event at the end of a file that FLUSH or the file's size has ended."""
     return event(types.ROTATE, struct.pack("<Q", MAGIC_BYTES) + file.encode(), at)
 
 
 def format_description(created: int, *, server_id: int, first: bool = True) -> bytes:
-    """Returns a format description. `created`: seconds since 1970 at which the file was created. `first`: True for the file's first
-    event, False for a dump that starts inside the file.
+    """Returns a format description event. `created`: when the file was created, in seconds since 1970. `first`: whether it is the first
+    event of the file; False for a dump that starts inside the file.
     """
     body = struct.pack("<H50sIB", 4, b"8.0.31", 0, types.HEADER_BYTES) + HEADER_SIZES + bytes(1) + bytes(4)
     flags = 0 if first else types.FLAG_ARTIFICIAL
@@ -49,7 +51,7 @@ def format_description(created: int, *, server_id: int, first: bool = True) -> b
 
 
 def heartbeat(file: str, offset: int) -> bytes:
-    """Returns the event that an idle server sends periodically."""
+    """Returns the heartbeat event that an idle server sends periodically."""
     length = types.HEADER_BYTES + len(file)
     return struct.pack("<IBIIIH", 0, HEARTBEAT, 1, length, offset, 0) + file.encode()
 
@@ -59,7 +61,7 @@ def previous_gtids(executed: GtidSet, at: int) -> bytes:
 
 
 def gtid(server: str, number: int, at: int, time: int) -> bytes:
-    """Returns a GTID event with the commit time; an empty `server` gives the anonymous event of a server without GTIDs."""
+    """Returns a GTID event with the commit time. An empty `server` gives the anonymous event of a server without GTIDs."""
     source = uuid.UUID(server).bytes if server else bytes(16)
     body = b"\0" + source + struct.pack("<qBqq", number, 2, 0, 1) + (time * 1_000_000).to_bytes(7, "little")
     return event(33 if server else 34, body, at, time=time)
@@ -83,7 +85,7 @@ def table_map(table: str, at: int, time: int) -> bytes:
 
 
 def rows(kind: int, table: str, images: list[tuple[int, int]], at: int, time: int) -> bytes:
-    """Returns one row event; an update has two images per row. An image is (id, number)."""
+    """Returns one row event. An image is (id, number); an update has two images per row."""
     bitmaps = b"\x03" * (2 if kind == UPDATE else 1)
     head = TABLE_IDS[table].to_bytes(6, "little") + b"\x01\x00" + b"\x02\x00" + b"\x02" + bitmaps
     return event(kind, head + b"".join(struct.pack("<Biq", 0, *image) for image in images), at, time=time)
@@ -96,5 +98,5 @@ def images_of(content: bytes, kind: int) -> list[tuple[int, int]]:
 
 
 def packets(events: list[bytes]) -> bytes:
-    """Returns the events as a socket delivers them."""
+    """Returns the events as the packets that a socket delivers."""
     return b"".join(struct.pack("<I", len(each) + 1)[:3] + b"\x01\0" + each for each in events)

@@ -1,6 +1,6 @@
-"""Production's connection to the source, connected to a simulated server: queries, and a dump of real events.
+"""Connects the production code to a simulated server: answers its queries, and sends a dump of real events.
 
-Only the code that opens sockets is replaced: facts, source check, start decision, framing and scan are production's.
+It replaces only the code that opens sockets. Facts, source check, start decision, framing and scan are production code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ HEARTBEAT_SECONDS = 5.0
 
 
 class PlayedConnection(SourceConnection):
-    """A connection to a simulated server. `world`: the current history, which sets it."""
+    """A connection to a simulated server. `world`: the current history; each history sets it."""
 
     world: ClassVar[World]
 
-    def __init__(self, source: Source) -> None:  # no socket: the base class's constructor is not called
+    def __init__(
+        self, source: Source
+    ) -> None:  # The base class's constructor is not called, because it opens a socket.
         self.source = source
         self.thread_id = 1
         self._world = PlayedConnection.world
@@ -40,10 +42,10 @@ class PlayedConnection(SourceConnection):
         self._groups_sent = 0
         self._exclude = GtidSet()
         self._heard_at = 0.0
-        self._looks = False  # only for the beginning of a file
+        self._looks = False  # True while only the beginning of a file is read.
 
     def _call(self, act: Callable[[], Any]) -> Any:
-        """Makes one call to the server, with the fault of that call."""
+        """Calls `act` as one call to the server, with the fault of that call if there is one."""
         return self._world.trouble.reach(
             "source", act, lambda: SourceConnectionError(f"the connection to {self.source.address} failed: played")
         )
@@ -53,7 +55,7 @@ class PlayedConnection(SourceConnection):
         return "8.0.31"
 
     def note_stream(self) -> None:
-        """Records that the parser, not the watch, decides where to start on this server."""
+        """Records that the parser, not the source watch, connects to read the stream of this server."""
         self._server.connects_since_reset += 1
 
     # ── queries ──
@@ -133,7 +135,7 @@ class PlayedConnection(SourceConnection):
         self._unread = [binlog.rotate(file.name, max(offset, binlog.MAGIC_BYTES)), *head]
 
     def receive_into(self, space: memoryview, seconds: float) -> int:  # noqa: ARG002
-        """Suspends the parser until the history resumes it, then delivers what the server sends."""
+        """Suspends the parser until the history resumes it, then delivers the next bytes of the server."""
         actor = getattr(Actor.current, "actor", None)
         if actor is not None and not self._looks:
             actor.suspend()
@@ -146,7 +148,7 @@ class PlayedConnection(SourceConnection):
         return len(content)
 
     def _next(self) -> list[bytes]:
-        """Returns what the server sends next: the beginning of a file, or a transaction; a heartbeat after a silence."""
+        """Returns the next events of the server: the beginning of a file, a transaction, or a heartbeat after a silence."""
         if not self._unread:
             self._unread = self._more()
         events, self._unread = self._unread, []
@@ -171,7 +173,7 @@ class PlayedConnection(SourceConnection):
             following = self._server.files[self._server.files.index(file) + 1]
             self._file, self._groups_sent = following, 0
             return [*file.tail, binlog.rotate(following.name, binlog.MAGIC_BYTES), *following.head]
-        return []  # RESET removed the files during the dump: the server stays silent
+        return []  # RESET has removed the files during the dump, so the server stays silent.
 
     def _excluded(self, gtid: tuple[str, int]) -> bool:
         server, number = gtid
@@ -179,7 +181,7 @@ class PlayedConnection(SourceConnection):
 
     @property
     def reading(self) -> BinlogFile | None:
-        """The file that the dump is in, which the server does not purge."""
+        """The file that the dump is reading; the server does not purge it."""
         return self._file
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""One destination's engine host as a process that can die: production's `Engine`, its ledger file, its lease, its parser's thread.
+"""Runs the engine of one destination as a process that can die: production's `Engine` with its ledger file, its lease and its parser.
 
-Replaced are the parser's wait for bytes, staging (`staging`), and the schema history, which is not tested here. A crash is a `Crash` that
-propagates through production code; whatever that code would write while it propagates is suppressed.
+It replaces the parser's wait for bytes, staging (`staging`), and the schema history, which is not tested here. A crash is a `Crash` that
+propagates through the production code. Whatever that code would write while the crash propagates is suppressed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
 COLUMNS = (Column(name="id", type_code=3, mysql_type="int"), Column(name="number", type_code=8, mysql_type="bigint"))
-TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # table → its key
+TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # Table → the columns of its key.
 
 
 class PlayedHistory:
-    """Replaces `TableHistory` and `PublishedHistory`: two tables that never change. Its file shows that a history exists."""
+    """Replaces `TableHistory` and `PublishedHistory` with two tables that never change. Its file shows that a history exists."""
 
     def __init__(self, repository: Repository, *_: Any) -> None:
         self._repository = repository
@@ -65,10 +65,10 @@ class PlayedHistory:
         return [(DATABASE, table) for table in TABLES]
 
     def publish(self, position: Position) -> None:
-        """Does nothing: tables.json is for Dagster's pages."""
+        """Does nothing, because only Dagster's pages use tables.json."""
 
     def rewind(self, position: Position) -> None:
-        """Does nothing: nothing follows the position."""
+        """Does nothing, because the tables never change."""
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:  # noqa: ARG002
         return self._version(table_map.table)
@@ -102,7 +102,7 @@ class PlayedHistory:
 
 
 class _Flag(threading.Event):
-    """The parser's stop flag: its wait between two connections suspends the parser until the history resumes it."""
+    """The parser's stop flag. A wait between two connections suspends the parser until the history resumes it."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout is not None and not self.is_set():
@@ -113,7 +113,7 @@ class _Flag(threading.Event):
 
 
 class PlayedParser(EventParser):
-    """Production's parser, whose thread runs only when the history resumes it."""
+    """Production's parser with a thread that runs only when the history resumes it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -138,7 +138,7 @@ class PlayedParser(EventParser):
         return super()._decide(connection)
 
     def stop(self) -> None:
-        """Stops the parser. Raises SourceConnectionError if the thread does not stop in time."""
+        """Stops the parser. Raises SourceConnectionError if a fault prevents the thread from stopping in time."""
         error = SourceConnectionError(f"the parser of {self._source.destination} did not stop: played")
         GuardedFiles.world.trouble.reach("rewind", self._stop_now, lambda: error)
 
@@ -149,7 +149,7 @@ class PlayedParser(EventParser):
         EventParser.stop(self)
 
     def advance(self) -> None:
-        """Makes one connection, or reads once what the server has sent. Raises Crash if the process died meanwhile."""
+        """Lets the parser make one connection, or read once. Raises Crash if its process died."""
         if self.actor is not None and not self.actor.ended:
             self.actor.resume()
             if self.actor.crashed:
@@ -166,7 +166,7 @@ class InlinePool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Does nothing: no work is pending."""
+        """Does nothing, because no work is pending."""
 
     def submit(self, act: Any, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -177,11 +177,11 @@ class InlinePool:
         return future
 
     def shutdown(self, **_: Any) -> None:
-        """Does nothing: no work is pending."""
+        """Does nothing, because no work is pending."""
 
 
 class GuardedFiles:
-    """Replaces `shutil` where production cleans up after an error: a process that died must not clean up."""
+    """Replaces `shutil` where production cleans up after an error, because a process that died must not clean up."""
 
     world: ClassVar[World]
 
@@ -199,7 +199,7 @@ class EngineHost:
     config: SluiceConfig
     destination: str
     engine: Engine | None = None
-    trouble: str = ""  # why it could not be started
+    trouble: str = ""  # Why the engine could not be started.
 
     def get_or_start(self, destination: str) -> Engine:
         assert destination == self.destination
@@ -215,7 +215,7 @@ class EngineHost:
         return self.engine
 
     def _started(self) -> Engine:
-        """Starts an engine like `Engine.start`, without the thread that writes its status."""
+        """Starts an engine as `Engine.start` does, without the thread that writes its status."""
         engine = Engine(self.config, self.destination)
         engine.directory.mkdir(parents=True, exist_ok=True)
         if not engine._lease.try_acquire():
@@ -236,7 +236,7 @@ class EngineHost:
         self.engine = None
 
     def die(self) -> None:
-        """Kills the process as SIGKILL does: files stay as they are, and the lease is released."""
+        """Kills the engine's process as SIGKILL does: its files stay as they are, and its lease is released."""
         engine, self.engine = self.engine, None
         if engine is None:
             return
@@ -247,7 +247,7 @@ class EngineHost:
         engine._lease.release()
 
     def look(self) -> None:
-        """Runs one look of the source watch, which happens each minute, and restarts a parser that ended because of a full disk."""
+        """Runs one look of the source watch, which happens each minute, and restarts a parser that a full disk has ended."""
         if self.engine is None:
             return
         with contextlib.suppress(SluiceError):
@@ -257,7 +257,7 @@ class EngineHost:
                 self.engine._watch.look()
 
     def advance(self) -> None:
-        """Lets the parser continue."""
+        """Lets the engine's parser continue."""
         parser = self.parser_of(self.engine) if self.engine is not None else None
         if parser is not None:
             parser.advance()
@@ -269,7 +269,7 @@ class EngineHost:
 
 
 def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> PlayedStaging:
-    """Replaces `wiring.make_stager`."""
+    """Implements `wiring.make_stager` with simulated staging."""
     world = GuardedFiles.world
     line = next(each for each in world.lines if each.directory == directory)
     return PlayedStaging(config.name, directory / "staging", meta, world.trouble, meanwhile=line.host.advance)

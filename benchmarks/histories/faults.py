@@ -1,7 +1,7 @@
-"""Simulates the faults of a history, which are a crash, an error, or a stall at a call to a dependency; and the clocks. Used by all fakes.
+"""Simulates the faults of a history (a crash, an error, or a stall at a call to a dependency) and its clocks.
 
-A step may carry faults, such as "at the third write of the ledger the process dies". The fakes call `Trouble.reach` around what they do;
-only that decides. Time is simulated and advances only when a step says so.
+A step may have faults, for example "at the third write of the ledger the process dies". The fakes pass each call to `Trouble.reach`,
+which decides whether the call has a fault. Time is simulated and advances only when a step requests it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START_SECONDS = 1_700_000_000.0
 
 
 class Crash(BaseException):
-    """The process ends here, as by SIGKILL. Production code must not catch it."""
+    """Simulates SIGKILL: the process ends here. Production code must not catch it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Trouble:
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._counts: Counter[Part] = Counter()
-        self.dying = False  # a crash propagates through a process, which must not write any more
+        self.dying = False  # True while a crash propagates through a process, which must not write any more.
 
     @contextlib.contextmanager
     def death(self) -> Iterator[None]:
-        """Suppresses, in the block, everything that a killed process would still do."""
+        """Suppresses everything that a killed process would still do, until the block ends."""
         self.dying = True
         try:
             yield
@@ -76,7 +76,7 @@ class Trouble:
         self._faults, self._counts = list(faults), Counter()
 
     def reach(self, part: Part, act: Callable[[], object], error: Callable[[], Exception]) -> object:
-        """Calls `act` with the fault of this call, if any."""
+        """Calls `act`, with the fault of this call if there is one. `error`: creates the error of a fault."""
         if self.dying:
             raise Crash
         kind = self._met(part)
@@ -110,8 +110,8 @@ class Clock:
     """Replaces the module `time` wherever production reads a clock."""
 
     def __init__(self) -> None:
-        self.seconds = START_SECONDS  # the wall clock, which may go back
-        self.ticks = 1000.0  # the monotonic clock
+        self.seconds = START_SECONDS  # The wall clock, which can be set back.
+        self.ticks = 1000.0  # The monotonic clock.
 
     def advance(self, seconds: float) -> None:
         self.seconds += seconds
@@ -131,16 +131,16 @@ class Clock:
 
 
 class Actor:
-    """A thread that runs only when the history lets it. Only one runs at a time, so that the same seed gives the same history.
+    """A thread that runs only when the history resumes it. Only one actor runs at a time, so that a seed always gives the same history.
 
-    `resume` runs it until it suspends or ends. After `kill` it never runs production code again.
+    `resume` runs it until it suspends or ends. After `kill` it runs no production code any more.
     """
 
     current = threading.local()
 
     def __init__(self, body: Callable[[], None]) -> None:
         self._body = body
-        # Passed between the two sides: one waits for the other
+        # The history and the actor pass control by these locks: one side always waits for the other.
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._back.acquire()
@@ -150,7 +150,7 @@ class Actor:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """The body of the thread, if production created the thread."""
+        """The body of the thread. Production code calls it if it creates the thread itself."""
         self._go.acquire()
         Actor.current.actor = self
         try:
@@ -158,7 +158,7 @@ class Actor:
                 self._body()
         except Crash:
             self.crashed = not self.killed
-        except BaseException as error:  # a defect of the simulation, raised where the simulation is driven
+        except BaseException as error:  # A defect of the simulation, which `resume` raises.
             self.error = error
         self.ended = True
         self._back.release()
@@ -176,7 +176,7 @@ class Actor:
             raise self.error
 
     def suspend(self) -> None:
-        """Suspends the calling actor until the history resumes it. Raises Crash if it was killed meanwhile."""
+        """Suspends the calling actor until the history resumes it. Raises Crash if the actor was killed."""
         self._back.release()
         self._go.acquire()
         if self.killed:
@@ -189,7 +189,9 @@ class Actor:
     @staticmethod
     @contextlib.contextmanager
     def nobody() -> Iterator[None]:
-        """Lets the calling thread, in the block, act for another process, which must not be suspended because others wait for its locks."""
+        """Lets the calling thread act for another process until the block ends. It must not be suspended then, because others wait for
+        its locks.
+        """
         actor, Actor.current.actor = getattr(Actor.current, "actor", None), None
         try:
             yield
@@ -198,7 +200,7 @@ class Actor:
 
 
 def stall() -> None:
-    """Suspends the calling process, as by SIGSTOP, if it is one that can be suspended."""
+    """Suspends the calling process as SIGSTOP does, if it is an actor."""
     actor = getattr(Actor.current, "actor", None)
     if actor is not None:
         actor.suspend()

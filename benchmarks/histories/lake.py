@@ -1,8 +1,7 @@
-"""Simulates a lake with Delta's transaction rules: tables as versions, txn versions by application id, properties, RESTORE, folders that
-disappear.
+"""Simulates a lake with Delta's transaction rules: versions, txn versions by application id, properties, RESTORE, folders that disappear.
 
-Only storage is simulated: production (`spark_jobs`) decides which statements a merge runs and under which transactions; `statements`
-interprets them. Each commit is checked: a key that returns to an older change, or a duplicate image, is added to `violations`.
+Only storage is simulated. Production (`spark_jobs`) decides which statements a merge executes with which txn versions; `statements`
+interprets them. Each commit is checked: a key that returns to an older change and a duplicate image are added to `violations`.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Any
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-Keyed = Mapping[int, tuple[int, int]]  # id → (number of the change, order key)
-# (operation, id, number, order key), in the order in which they were appended.
+Keyed = Mapping[int, tuple[int, int]]  # Id → (number of the change, order key).
+# (operation, id, number, order key), in the order in which the entries were appended.
 Log = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Version:
-    """One version of a table. `columns`: (name, Spark type); `txns`: application id → version.
+    """One version of a Delta table. `columns`: (name, Spark type). `txns`: application id → txn version.
 
     `restored`: the version that a RESTORE restored; -1 for any other version.
     """
@@ -41,7 +40,7 @@ class Version:
 
 
 class Table:
-    """A Delta table. `id`: Delta's table id, created with the folder."""
+    """A Delta table with its versions. `id`: Delta's table id, which is created with the folder."""
 
     def __init__(self, identity: str, first: Version) -> None:
         self.id = identity
@@ -53,13 +52,15 @@ class Table:
 
 
 class Lake:
-    """The tables by path."""
+    """The tables of the lake by path, and the violations of the guarantees."""
 
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
         self.violations: list[str] = []
         self._made = 0
-        self._newest: dict[tuple[str, int], int] = {}  # (path, id) → number of the last change of that row in the lake
+        self._newest: dict[
+            tuple[str, int], int
+        ] = {}  # (path, id) → the number of the newest change of that row in the lake.
 
     def create(self, path: str, version: Version) -> None:
         if path not in self.tables:
@@ -79,7 +80,7 @@ class Lake:
     # ── changes by other writers ──
 
     def restore(self, path: str, versions_back: int) -> bool:
-        """Executes RESTORE TABLE … TO VERSION AS OF: rows, columns and properties return to that version; transactions stay known."""
+        """Executes RESTORE TABLE … TO VERSION AS OF: rows, columns and properties return to that version; txn versions stay."""
         table = self.tables.get(path)
         if table is None or len(table.versions) <= versions_back:
             return False
@@ -91,12 +92,12 @@ class Lake:
         return True
 
     def drop(self, path: str) -> bool:
-        """Removes the folder, as by deletion or an unmounted disk."""
+        """Removes the table's folder, as a deletion or an unmounted disk does. Returns whether it existed."""
         self._forget(path)
         return self.tables.pop(path, None) is not None
 
     def copy_over(self, path: str) -> bool:
-        """Rewrites the table, as by CREATE OR REPLACE … AS SELECT: the same rows, another id, no transactions."""
+        """Rewrites the table, as CREATE OR REPLACE … AS SELECT does: the same rows, another id, no txn versions."""
         table = self.tables.get(path)
         if table is None:
             return False
@@ -143,7 +144,7 @@ class _Field:
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """An object with every attribute that production reads."""
+    """Has all attributes of deltalake's schema, metadata and protocol objects that production reads."""
 
     fields: Sequence[_Field] = ()
     id: str = ""
@@ -155,7 +156,7 @@ class _Named:
 
 
 class PlayedDeltaTable:
-    """Replaces `deltalake.DeltaTable`: the Delta log of a table as it was when it was last read."""
+    """Replaces `deltalake.DeltaTable`: the log of a table as of its last read."""
 
     lake: Lake
 

@@ -1,4 +1,4 @@
-"""Simulates a run's requests to its engine: it takes its batch. Used by `world`."""
+"""Simulates the RPC calls of a run to its engine: the run takes its batch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class PlayedRunEngine:
-    """Implements `ports.RunEngine` for runs of one batch. It calls production's engine, whose process may die during the request."""
+    """Implements `ports.RunEngine` for runs of one batch. It calls production's engine, whose process may die during the call."""
 
     def __init__(self, line: Installation) -> None:
         self._line = line
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        raise NotImplementedError  # used only by runs that drain
+        raise NotImplementedError  # Only draining runs call it.
 
     def ack(self, reference: BatchReference) -> None:
         raise NotImplementedError
@@ -30,7 +30,7 @@ class PlayedRunEngine:
         if engine is None or not engine.holds_lease:
             raise EngineAwayError("no engine answers")
         try:
-            with Actor.nobody():  # the engine's process, not the run's, may stall or die
+            with Actor.nobody():  # The engine's process, not the run's process, may stall or die.
                 batch = engine.outstanding()
                 if batch is None or not reference.names(batch):
                     raise BatchNotFoundError("it is no longer outstanding")

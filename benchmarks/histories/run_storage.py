@@ -1,6 +1,8 @@
-"""Simulates the parts of Dagster that Sluice uses: the run storage that `RunStore` queries, and the daemon that creates runs from requests.
+"""Simulates the parts of Dagster that Sluice uses: the run storage that `RunStore` queries, and the daemon that creates runs from
+requests.
 
-A run key is looked up among all existing runs, including failed ones. So it is deduplicated until the storage is wiped.
+The daemon starts one run per run key. It searches all existing runs for the key, including failed ones, so a key works again only after
+the storage was wiped.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ RUN_KEY_TAG = "dagster/run_key"
 
 @dataclasses.dataclass
 class PlayedRun:
-    """A run, as `DagsterInstance.get_run_by_id` returns it. `failure`: what it reported when it failed, with metadata."""
+    """A run, as `DagsterInstance.get_run_by_id` returns it. `failure`: the failure that it reported, with metadata."""
 
     run_id: str
     job_name: str
@@ -47,7 +49,7 @@ class PlayedInstance:
     # ── queries of RunStore ──
 
     def get_run_records(self, filters: dg.RunsFilter, limit: int | None = None) -> list[Any]:
-        """Returns the records, newest first."""
+        """Returns the records of runs that match the filter, newest first."""
         found: list[Any] = self._call(
             lambda: [self._record(run) for run in reversed(self.runs) if _meets(run, filters)][:limit]
         )
@@ -64,7 +66,9 @@ class PlayedInstance:
         *,
         ascending: bool = True,
     ) -> Any:
-        """Returns a step's failure, the only event that is kept; without a type, the time of the newest event."""
+        """Returns the failure event of a run's step, the only event in this storage. Without a type, returns an entry with the time of
+        the newest event.
+        """
         del limit, ascending
         run = self.get_run_by_id(run_id)
         if run is None:
@@ -85,7 +89,7 @@ class PlayedInstance:
     def add_run_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         def add() -> None:
             if run := self.get_run_by_id(run_id):
-                run.tags = {**run.tags, **tags}  # a new dict: earlier readers keep the old one
+                run.tags = {**run.tags, **tags}  # A new dict, because earlier readers keep the old one.
 
         self._call(add)
 
@@ -97,7 +101,7 @@ class PlayedInstance:
     # ── the daemon and the runs ──
 
     def submit(self, request: dg.RunRequest, job_name: str) -> None:
-        """Does what the daemon does with a sensor's result."""
+        """Creates or queues the run of a request, as the daemon does with a sensor's result."""
         same = next((run for run in self.runs if run.tags.get(RUN_KEY_TAG) == request.run_key), None)
         if same is None:
             config = next(iter(request.run_config["ops"].values()))["config"]
@@ -112,7 +116,7 @@ class PlayedInstance:
         return run
 
     def set_status(self, run: PlayedRun, status: DagsterRunStatus, failure: dg.Failure | None = None) -> None:
-        """Sets a run's status. No effect if the run has ended, or is no longer in the storage."""
+        """Sets a run's status. Does nothing if the run has ended, or is no longer in the storage."""
         if run.is_finished or run not in self.runs:
             return
         run.status, run.updated_at, run.failure = status, self._clock.time(), failure
@@ -125,7 +129,7 @@ class PlayedInstance:
 
     def _record(self, run: PlayedRun) -> Any:
         updated = dt.datetime.fromtimestamp(run.updated_at, dt.UTC)
-        # a copy: production must not see later changes
+        # A copy, so that production does not see later changes.
         return SimpleNamespace(dagster_run=dataclasses.replace(run), update_timestamp=updated)
 
 

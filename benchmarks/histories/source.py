@@ -1,7 +1,7 @@
-"""Simulates the source's servers: two MySQL servers with GTIDs, one of them standby, or one without GTIDs. Plain data and its operations.
+"""Simulates the servers of a source: two MySQL servers with GTIDs, one of them standby, or one server without GTIDs.
 
-A server has rows, a binlog as files of real events, and an executed set. `Endpoint` is the address that a destination knows; another
-server may start to answer there. `connection` uses it to answer production's queries and dumps.
+A server has rows, a binlog as files of real events, and an executed set. `Endpoint` is the address that a destination reads; after a
+failover, another server answers at it. `connection` answers production's queries and dumps from these objects.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Literal, Protocol
 from benchmarks.histories import binlog_bytes as binlog
 from sluice.cdc_engine.gtid import GtidSet
 
-Image = tuple[int, int]  # (id, number): the unique number of the change that created it
-LogEntry = tuple[str, int, int]  # (operation, id, number) as a table without a key contains it
+Image = tuple[int, int]  # (id, number). The number is unique and identifies the change that created the image.
+LogEntry = tuple[str, int, int]  # (operation, id, number), as the change log of a table without a key contains it.
 BASE = "binlog"
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One pair of row images. `before` None: an insert; `after` None: a delete; both None: TRUNCATE of `table`."""
+    """One pair of row images. `before` None: an insert. `after` None: a delete. Both None: a TRUNCATE of `table`."""
 
     table: str
     before: Image | None = None
@@ -34,7 +34,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Transaction:
-    """A transaction. `gtid`: (server uuid, number), None if the server has no GTIDs."""
+    """A transaction. `gtid`: (server uuid, number); None if the server has no GTIDs."""
 
     gtid: tuple[str, int] | None
     time: int
@@ -43,7 +43,7 @@ class Transaction:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A transaction's events in a file, from offset `begin` to `end`."""
+    """The events of a transaction in a file, from offset `begin` to `end`."""
 
     begin: int
     end: int
@@ -53,7 +53,7 @@ class Group:
 
 @dataclasses.dataclass
 class BinlogFile:
-    """A binlog file. `head`: the events that open it. `tail`: the event that ended it, none while it is the last file."""
+    """A binlog file. `head`: the events that open it. `tail`: the event that ends it; empty for the last file."""
 
     number: int
     created: int
@@ -71,7 +71,7 @@ class BinlogFile:
 
 @dataclasses.dataclass
 class Rows:
-    """The contents of the tables, and every change that the table without a key ever had."""
+    """The rows of both tables, and every change of the table without a key."""
 
     keyed: dict[int, int] = dataclasses.field(default_factory=dict)
     keyless: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -119,14 +119,16 @@ class Backup:
 
 
 class Reader(Protocol):
-    """A dump. `reading`: its current file."""
+    """A client that reads a dump. `reading`: the file that it reads."""
 
     @property
     def reading(self) -> BinlogFile | None: ...
 
 
 class Server:
-    """A server. `executed` and `purged` stay empty without GTIDs. `now`: returns seconds, for files and commits."""
+    """A simulated MySQL server. `executed` and `purged` stay empty without GTIDs. `now`: returns the time in seconds, for files and
+    commits.
+    """
 
     def __init__(self, name: str, *, gtids: bool, now: Callable[[], int]) -> None:
         self.name, self.gtids, self._now = name, gtids, now
@@ -138,7 +140,9 @@ class Server:
         self.files: list[BinlogFile] = []
         self.readers: list[Reader] = []
         self.backup: Backup | None = None
-        self.before_reset: list[Transaction] = []  # transactions whose numbers RESET made available again
+        self.before_reset: list[
+            Transaction
+        ] = []  # The transactions before a RESET, after which their GTIDs can be given again.
         self.connects_since_reset = 0
         self.incarnation = 0
         self._open_file(1)
@@ -150,7 +154,7 @@ class Server:
         self.apply(Transaction((self.uuid, number) if self.gtids else None, self._now(), tuple(changes)))
 
     def apply(self, transaction: Transaction) -> None:
-        """Executes a transaction, the server's own or one of its master, and writes it to the binlog."""
+        """Executes a transaction of a client or of the master, and writes it to the binlog."""
         for change in transaction.changes:
             self.rows.apply(change)
         self.applied.append(transaction)
@@ -173,13 +177,13 @@ class Server:
         self._open_file(file.number + 1)
 
     def purge(self) -> None:
-        """Executes PURGE BINARY LOGS up to the last file, or to the first one that a dump is reading."""
+        """Executes PURGE BINARY LOGS up to the last file, or up to the first file that a dump is reading."""
         used = [self.files.index(each.reading) for each in self.readers if each.reading in self.files]
         self.files = self.files[min([len(self.files) - 1, *used]) :]
         self.purged = self.files[0].previous
 
     def reset(self, *, keep_gtids: bool) -> None:
-        """Executes RESET BINARY LOGS AND GTIDS; with `keep_gtids` followed by SET gtid_purged to the previous executed set."""
+        """Executes RESET BINARY LOGS AND GTIDS. With `keep_gtids`, also sets gtid_purged to the executed set before the RESET."""
         self.executed = self.purged = self.executed if keep_gtids else GtidSet()
         self.before_reset += self.applied
         self.connects_since_reset = 0
@@ -190,7 +194,7 @@ class Server:
         self.backup = Backup(self.rows.copy(), self.executed)
 
     def restore(self, backup: Backup, *, new_uuid: bool) -> None:
-        """Replaces the server's data folder by a backup: its binlog starts again."""
+        """Replaces the server's data by a backup. Its binlog starts again."""
         self.incarnation += 1
         if new_uuid:
             self.uuid = server_uuid(self.name, self.incarnation)
@@ -199,8 +203,8 @@ class Server:
         self._restart()
 
     def follow(self, other: Server) -> bool:
-        """Executes what `other` has in addition. Returns False if replication breaks: this server has more, or other rows, or what it
-        lacks was purged.
+        """Executes the transactions that `other` has and this server lacks. Returns False if replication breaks: this server has
+        transactions or rows that `other` lacks, or `other` has purged what this server needs.
         """
         if not other.executed.contains(self.executed) or other.purged.subtract(self.executed):
             return False
@@ -267,14 +271,16 @@ def _kind(change: Change) -> int:
 
 @dataclasses.dataclass
 class Endpoint:
-    """An address. `cut` grows when connections to it are closed. `standby`: the server that may replace the current one."""
+    """The address of a source. `cut`: rises when the connections to it are closed. `standby`: the server that can take over."""
 
     current: Server
     standby: Server | None = None
     cut: int = 0
 
     def fail_over(self, *, caught_up: bool) -> bool:
-        """Makes the standby answer from now on, with everything that the current server has, or with what it had replicated before."""
+        """Makes the standby answer at this address. It has all transactions of the current server if `caught_up` is set; otherwise only
+        those that it has replicated before.
+        """
         if self.standby is None or (caught_up and not self.standby.follow(self.current)):
             return False
         self.current, self.standby = self.standby, self.current
@@ -282,7 +288,7 @@ class Endpoint:
         return True
 
     def rebuild_standby(self, *, new_uuid: bool) -> bool:
-        """Rebuilds the standby's data folder as a clone of the current server."""
+        """Rebuilds the standby as a clone of the current server."""
         if self.standby is None:
             return False
         self.standby.restore(Backup(self.current.rows, self.current.executed), new_uuid=new_uuid)
@@ -293,7 +299,7 @@ Deed = Literal["put", "delete", "move", "log", "relog", "unlog", "truncate"]
 
 
 def changes_of(server: Server, deeds: Sequence[tuple[Deed, int]], next_number: Callable[[], int]) -> list[Change]:
-    """Returns the changes that clients make, as far as the rows allow them. TRUNCATE is always a separate statement."""
+    """Returns the changes of the clients' deeds, as far as the rows allow them. A TRUNCATE is always a statement of its own."""
     rows = server.rows.copy()
     found: list[Change] = []
     for deed, key in deeds:

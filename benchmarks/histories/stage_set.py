@@ -1,6 +1,6 @@
 """Replaces production's dependencies by the simulated ones while histories run in this process.
 
-Sockets, Spark, deltalake, Parquet, threads that only wait, and clocks are replaced. No code that decides anything is.
+Sockets, Spark, deltalake, Parquet, threads that only wait, and clocks are replaced. No code that makes decisions is replaced.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from sluice.spark_jobs.session import LakeSession
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
-# modules that decide by a clock
+# The modules that read a clock to decide.
 TIMED = ("sluice.cdc_engine.instance.", "sluice.cdc_engine.parser.stream.event_parser", "sluice.orchestration.")
 OURS = ("sluice.cdc_engine", "sluice.orchestration", "sluice.spark_jobs", "sluice.console")
-MOMENT_SECONDS = 1e-9  # replaces waits in real time
+MOMENT_SECONDS = 1e-9  # Replaces waits in real time.
 MEMORY = "/dev/shm"  # noqa: S108  a disk in memory, where there is one
 
 
@@ -62,7 +62,7 @@ class _Silent:
 
 
 class _PlayedParquet:
-    """Replaces `pyarrow.parquet` where the footer of a staged file is read."""
+    """Replaces `pyarrow.parquet` where production reads the footer of a staged file."""
 
     @staticmethod
     def read_metadata(path: Path) -> Any:
@@ -72,7 +72,7 @@ class _PlayedParquet:
 
 
 class _PlainJson:
-    """Replaces `json` where the ledger is written: without indentation, writing is ten times as fast."""
+    """Replaces `json` where production writes the ledger, because writing without indentation is ten times as fast."""
 
     loads = staticmethod(json.loads)
 
@@ -86,7 +86,7 @@ _current: list[World] = []
 
 
 def present(world: World) -> None:
-    """Makes this the history to which all simulated dependencies belong."""
+    """Connects all simulated dependencies to this history."""
     _current[:] = [world]
     PlayedConnection.world = GuardedFiles.world = world
     PlayedDeltaTable.lake = world.lake
@@ -94,7 +94,7 @@ def present(world: World) -> None:
 
 @contextlib.contextmanager
 def staged() -> Iterator[Path]:
-    """Installs the simulation in the block. Yields a folder for the files of histories, and removes it afterwards."""
+    """Installs the simulated dependencies until the block ends. Yields a folder for the files of histories, and removes it afterwards."""
     memory = MEMORY if Path(MEMORY).is_dir() else None
     disabled = logging.root.manager.disable
     with contextlib.ExitStack() as stack:
@@ -121,7 +121,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield hand_out, "GET_SECONDS", MOMENT_SECONDS
     yield batches, "shutil", GuardedFiles
     yield ledger_record, "json", _PlainJson
-    # plotted by Dagster's pages
+    # Only Dagster's pages use these events.
     yield sluice.orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)
     yield files, "replace_file", _replace_record
     yield stored_ledger, "born_id", _born_id
@@ -145,7 +145,7 @@ def _born_id() -> str:
 
 
 def _replace_record(path: Path, content: bytes) -> None:
-    """Replaces the durable write of a record: those of the ledger and of the lake's tables can fail."""
+    """Replaces the durable write of a record. Writes of the ledger and of the records of lake tables can have faults."""
     if path.name == LEDGER:
         _current[0].keep_ledger(path, content.decode())
     elif path.parent.name == LAKE_TABLES:

@@ -1,6 +1,6 @@
-"""Simulates staging without Parquet: a batch's row events as small files, next to production's own manifest. Implements `ports.Stager`.
+"""Simulates staging without Parquet: writes a batch's row images to small files, with production's own manifest.
 
-The rows are read from the same binlog bytes that scan and ring have processed.
+The images are read from the binlog bytes that production's scan and ring have processed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _take(part: BlockSlice, tables: dict[str, _Table]) -> None:
 
 
 def _images(content: bytes, table: str, order_key: int, row: int) -> list[Image]:
-    """Returns the images that staging keeps. For an update of a row with a key, the before image is kept only if the key changed."""
+    """Returns the images that staging keeps. For a table with a key, it keeps the before image of an update only if the key changed."""
     kind = content[4]
     pairs = binlog.images_of(content, kind)
     if kind != binlog.UPDATE:
@@ -109,7 +109,7 @@ def _images(content: bytes, table: str, order_key: int, row: int) -> list[Image]
 
 
 def _close(table: _Table) -> None:
-    """Ends the segment before a TRUNCATE; its images wait in `segments` as a placeholder."""
+    """Ends the current segment before a TRUNCATE. Its images stay in `segments` in a placeholder until the files are written."""
     if table.images:
         table.segments.append(_Pending(tuple(table.images)))  # type: ignore[arg-type]
         table.images = []

@@ -1,8 +1,8 @@
-"""Interprets the Spark SQL of merges on the simulated lake. It accepts only the forms that spark_jobs writes; another form is a defect of
-the simulation.
+"""Interprets the Spark SQL of merges on the simulated lake. It accepts only the forms that spark_jobs writes; any other form is a defect
+of the simulation.
 
-The meaning of a form follows Delta and Spark. Its rows, keys, guards and transactions are production's, so they are read from the text:
-the filter by order key, the order of the fold, the position guard.
+The meaning of a form follows Delta and Spark. Filter by order key, order of the fold, position guard and txn versions are read from the
+statement, because production decides them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COLUMN = re.compile(r"`([^`]+)` ([a-z_]+(?:\([\d,]+\))?)")
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A row of a staged file."""
+    """A row image of a staged file."""
 
     operation: int
     order_key: int
@@ -47,7 +47,7 @@ class Image:
 
 
 def write_images(path: Path, images: list[Image]) -> int:
-    """Writes the replacement of a staged Parquet file and returns its size."""
+    """Writes a file that replaces a staged Parquet file, and returns its size."""
     text = json.dumps([dataclasses.astuple(image) for image in images])
     path.write_text(text)
     return len(text)
@@ -58,7 +58,7 @@ def read_images(path: Path) -> list[Image]:
 
 
 class PlayedSession:
-    """Replaces a Spark session: settings, and statements that are executed immediately."""
+    """Replaces a Spark session: keeps settings, and executes statements at once."""
 
     def __init__(self, lake: Lake, trouble: Trouble) -> None:
         self._lake, self._trouble = lake, trouble
@@ -95,8 +95,8 @@ class PlayedSession:
             self._transact(path, verb, statement)
 
     def _transact(self, path: str, verb: str, statement: str) -> None:
-        """Applies Delta's rule: a transaction that the table already has, or that is older than its newest one of that name, is skipped
-        silently.
+        """Executes a statement by Delta's rule: it is skipped silently if the table has the same or a newer txn version of its
+        application id.
         """
         app_id, version = self._settings.pop(TXN_APP_ID, ""), int(self._settings.pop(TXN_VERSION, "-1"))
         before = self._lake.table(path).last
@@ -140,7 +140,7 @@ def _emptied(_: str, before: Version) -> Version:
 
 
 def _folded(images: list[Image], statement: str) -> list[Image]:
-    """Returns one image per row: the first in the order that the statement defines."""
+    """Returns one image per row: the newest one in the order that the statement defines."""
     fold = _FOLD.search(statement)
     last: dict[int, Image] = {}
     if fold is None:

@@ -1,4 +1,4 @@
-"""The state of one history: sources, lake, Dagster, engine hosts, runs; and the effect of each step on it. Driven by `play`."""
+"""Contains the state of one history (sources, lake, Dagster, engine hosts, runs) and the effect of each step on it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TABLES = ("shop.orders", "shop.audit")
 
 
 class PlayedFiles:
-    """Implements `ports.DestinationFiles` with production's own files; the run lock is never waited for."""
+    """Implements `ports.DestinationFiles` with production's functions. A run never waits for the run lock."""
 
     head_of_line = staticmethod(destination_files.head_of_line)
     run_lock_held = staticmethod(destination_files.run_lock_held)
@@ -56,7 +56,7 @@ class PlayedFiles:
 
 @dataclasses.dataclass
 class Process:
-    """A run's process. It may continue after Dagster has given up on the run."""
+    """A run's process. It may continue after Dagster has ended the run."""
 
     run: PlayedRun
     actor: Actor
@@ -64,7 +64,7 @@ class Process:
 
 @dataclasses.dataclass
 class Installation:
-    """A destination of one conf/ with its engine host, its sensor and its Dagster. `answer`: the result of the last tick."""
+    """A destination of one conf/ with its engine host, its sensor and its Dagster. `answer`: the reason that the last tick returned."""
 
     config: SluiceConfig
     destination: str
@@ -91,7 +91,7 @@ class Installation:
     # ── the sensor ──
 
     def tick(self, *, lost: bool = False) -> None:
-        """Executes one tick of the sensor, and the daemon's work after it."""
+        """Executes one tick of the sensor, and then the daemon's work. `lost`: the tick's result is lost."""
         if self.ticker is None:
             self.ticker = Ticker(self._line(), lambda: self.host)
         try:
@@ -153,7 +153,7 @@ class Installation:
         self.processes.remove(process)
 
     def _merge(self, run: PlayedRun) -> None:
-        """Executes the body of a run with production's step, and records what Dagster records."""
+        """Executes a run with production's merge step, and records its result as Dagster does."""
         log = SimpleNamespace(info=lambda _: None)
         context: Any = SimpleNamespace(op_config=run.config, run=run, log=log, instance=self.instance)
         ports = Ports(
@@ -187,15 +187,15 @@ class World:
         self._numbers = itertools.count(1)
         self._moments = itertools.count()
         self._ledgers = itertools.count(1)
-        self.meddled = False  # an older ledger was restored
+        self.meddled = False  # True after an older ledger was restored.
         self.endpoints = {"first": self._endpoint("A", "B" if scenario.gtids else "")}
         if scenario.second == "shard":
             self.endpoints["second"] = self._endpoint("C", "")
         self.lines: list[Installation] = []
-        self.refused = ""  # why conf/ was refused as a whole
+        self.refused = ""  # Why production refused conf/ as a whole.
 
     def build(self) -> None:
-        """Creates the installations; production may refuse their configuration."""
+        """Creates the installations. Production may refuse their configuration."""
         try:
             config = self._config("one", {"shop": "first", **({"other": "second"} if self._shard else {})})
         except (SluiceError, ValueError) as error:
@@ -220,7 +220,7 @@ class World:
         return SluiceConfig.model_validate(
             {
                 "data_dir": str(self.folder / name),
-                "lake": "played://lake",  # not a local folder, so that there is nothing to sync
+                "lake": "played://lake",  # The URL is no local folder, so that there is nothing to sync.
                 "destinations": {
                     each: {"name": each, "source": {"host": host, "user": "u"}, **rest}
                     for each, host in destinations.items()
@@ -236,8 +236,8 @@ class World:
         self.lines.append(Installation(config, name, endpoint, instance, host, self, started=started))
 
     def _endpoint(self, first: str, standby: str) -> Endpoint:
-        """Returns an endpoint whose server has executed one transaction of no captured table, because a server that has executed nothing
-        cannot be recognized by its GTID set.
+        """Returns an endpoint whose server has executed one transaction without captured tables. A server with an empty GTID set could
+        not be recognized by it.
         """
         endpoint = Endpoint(self._server(first), self._server(standby) if standby else None)
         endpoint.current.commit(())
@@ -249,18 +249,18 @@ class World:
         return Server(name, gtids=self.scenario.gtids and name != "C", now=self.now)
 
     def now(self) -> int:
-        """Returns the time in seconds; it differs for each file of a server."""
+        """Returns the time in seconds. It differs for each file of a server."""
         return int(self.clock.seconds) + next(self._moments)
 
     def next_number(self) -> int:
         return next(self._numbers)
 
     def born_id(self) -> str:
-        """Returns the identity of a new ledger, which is unique in a history and the same in each repetition of it."""
+        """Returns the identity of a new ledger. It is unique in a history, and the same in each repetition of the history."""
         return f"{next(self._ledgers):012x}"
 
     def keep_ledger(self, path: Path, text: str) -> None:
-        """Replaces the durable write of meta.json."""
+        """Replaces the durable write of meta.json, which can have a fault."""
         line = next(each for each in self.lines if each.directory == path.parent)
 
         def write() -> None:
@@ -273,7 +273,7 @@ class World:
     # ── steps ──
 
     def do(self, step: Step) -> None:
-        """Executes a step; does nothing if it is impossible now."""
+        """Executes a step. Does nothing if the step is impossible at this time."""
         line = self.lines[step.line if step.line < len(self.lines) else 0]
         if not line.started and step.verb != "take over" and step.verb not in OF_THE_SOURCE:
             return
@@ -283,11 +283,11 @@ class World:
         self.trouble.dying = False
 
     def meddle(self, done: bool) -> None:
-        """Records that an older ledger was restored."""
+        """Records whether an older ledger was restored."""
         self.meddled = self.meddled or done
 
     def close(self) -> None:
-        """Ends every thread and suppresses what they would still do."""
+        """Ends every thread, and suppresses what the threads would still do."""
         for line in self.lines:
             for process in list(line.processes):
                 line.kill(process)
@@ -304,7 +304,7 @@ def _commit(world: World, line: Installation, step: Step) -> None:
 
 
 def _reset(_: World, line: Installation, step: Step) -> None:
-    """Resets the binlog. An open dump is not notified and receives nothing more."""
+    """Resets the source's binlog. An open dump is not notified and receives nothing more."""
     line.endpoint.current.reset(keep_gtids=bool(step.number))
 
 
@@ -395,7 +395,9 @@ def _wait(world: World, _: Installation, step: Step) -> None:
 
 
 def _go_back(_: World, line: Installation, step: Step) -> None:
-    """Executes `sluice position set` to an earlier position while the engine host is stopped; the operator heeds a warning."""
+    """Executes `sluice position set` with an earlier position while the engine host is stopped. The operator declines if the command
+    warns.
+    """
     _stop(line.world, line, step)
     positions = _positions_read(line) if (line.directory / "meta.json").exists() else []
     if not positions:
@@ -415,7 +417,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
 
 
 def _positions_read(line: Installation) -> list[Position]:
-    """Returns earlier cursors of the ledger that are in the source's current binlog."""
+    """Returns earlier cursors of the ledger that exist in the source's current binlog."""
     from sluice.cdc_engine.meta.ledger_record import ledger_from_text  # noqa: PLC0415
 
     current = line.endpoint.current
@@ -426,7 +428,7 @@ def _positions_read(line: Installation) -> list[Position]:
 
 
 def facts_of(line: Installation) -> Any:
-    """Returns the facts that the source reports, queried like the console does."""
+    """Returns the facts that the source reports, as the console reads them."""
     from benchmarks.histories.connection import PlayedConnection  # noqa: PLC0415
     from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from sluice.cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""Benchmarks of a destination with thousands of tables."""
+"""Measures a destination with thousands of tables."""

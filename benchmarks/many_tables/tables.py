@@ -1,8 +1,8 @@
-"""`./sluice bench tables`: measures what a destination with thousands of tables costs, through the real stack.
+"""Implements `./sluice bench tables`: measures the costs of a destination with thousands of tables, with the whole stack.
 
-A tenth of the tables has rows before the start; all of them get their first snapshot. Then a few of the tables change, nothing happens,
-all change in one transaction, and many are altered. A second lake has only a few tables, to which the same few changes are made: what did
-not change costs nothing if both take the same time.
+A tenth of the tables has rows before the start; all tables get an initial snapshot. Then a few tables change, nothing changes for a
+while, all tables change in one transaction, and many are altered. A second lake has only a few tables, to which the same few changes are
+made. If both take the same time, unchanged tables cost nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAIT_SECONDS_MAX = 7200.0
 
 
 def run(json_file: Path | None, *, tables: int) -> None:
-    """Measures a lake with many tables, then one with a few."""
+    """Measures a lake with many tables, then a lake with a few."""
     say = Console().print
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         record = ManyTables(Path(folder) / "many", tables, say).measure(lambda found: write_json(json_file, found))
@@ -51,7 +51,7 @@ def run(json_file: Path | None, *, tables: int) -> None:
 
 
 class ManyTables:
-    """A private installation with a number of tables."""
+    """An installation with a given number of tables."""
 
     def __init__(self, folder: Path, tables: int, say: Callable[[str], None]) -> None:
         folder.mkdir()
@@ -61,7 +61,7 @@ class ManyTables:
         self._next_id = 1000
 
     def measure(self, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-        """Returns all figures. `keep`: called with those that are known, after each part."""
+        """Returns all figures. `keep`: called after each part with the figures so far."""
         record: dict[str, Any] = {"tables": len(self._names)}
         with self._running(record) as memory:
             for part in (self._snapshots, self._few_changes, self._idle, self._all_changes, self._altered):
@@ -72,7 +72,7 @@ class ManyTables:
         return record
 
     def measure_few(self) -> dict[str, Any]:
-        """Returns the figures of a few changes."""
+        """Returns the figures of a few changes in a lake with few tables."""
         with self._running({}):
             self._snapshots()
             found: dict[str, Any] = self._few_changes()["five_changed"]
@@ -99,7 +99,7 @@ class ManyTables:
             self._pipeline.stop()
 
     def _snapshots(self) -> dict[str, Any]:
-        """Waits until all tables are published. They begin while the stack starts, so the time is that of their records."""
+        """Waits until all tables are published. The snapshots begin while the stack starts, so the times are taken from their records."""
         records, begun = SnapshotRecords(self._pipeline.directory), time.monotonic()
         while sum(each.state == SnapshotState.PUBLISHED for each in records.all()) < len(self._names):
             _wait(begun)
@@ -128,7 +128,9 @@ class ManyTables:
         return {"all_changed": {**found, "cpu_s_per_table": round(found["cpu_s"] / len(self._names), 4)}}
 
     def _change(self, names: Sequence[str]) -> dict[str, float]:
-        """Adds two rows to each table in one transaction. Returns the seconds until all are visible and acked, and the CPU seconds."""
+        """Adds two rows to each table in one transaction. Returns the seconds until all are visible and until all are acked, and the CPU
+        seconds.
+        """
         self._next_id += 2
         versions = {name: self._version(name) for name in names}
         cpu = self._cpu_seconds()
@@ -152,7 +154,7 @@ class ManyTables:
         }
 
     def _altered(self) -> dict[str, Any]:
-        """Adds a column to many tables, one statement each, and waits until the engine has them all."""
+        """Adds a column to many tables, one statement each, and waits until the engine has recorded all of them."""
         names = self._names[:ALTERED]
         with self._pipeline.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"USE {DATABASE}")
@@ -165,7 +167,7 @@ class ManyTables:
         return {"alters": len(names), "alters_s": round(seconds, 2), "alter_s": round(seconds / len(names), 3)}
 
     def _idle(self) -> dict[str, Any]:
-        time.sleep(IDLE_SECONDS / 5)  # what follows a batch, such as a reload of definitions
+        time.sleep(IDLE_SECONDS / 5)  # Work that follows a batch, such as a reload of definitions, ends in this time.
         begun, cpu, written = time.monotonic(), self._cpu_seconds(), self._written_bytes()
         time.sleep(IDLE_SECONDS)
         seconds = time.monotonic() - begun

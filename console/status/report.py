@@ -247,7 +247,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:
-        engine = {}  # What the engine reported while this host read is no longer true.
+        engine = {}  # The report is from the time when this host's engine read, and no longer true.
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:

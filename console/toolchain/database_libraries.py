@@ -13,7 +13,8 @@ from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-# Ubuntu 24.04 and Debian 13 added t64 to the names of packages whose 32-bit time type changed.
+# Library → the packages that may contain it. Ubuntu 24.04 and Debian 13 added t64 to the names of packages with a changed 32-bit time
+# type.
 PACKAGES = {
     "libaio.so.1": ("libaio1t64", "libaio1"),
     "libnuma.so.1": ("libnuma1",),

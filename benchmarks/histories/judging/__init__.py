@@ -1,1 +1,1 @@
-"""Decides whether a finished history kept the guarantees, and finds the shortest one that did not."""
+"""Decides whether a history kept the guarantees, and shortens a history that did not."""

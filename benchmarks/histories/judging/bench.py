@@ -1,6 +1,6 @@
-"""`sluice bench histories`: runs thousands of histories by seed, and shrinks those that break a guarantee.
+"""Implements `sluice bench histories`: runs thousands of histories by seed, and shortens those that break a guarantee.
 
-`tests/histories` runs some hundreds. A seed determines a whole history, on every machine.
+`tests/histories` runs some hundreds. A seed determines the whole history on every machine.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from benchmarks.histories.judging.shrink import shortest
 from benchmarks.histories.judging.verdict import Verdict
 from benchmarks.histories.steps import EVERYTHING, History, Mix, generate
 
-CHUNK = 50  # histories per process call
-SHOWN_MAX = 5  # the number of failing seeds that are shrunk
+CHUNK = 50  # The number of histories per call of a worker process.
+SHOWN_MAX = 5  # The number of failing seeds whose histories are shortened.
 
 
 class Stage:
-    """Runs histories, one after the other."""
+    """Runs histories, one after another."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "history"  # the same for each history, because messages contain it
+        self._folder = folder / "history"  # All histories use the same path, because messages contain it.
 
     def play(self, history: History) -> Verdict:
         try:
@@ -40,7 +40,7 @@ class Stage:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def shortest(self, history: History) -> History:
-        """Returns the shortest history that still breaks the guarantee."""
+        """Returns the shortest version of a history that still breaks a guarantee."""
         return shortest(history, lambda each: not self.play(each).kept)
 
 
@@ -52,7 +52,9 @@ def stage() -> Iterator[Stage]:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """The results of some histories. `broken`: seed and how. `stopped`: those in which production reported a problem."""
+    """The results of some histories. `broken`: (seed, how it broke a guarantee). `stopped`: the number of histories in which production
+    reported a problem.
+    """
 
     played: int = 0
     stopped: int = 0
@@ -70,7 +72,7 @@ class Count:
 
 
 def play_seeds(seeds: Iterable[int], mix: Mix = EVERYTHING) -> Count:
-    """Runs the histories of the seeds in this process."""
+    """Runs the histories of the seeds in this process and returns their results."""
     count = Count()
     with stage() as here:
         for seed in seeds:
@@ -82,7 +84,7 @@ def play_seeds(seeds: Iterable[int], mix: Mix = EVERYTHING) -> Count:
 
 
 def run(seed: int, count: int, json_file: Path | None) -> int:
-    """Runs `count` histories starting at `seed` and prints the results. Returns the number of those that broke a guarantee."""
+    """Runs `count` histories from `seed` on and prints the results. Returns the number of histories that broke a guarantee."""
     began = time.monotonic()
     total = Count()
     chunks = [range(at, min(at + CHUNK, seed + count)) for at in range(seed, seed + count, CHUNK)]

@@ -1,4 +1,4 @@
-"""Finds the shortest history that still fails: leaves out or simplifies steps while the guarantee stays broken."""
+"""Shortens a failing history: leaves out or simplifies steps as long as the history still fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fails = Callable[[History], bool]
 
 
 def shortest(history: History, fails: Fails) -> History:
-    """Returns a history of which no step can be left out or simplified. Each candidate is run once or a few times."""
+    """Returns a history that still fails, and of which no step can be left out or simplified."""
     while True:
         shorter = _simpler(_without_steps(history, fails), fails)
         if shorter == history:
@@ -20,7 +20,7 @@ def shortest(history: History, fails: Fails) -> History:
 
 
 def _without_steps(history: History, fails: Fails) -> History:
-    """Leaves out sequences of steps, long ones first."""
+    """Leaves out sequences of steps, long sequences first."""
     size = max(1, len(history.steps) // 2)
     while size:
         at = 0
@@ -58,7 +58,7 @@ def _simpler_scenarios(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _simpler_steps(step: Step) -> Iterator[Step]:
-    """Yields the step with one thing less each time, the simplest first."""
+    """Yields versions of a step with one thing left out or simplified."""
     for index, fault in enumerate(step.faults):
         others = step.faults[:index], step.faults[index + 1 :]
         yield dataclasses.replace(step, faults=(*others[0], *others[1]))

@@ -1,9 +1,9 @@
-"""Decides whether the limit that docs/reliability.md states explains why a history ended unequal. Used by `verdict`.
+"""Decides whether a limit that docs/reliability.md states explains why a history ended with differences. `verdict` calls it.
 
-The limit: a GTID was given to two transactions. One was executed by a server before its RESET, and the engine read it. The other was
-executed after the RESET, and replicated by another server that then took over. Nothing that this server reports differs from what was
-read. A stream that was connected to the first server in between detects it, which the watch ensures after two looks. If more rows differ
-than the two transactions touch, something else is wrong.
+The limit: two transactions got the same GTID. A server executed the first one before its RESET, and the engine read it. The second one
+was executed after the RESET and replicated by another server, which then took over. Nothing that this server reports differs from what
+the engine has read. If a stream was connected to the first server in between, it detects the RESET; the source watch ensures this after
+two looks. If other rows than those of the two transactions differ, the limit does not explain it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Row = tuple[str, int]  # (table, id)
 
 
 def explains(endpoint: Endpoint, differing: Collection[Row]) -> bool:
-    """Returns whether the stated limit alone explains the difference of these rows."""
+    """Returns whether the stated limit alone explains why these rows differ."""
     giver, now = endpoint.standby, endpoint.current
     if giver is None or giver.connects_since_reset:
         return False
@@ -25,7 +25,7 @@ def explains(endpoint: Endpoint, differing: Collection[Row]) -> bool:
 
 
 def _given_twice(giver: Server, now: Server) -> list[tuple[Transaction, Transaction]]:
-    """Returns the pairs of different transactions with one GTID: the one that was read, and the current server's."""
+    """Returns the pairs of different transactions with the same GTID: the one that the engine read, and the one of the current server."""
     return [
         (before, after)
         for after in now.applied

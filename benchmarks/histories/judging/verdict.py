@@ -1,7 +1,7 @@
-"""Judges a history: lets everything run until nothing changes, then checks the guarantees.
+"""Judges a history: runs all processes until nothing changes any more, then checks the guarantees.
 
-Then the lake equals the source, no key ever went back, and nothing is duplicated; or production itself reports a problem in `sluice
-status`. The lake must never differ while `sluice status` reports that all is well.
+At the end the lake must equal the source, no key may have returned to an older change, and no image may be duplicated; otherwise
+production must report a problem in `sluice status`. The lake must never differ while `sluice status` reports that all is well.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.console.status.report import find_problems, read_destination
 
 ROUNDS_MAX = 14
-ROUND_SECONDS = 400.0  # longer than any pause between two attempts
+ROUND_SECONDS = 400.0  # Longer than any pause between two attempts.
 STEPS_MAX = 60
-# States that must not remain when no fault is left: they mean that production is broken, or that the simulation no longer matches it and
-# tests nothing. What a full disk or a failed write stopped continues by itself.
+# If one of these states remains without a fault, production is broken, or the simulation no longer matches production and tests nothing.
+# A full disk or a failed write does not count, because production continues by itself after it.
 DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingError.code)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The result. `broken`: a sentence that says which guarantee was broken, or empty. `named`: the problems that production reports."""
+    """The verdict about a history. `broken`: a sentence that names the broken guarantee, or empty. `named`: the problems that production
+    reports.
+    """
 
     broken: str
     named: tuple[str, ...] = ()
@@ -47,7 +49,7 @@ class Verdict:
 
 
 def play(history: History, folder: Path) -> Verdict:
-    """Runs a history to its end. Only within `stage_set.staged`."""
+    """Runs a history to its end and judges it. Call it only within `stage_set.staged`."""
     world = World(history.scenario, folder)
     stage_set.present(world)
     try:
@@ -66,13 +68,13 @@ def _judge(world: World) -> Verdict:
             line.kill(process)
     lines = [line for line in world.lines if line.started]
     rested = _rest(world, lines)
-    # A table's owner and ledger are checked when it is written, so each table needs another change.
+    # Runs check a table's owner and ledger when they write the table, so each table needs another change.
     if world.meddled or len(lines) > 1:
         for line in lines:
             deeds: list[tuple[Deed, int]] = [("put", 1), ("log", 1)]
             line.endpoint.current.commit(changes_of(line.endpoint.current, deeds, world.next_number))
         rested = _rest(world, lines)
-    # includes a second destination, because it writes the same tables
+    # Includes the second destination, because it writes the same tables.
     named = tuple(sentence for line in lines for sentence in _problems(world, line))
     if world.refused:
         named = (*named, world.refused)
@@ -93,7 +95,7 @@ def _judge(world: World) -> Verdict:
 
 
 def _rest(world: World, lines: list[Installation]) -> bool:
-    """Lets everything run without faults until nothing changes any more. Returns whether that happened."""
+    """Runs everything without faults until nothing changes any more. Returns whether that happened within ROUNDS_MAX rounds."""
     before: object = None
     for _round in range(ROUNDS_MAX):
         world.clock.advance(ROUND_SECONDS)
@@ -118,7 +120,7 @@ def _undisturbed(line: Installation) -> None:
         if now == before:
             break
         before = now
-    line.read()  # the silence after which the last empty transaction is stored
+    line.read()  # After a silence, the parser stores the last empty transaction.
     line.tick()
     for run in list(line.instance.runs):
         if run.job_name == line.job_name and run.status is DagsterRunStatus.QUEUED:
@@ -145,7 +147,7 @@ def _problems(world: World, line: Installation) -> Iterator[str]:
         yield line.host.trouble
 
 
-Difference = tuple[stated_limits.Row, str]  # the row, and a sentence
+Difference = tuple[stated_limits.Row, str]  # The row that differs, and a sentence about it.
 
 
 def _differences(world: World, line: Installation) -> Iterator[Difference]:
