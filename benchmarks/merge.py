@@ -1,7 +1,8 @@
-"""`./sluice bench merge`: compares Sluice's merge of staged files with a hand-written MERGE of the same Parquet in the same Spark.
+"""Implements `./sluice bench merge`: compares Sluice's merge of staged files with a hand-written MERGE of the same Parquet in the same
+Spark.
 
-Two tables with the same rows, one per contender, are merged alternately: with adjacent keys on fresh tables, with scattered keys, and
-with adjacent keys on the tables that the scattered merges left; with deletion vectors and without.
+Two tables with the same rows, one per contender, are merged alternately. The phases are: adjacent keys in new tables, scattered keys, and
+adjacent keys in the tables after the scattered merges. All phases run with and without deletion vectors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.report import TableTarget
 
 SIZES = (1_000, 100_000, 1_000_000)
-FILES = 16  # number of files of a fresh table
+FILES = 16  # The number of files of a new table.
 OWNER = Owner(ledger_id=LEDGER_ID, destination=DESTINATION, table=f"{DATABASE}.{TABLE}")
 PHASES = (("close", "fresh"), ("anywhere", "fresh"), ("close", "scattered"))
 CREATE = """
@@ -47,7 +48,7 @@ WHEN NOT MATCHED AND s._sluice_operation <> 4 THEN INSERT (id, k, c, pad, _sluic
 
 
 class SparkClock:
-    """Sums the seconds that merges wait for the statements with which Spark commits."""
+    """Measures the seconds that merges wait for the statements with which Spark commits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -71,7 +72,7 @@ class SparkClock:
 
 
 class Bench:
-    """One pair of tables, with deletion vectors or without."""
+    """A pair of tables, one per contender, with or without deletion vectors."""
 
     def __init__(
         self, spark: SparkConnectServer, session: Any, folder: Path, *, table_rows: int, vectors: bool
@@ -88,7 +89,7 @@ class Bench:
         shutil.copytree(self._sluice, self._bare)
 
     def cell(self, changes: int, keys: str, state: str, runs: int) -> dict[str, Any]:
-        """Returns the medians for one batch size and spread of keys; the contenders alternate."""
+        """Returns the medians for one batch size and one spread of keys. The contenders alternate."""
         sluice, bare, outside = [], [], []
         for number in range(runs):
             batch = self._staged.make(changes, keys)
@@ -108,7 +109,7 @@ class Bench:
         }  # fmt: skip
 
     def _forget_old_files(self) -> None:
-        """Deletes unreferenced files at once, because merges without deletion vectors rewrite the whole table each time."""
+        """Deletes unreferenced files at once, because merges without deletion vectors rewrite the whole table."""
         for path in (self._sluice, self._bare):
             self._session.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS").collect()
 
@@ -130,7 +131,7 @@ class Bench:
 
 
 def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) -> None:
-    """Measures all combinations, prints each, and writes the JSON at the end."""
+    """Measures all combinations, and prints and writes the results after each."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -139,7 +140,7 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
             session = spark_session(spark.url)
             for vectors in (True, False):
                 bench = Bench(spark, session, folder / f"vectors-{vectors}", table_rows=table_rows, vectors=vectors)
-                # Warms up: Spark compiles what it runs, and the first contender would pay for both.
+                # A warm-up, because Spark compiles code at its first use, which would count against the first contender.
                 bench.cell(SIZES[0], "close", "fresh", 2)
                 for keys, state in PHASES:
                     for changes in SIZES if state == "fresh" else SIZES[:1]:
@@ -156,6 +157,6 @@ def spark_session(url: str) -> Any:
 
     session = SparkSession.builder.remote(url).create()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    # the number of tasks that list files for a VACUUM; 10 000 by default
+    # The number of tasks that list files for a VACUUM; the default is 10 000.
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "4")
     return session

@@ -1,6 +1,6 @@
-"""Creates staged batches in the format of `staging` without a source: for `bench merge`, which needs many of one kind, quickly.
+"""Creates staged batches in the format of `staging` without a source, for benchmarks that need many similar batches quickly.
 
-They are built from staging's own values, so the type checker detects a change of the format, and a test checks that a run reads them.
+The code uses staging's own types, so that the type checker detects a change of the format. A test checks that a run can read the batches.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LEDGER_ID = "benchbench01"
 FILE = "bench.t.0.parquet"
 COMMIT_TIME_US = 1_767_225_600_000_000
 UPDATE, DELETE = 3, 4
-BYTES_A_CHANGE = 16  # bytes of binlog per change: the minimum that distinguishes two positions
+BYTES_A_CHANGE = 16  # The bytes of binlog per change: enough to give each change a position of its own.
 
 
 class StagedFiles:
-    """Creates staged batches of one table: 90 % updates (upserts if the key does not exist), 10 % deletes; each key once per batch."""
+    """Creates staged batches of one table: 90 % updates, which insert missing keys, and 10 % deletes. Each key occurs once per batch."""
 
     def __init__(self, directory: Path, table_rows: int) -> None:
         self._directory, self._table_rows = directory, table_rows
@@ -34,7 +34,7 @@ class StagedFiles:
         self._offset, self._batch = 4, 0
 
     def make(self, changes: int, keys: str) -> Path:
-        """Writes a batch directory with its manifest. `keys`: "close" together, or "anywhere" in the table."""
+        """Writes a batch directory with its manifest. `keys`: "close" for adjacent keys, "anywhere" for keys scattered over the table."""
         self._batch += 1
         operations = self._random.choice(np.array([UPDATE, DELETE], np.int8), changes, p=[0.9, 0.1])
         ids = self._keys(changes, keys)

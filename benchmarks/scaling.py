@@ -1,9 +1,8 @@
-"""`./sluice bench scaling`: merges one table on a standalone Spark cluster with one, two and four executor cores, as far as the machine
-has them.
+"""Implements `./sluice bench scaling`: merges one table on a standalone Spark cluster with one, two and four executor cores.
 
-Each core is a worker with one executor; each core count uses the same staged files and a new copy of the table. Everything shares one
-machine, including the Connect server. So whatever does not scale here would not scale on a cluster of several machines either, and a
-little more does.
+Core counts that the machine does not have are left out. Each core is a worker with one executor; each core count uses the same kind of
+staged files and a new copy of the table. All processes, including the Connect server, share one machine. Therefore merges scale at least
+as well on a cluster of several machines.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def _of(cores: int, folder: Path, table_rows: int, runs: int) -> list[dict[str, 
         path = folder / "table"
         _fill(spark.url, path, table_rows)
         staged = StagedFiles(folder / "staged", table_rows)
-        for _ in range(2):  # Spark compiles what it runs
+        for _ in range(2):  # A warm-up, because Spark compiles code at its first use.
             _seconds(spark.url, path, staged, SIZES[0])
         return [
             {
@@ -81,7 +80,7 @@ def _fill(url: str, path: Path, rows: int) -> None:
 
 
 def _seconds(url: str, path: Path, staged: StagedFiles, changes: int) -> float:
-    """Returns the seconds of one merge by Spark of scattered keys."""
+    """Merges scattered keys with Spark's MERGE and returns the seconds."""
     batch = staged.make(changes, "anywhere")
     target = TableTarget(path=str(path), merge="spark")
     begun = time.perf_counter()

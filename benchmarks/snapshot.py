@@ -1,7 +1,8 @@
-"""`./sluice bench snapshot`: copies one large table to Delta, alternately with a snapshot and with a bare parallel Spark JDBC read.
+"""Implements `./sluice bench snapshot`: copies a large table to Delta, alternately with a snapshot and with a bare parallel Spark JDBC
+read.
 
-Both read the same table of an idle MySQL and write a Delta table through the same warm Spark. The bare read neither finds its own bounds,
-nor buffers changes, nor preserves types.
+Both read the same table of an idle MySQL and write a Delta table with the same warm Spark. The bare read does not find its bounds itself,
+does not buffer changes, and does not preserve types.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MORE = (
 
 
 def run(json_file: Path | None, rows: int) -> None:
-    """Prints and writes the rows per second of both ways, as medians of the rounds."""
+    """Measures both contenders, and prints and writes their rows per second as medians of the rounds."""
     screen = Console()
     toolchain = set_up(("mysql-8.0.31",), extras=("jdbc",), screen=screen)
     jars = [*toolchain.delta_jars, *toolchain.extra_jars]
@@ -93,7 +94,7 @@ def run(json_file: Path | None, rows: int) -> None:
 
 
 class _Bench:
-    """A destination without an engine, whose ledger's cursor is at the end of an idle binlog."""
+    """A destination without an engine. The cursor of its ledger is at the end of the binlog of an idle server."""
 
     def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer) -> None:
         self._root, self._server, self._spark = root, server, spark
@@ -112,7 +113,7 @@ class _Bench:
         StoredLedger(record_store(self._directory), DATABASE).update(lambda ledger: ledger.set_cursor(position))
 
     def start_at_current_position(self) -> None:
-        """Removes the table from the lake, because the bare read creates a new one each time too."""
+        """Removes the table from the lake, because the bare read creates another table each time too."""
         shutil.rmtree(self._root / "lake", ignore_errors=True)
 
     def snapshot(self) -> None:
@@ -137,7 +138,7 @@ class _Bench:
                 cursor.execute(f"SELECT MIN(id), MAX(id) FROM {DATABASE}.{TABLE}")
                 low, high = cursor.fetchone() or (0, 0)
             options = {
-                # this URL makes Spark use its MySQL dialect, which quotes columns for MySQL
+                # This option makes Spark use its dialect for MySQL, which quotes columns correctly.
                 "url": f"jdbc:mysql://127.0.0.1:{self._server.port}/{DATABASE}?permitMysqlScheme&user=root&useServerPrepStmts=false",
                 "driver": "org.mariadb.jdbc.Driver",
                 "dbtable": TABLE,

@@ -1,7 +1,7 @@
-"""`./sluice bench types`: measures how fast rows of each column type are staged, each in a separate table with an int key.
+"""Implements `./sluice bench types`: measures how fast rows of each column type are staged, in one table with an int key per type.
 
-Every row has a distinct value, as far as the type has enough. Sluice reads from a live server as it runs (parser, sink, ring, service)
-and stages each batch to Parquet; the engine's start is not measured.
+Every row has a different value, if the type has enough values. Sluice reads from a live server as in production (parser, sink, ring,
+service) and stages each batch to Parquet. The start of the engine is not measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ DOCUMENT = "JSON_OBJECT('id', i, 'price', i / 4e0, 'name', CONCAT('näme ', i), 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A type: its name in the report, its column definition, and SQL for the value of row i."""
+    """A column type. `name`: its name in the report. `declared`: the column definition. `value`: SQL for the value of row i. `server`:
+    the server that has it.
+    """
 
     name: str
     declared: str
@@ -75,7 +77,7 @@ KINDS = (
 
 
 def run(json_file: Path | None, *, runs: int = RUNS, rows: int = ROWS, names: tuple[str, ...] = ()) -> None:
-    """Measures all types, or the named ones, `runs` times each; reports medians."""
+    """Measures all types, or the named ones, `runs` times each, and reports medians."""
     record: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         for version in (MYSQL, MARIADB):
@@ -99,7 +101,7 @@ def _measured(
     record = {}
     for kind in kinds:
         binlog = _written(cursor, kind, rows)
-        staged_seconds(server, binlog, folder)  # compiles or loads the kernels
+        staged_seconds(server, binlog, folder)  # This call compiles or loads the kernels before the measurement.
         seconds = [staged_seconds(server, binlog, folder) for _ in range(runs)]
         record[kind.name] = {
             "staged_rows_per_s": median([rows / each for each in seconds]),
@@ -109,7 +111,7 @@ def _measured(
 
 
 def _written(cursor: Any, kind: Kind, rows: int) -> BinlogSet:
-    """Writes a set into a separate binlog file, which is the last one while it is measured."""
+    """Writes a set into a binlog file of its own, which is the last file while it is measured."""
     cursor.execute("DROP TABLE IF EXISTS t")
     cursor.execute(f"CREATE TABLE t (id INT PRIMARY KEY, c {kind.declared} NOT NULL)")
     cursor.execute("FLUSH BINARY LOGS")
@@ -119,7 +121,7 @@ def _written(cursor: Any, kind: Kind, rows: int) -> BinlogSet:
 
 
 def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """Returns the seconds from the dump's start until the last batch of the set is staged and acked."""
+    """Returns the seconds from the start of the dump until the last batch of the set is staged and acked."""
     config = configuration(server, binlog, folder)
     parts, lease = known_start(config)
     client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})

@@ -1,8 +1,9 @@
-"""`./sluice bench wide`: merges a few changes of each of many tables in one batch, in each way that Sluice merges and in a bare loop.
+"""Implements `./sluice bench wide`: merges a few changes of each of many tables in one batch, by each of Sluice's methods and by a bare
+loop.
 
-First only the merges: staged batches of N tables, merged alternately by Spark's MERGE, by the job for small tables and by a loop that
-uses only deltalake, each on its own tables. Then the whole pipeline: the same changes in one transaction on a live MySQL, until they are
-acked.
+First it measures only merges: staged batches of N tables are merged alternately by Spark's MERGE, by the job for small tables, and by a
+loop that uses only deltalake. Each contender has its own tables. Then it measures the whole pipeline: the same changes in one transaction
+on a live MySQL, until they are acked.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.ways import SmallSetting
 
 LEDGER_ID, DATABASE = "be7c40000000", "bench"
-SEED_ROWS = 200  # rows of each table before the first measured batch
+SEED_ROWS = 200  # The number of rows of each table before the first measured batch.
 TIME_US = 1_767_225_600_000_000
 COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
 WAYS = ("spark", "small", "loop")
-WARM_ROUNDS, SPARK_ROUNDS = 5, 2  # the rounds of the slow contender hardly differ
+WARM_ROUNDS, SPARK_ROUNDS = 5, 2  # The slow contender needs fewer rounds, because its times hardly differ.
 ACK_SECONDS_MAX = 1800.0
 CREATE = "CREATE TABLE {name} (id BIGINT NOT NULL PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
 
 
 class WideBatches:
-    """Staged batches of many tables in the format of `staging`: the first fills the tables; in the others, half of the changes update
-    rows and half add rows.
+    """Creates staged batches of many tables in the format of `staging`. The first one fills the tables. In the later ones, half of the
+    changes update rows and half insert rows.
     """
 
     def __init__(self, directory: Path, tables: int, changes: int) -> None:
@@ -55,7 +56,7 @@ class WideBatches:
         self._order_key, self._batch, self._next_id = 1, 0, 1
 
     def make(self, *, fill: bool = False) -> Path:
-        """Writes a batch directory with its manifest."""
+        """Writes a batch directory with its manifest. `fill`: create the batch that fills the tables."""
         self._batch += 1
         ids, operations = self._images(fill)
         folder = self._directory / f"{self._batch}"
@@ -115,7 +116,7 @@ def _segment(file: Path, ids: list[int], operations: list[int], first: int) -> d
 
 
 class Contender:
-    """A way to merge a batch into its own tables."""
+    """A method of merging a batch, with its own tables."""
 
     def __init__(self, name: str, lake: Path, merge: Callable[[Path, Path], None], spark: SparkConnectServer) -> None:
         self.name, self._lake, self._merge, self._spark = name, lake, merge, spark
@@ -123,14 +124,16 @@ class Contender:
         self.cpu_seconds: list[float] = []
 
     def take(self, batch: Path) -> None:
-        """Merges one batch, and records the time and the CPU seconds of Spark's processes and this one."""
+        """Merges one batch, and records the time, and the CPU seconds of Spark's processes and this one."""
         cpu, begun = _cpu_seconds(self._spark), time.perf_counter()
         self._merge(batch, self._lake)
         self.seconds.append(time.perf_counter() - begun)
         self.cpu_seconds.append(_cpu_seconds(self._spark) - cpu)
 
     def figures(self, tables: int) -> dict[str, Any]:
-        """Returns the results. The first batch creates the tables, the second is the first one on existing tables, the others are warm."""
+        """Returns the results. The first batch creates the tables, the second is the first one on existing tables, and the later ones are
+        warm.
+        """
         new, first, *warm = self.seconds
         return {
             "way": self.name, "new_tables_s": round(new, 2), "first_s": round(first, 2), "warm_s": median(warm),
@@ -139,7 +142,7 @@ class Contender:
 
 
 def _cpu_seconds(spark: SparkConnectServer) -> float:
-    """Returns the CPU seconds of this process and of Spark with its workers, including ended ones."""
+    """Returns the CPU seconds of this process and of Spark with its workers, including workers that have ended."""
     server = psutil.Process(spark.pid)
     processes = [psutil.Process(), server, *server.children(recursive=True)]
     used = 0.0
@@ -153,7 +156,7 @@ def _cpu_seconds(spark: SparkConnectServer) -> float:
 
 
 def by_sluice(setting: SmallSetting, spark: SparkSettings) -> Callable[[Path, Path], None]:
-    """Returns Sluice's own merge with its checks, without records."""
+    """Returns a function that merges a batch as a run does, with its checks but without records."""
 
     def merge(batch: Path, lake: Path) -> None:
         names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
@@ -177,7 +180,7 @@ def by_loop(batch: Path, lake: Path) -> None:
 def run(
     json_file: Path | None, *, tables: int = 200, changes: int = 5, whole: bool = True, ways: Sequence[str] = WAYS
 ) -> None:
-    """Measures the contenders, and prints and writes each result. `whole`: also measures the pipeline."""
+    """Measures the contenders, and prints and writes each result. `whole`: also measure the whole pipeline."""
     record: dict[str, Any] = {"tables": tables, "changes_per_table": changes}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         record |= _merges(Path(name), tables, changes, ways)
@@ -217,7 +220,7 @@ def _merges(folder: Path, tables: int, changes: int, chosen: Sequence[str]) -> d
 
 
 def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
-    """Measures the time from a commit on the source until the last table is acked."""
+    """Measures the whole pipeline: the time from a commit in the source until the batch is acked."""
     folder.mkdir()
     pipeline = Pipeline(
         folder, DATABASE, Console().print, options=StackOptions(spark_memory="2g", die_with_parent=True)
@@ -246,8 +249,8 @@ def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
 
 
 def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> dict[str, Any]:
-    """Makes one transaction over all tables. Returns the seconds until the first and the last table has it and until it is acked, and
-    their parts.
+    """Makes one transaction over all tables. Returns the seconds until the first table shows it, until all tables show it and until it is
+    acked, and the parts of that time.
     """
     with (
         BatchWatch(pipeline.directory) as watch,

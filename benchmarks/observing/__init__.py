@@ -1,1 +1,1 @@
-"""What benchmarks observe while they work: memory, and the times of each delivery."""
+"""Observes a benchmark while it runs: the memory of processes, and the times of each delivery."""

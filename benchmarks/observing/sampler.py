@@ -1,4 +1,4 @@
-"""Samples something repeatedly in a thread, for what benchmarks observe while they work."""
+"""Defines the base class of observers that take samples in a thread while a benchmark runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Sampler:
-    """Calls `_sample` every `seconds` while the block lasts."""
+    """Calls `_sample` every `seconds` in a thread until the block ends."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -1,7 +1,7 @@
-"""Breaks down the seconds between a change's commit in MySQL and its ack; for `bench e2e` and `bench wide`.
+"""Splits the time between a change's commit in MySQL and its ack into parts, for `bench e2e` and `bench wide`.
 
-It uses only what every reader can see: the ledger shows when a batch was handed out, staged, taken and settled, Dagster's storage has the
-times of its run, and each commit in a Delta log names its delivery.
+It reads only public records. The ledger shows when a batch was handed out, staged, taken and settled; Dagster's storage has the times of
+its run; and each commit in a Delta log names its delivery.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluice.spark_jobs.tables.commit_record import read_commit
 
 LOOK_SECONDS = 0.02
 RUNS_LOOKED_AT = 1000
-# Each part ends with this time of a delivery. `shown` is the commit that has the change itself.
+# Part → the time of a delivery that ends it. `shown` is the time of the commit that contains the observed change.
 PARTS = {
     "wait_for_batch": "cut",
     "staging": "staged",
@@ -42,8 +42,8 @@ PARTS = {
 
 @dataclasses.dataclass(kw_only=True)
 class DeliveryTimes:
-    """The times of one delivery, in seconds since 1970; 0 if not observed. A run that drains is requested once for many deliveries, so
-    these have no `requested`, `dequeued` and `started`.
+    """The times of one delivery in seconds since 1970; 0 if a time was not observed. A draining run is requested once for many
+    deliveries, so its later deliveries have no `requested`, `dequeued` and `started`.
     """
 
     cut: float = 0.0
@@ -58,7 +58,7 @@ class DeliveryTimes:
     settled: float = 0.0
 
     def parts(self, sent: float) -> dict[str, float]:
-        """Returns the seconds of each part for a change that was committed at `sent`. A part that the change did not wait for has 0."""
+        """Returns the seconds of each part for a change that was committed at `sent`. A part that ended before the previous one is 0."""
         found, reached = dict[str, float](), sent
         for name, field in PARTS.items():
             until = max(reached, getattr(self, field))
@@ -67,7 +67,7 @@ class DeliveryTimes:
 
 
 class BatchWatch(Sampler):
-    """Observes the deliveries of a destination while the block lasts."""
+    """Observes the deliveries of a destination until the block ends."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(LOOK_SECONDS)
@@ -77,7 +77,7 @@ class BatchWatch(Sampler):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self._sample()  # what was settled since the last look
+        self._sample()  # Observes a batch that was settled after the last sample.
 
     def _sample(self) -> None:
         with contextlib.suppress(SluiceError):
@@ -104,7 +104,7 @@ class BatchWatch(Sampler):
                 delivery = delivery_of(record.dagster_run.tags)
                 times = self.deliveries.get(int(delivery)) if delivery else None
                 stats = instance.get_run_stats(record.dagster_run.run_id) if times else None
-                # a run that drains has the name of its last batch
+                # The tags of a draining run name its last batch, but its start belongs to the first one.
                 if times and stats and (stats.start_time or 0.0) >= times.cut:
                     times.requested = record.create_timestamp.timestamp()
                     times.dequeued, times.started = stats.launch_time or 0.0, stats.start_time or 0.0
@@ -119,7 +119,7 @@ class BatchWatch(Sampler):
                     times.last_commit = times.shown = max(times.last_commit, at)
 
     def parts(self, markers: Sequence[Marked]) -> list[dict[str, float]]:
-        """Returns the parts for each marker whose delivery was observed. All up to `shown` are its freshness."""
+        """Returns the parts for each marker whose delivery was observed. The parts up to `shown` add up to the marker's freshness."""
         found = []
         for each in markers:
             times = self.deliveries.get(each.delivery)
@@ -129,7 +129,7 @@ class BatchWatch(Sampler):
 
 
 def commit_times(table: Path) -> list[tuple[int, float]]:
-    """Returns the delivery and the time in seconds since 1970 of each commit of a table that a batch made."""
+    """Returns (delivery, time in seconds since 1970) of each commit of a table that a batch made."""
     try:
         commits = [read_commit(commit) for commit in DeltaTable(str(table)).history()]
     except TableNotFoundError:

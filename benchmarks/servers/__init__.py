@@ -1,1 +1,1 @@
-"""Servers of others, private to the tests and benchmarks that start them: brokers, stores, ZooKeeper, Postgres, Spark, a browser."""
+"""Runs other projects' servers for tests and benchmarks: brokers, stores, ZooKeeper, Postgres, Spark, SSH, and a browser."""

@@ -1,4 +1,4 @@
-"""Runs a real Apicurio Registry, a schema registry with Confluent's API, which keeps schemas in memory. Used by the tests."""
+"""Runs an Apicurio Registry for the tests: a schema registry with Confluent's API, which keeps its schemas in memory."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ LIMITS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class ApicurioServer:
-    """A registry on 127.0.0.1 with compatibility BACKWARD. A restart loses its schemas."""
+    """A schema registry on 127.0.0.1 with the compatibility level BACKWARD. A restart loses its schemas."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder.absolute(), free_port()
@@ -36,7 +36,7 @@ class ApicurioServer:
         return self.folder / "apicurio.log"
 
     def start(self) -> Self:
-        """Starts on the same port as before; returns when it answers."""
+        """Starts the server on its port. Returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         java, jar = _distribution()
         settings = (f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self.port}")
@@ -54,7 +54,7 @@ class ApicurioServer:
             self._process.kill()
 
     def set_compatibility(self, level: str, subject: str = "") -> bool:
-        """Sets the compatibility of a subject, or of all. Returns whether the server answered."""
+        """Sets the compatibility level of a subject, or of all subjects. Returns whether the server answered."""
         request = urllib.request.Request(  # noqa: S310  on the loopback address
             f"{self.url}/config/{subject}".rstrip("/"),
             json.dumps({"compatibility": level}).encode(),
@@ -69,7 +69,7 @@ class ApicurioServer:
 
 
 def _distribution() -> tuple[Path, Path]:
-    """Returns Java's program and the jar to run. Downloads and unpacks the distribution once."""
+    """Returns the path of Java and the jar to run. Downloads and unpacks the distribution at the first call."""
     toolchain = set_up([], delta=False, extras=(APICURIO,))
     (artifact,) = load_artifacts(APICURIO)
     home = toolchain.cache.servers / f"{APICURIO}-{artifact.revision}"

@@ -1,7 +1,7 @@
-"""Provides Debian's Chromium without a screen, for the tests that look at Dagster's pages as a person does.
+"""Provides a headless Chromium for the tests that use Dagster's pages as a person does.
 
-Uses the one on PATH; else the distribution's package, which is installed if the user is root, and otherwise unpacked into the cache with
-its dependencies.
+It uses a browser on PATH. Otherwise it uses the distribution's package, which it installs if the user is root, and unpacks into the cache
+with its dependencies if not.
 """
 
 import os
@@ -16,22 +16,22 @@ from sluice.console.toolchain.database_libraries import missing_libraries
 from sluice.console.toolchain.debian import provide
 from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
-PACKAGES = ("chromium-headless-shell", "chromium")  # the first is smaller, but not in every release
-# a launcher in /usr/bin starts these, and looks only in /usr
+PACKAGES = ("chromium-headless-shell", "chromium")  # The first package is smaller, but not every release has it.
+# The launcher in /usr/bin starts these programs, but looks only in /usr.
 PROGRAMS = ("usr/lib/chromium/chromium-headless-shell", "usr/lib/chromium/chromium")
 ON_PATH = (*PACKAGES, "google-chrome")
 
 
 @dataclass(frozen=True)
 class Chromium:
-    """A browser to start: its program, and its variables in addition to our environment."""
+    """A browser that can be started. `environment`: variables that it needs in addition to this process's environment."""
 
     program: Path
     environment: dict[str, str]
 
 
 def provide_chromium(cache: Cache | None = None) -> Chromium:
-    """Returns the browser, downloaded if there is none yet. Raises SetupError with one sentence about what is missing."""
+    """Returns a browser, and downloads one if there is none. Raises SetupError, which says what is missing."""
     if found := _on_path():
         return found
     cache = cache or open_cache()
@@ -46,7 +46,7 @@ def provide_chromium(cache: Cache | None = None) -> Chromium:
 
 
 def in_folder(root: Path) -> Chromium:
-    """Returns the browser from unpacked packages, with their libraries and fonts, which are found only there. Raises SetupError."""
+    """Returns the browser in unpacked packages, with the environment for its libraries and fonts there. Raises SetupError."""
     programs = [root / name for name in PROGRAMS if (root / name).exists()]
     if not programs:
         raise _missing("the package contains no program")

@@ -1,4 +1,4 @@
-"""Runs a real Hive metastore from pyspark's own jars, with its tables in Derby. Used by the tests of catalogs."""
+"""Runs a Hive metastore from pyspark's jars for the tests of catalogs. Its tables are in Derby."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.1
 
 
 class HiveMetastore:
-    """One metastore with its own directory. Any Spark with `spark_settings` sees the same tables."""
+    """A Hive metastore with its own directory. All Sparks with `spark_settings` see the same tables."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -39,7 +39,7 @@ class HiveMetastore:
         }
 
     def start(self) -> "HiveMetastore":
-        """Starts, and returns when it listens. Raises ServerError."""
+        """Starts the metastore. Returns when it listens. Raises ServerError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_settings()
         java = self._java or set_up([], delta=False).java
@@ -64,7 +64,7 @@ class HiveMetastore:
             "javax.jdo.option.ConnectionDriverName": "org.apache.derby.jdbc.EmbeddedDriver",
             "datanucleus.schema.autoCreateAll": "true",
             "hive.metastore.schema.verification": "false",
-            "hive.async.log.enabled": "false",  # needs a library that pyspark lacks
+            "hive.async.log.enabled": "false",  # This logging needs a library that pyspark lacks.
             "hive.metastore.warehouse.dir": (self.folder / "warehouse").as_uri(),
         }
         each = (

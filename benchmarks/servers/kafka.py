@@ -1,4 +1,4 @@
-"""Runs a real Kafka from its jars, one node that is broker and controller. Used by the tests."""
+"""Runs a Kafka of one node, which is broker and controller, from its jars for the tests."""
 
 import shutil
 import time
@@ -14,7 +14,7 @@ from sluice.console.toolchain.python_packages import pyspark_jar
 from sluice.console.toolchain.setup import set_up
 
 KAFKA = "kafka"
-# Jars that pyspark already has.
+# The jars of Kafka that pyspark contains already.
 PYSPARK_JARS = (
     *("scala-library", "scala-reflect", "jackson-core", "jackson-databind", "jackson-annotations"),
     *("slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "zstd-jni", "lz4-java", "snappy-java"),
@@ -25,7 +25,7 @@ LIMITS = ("-Xmx256m", "-Xss512k", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class KafkaServer:
-    """One node on 127.0.0.1. A requested topic that does not exist is not created automatically."""
+    """A Kafka of one node on 127.0.0.1. It does not create missing topics automatically."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -42,7 +42,7 @@ class KafkaServer:
         return self.folder / "kafka.log"
 
     def start(self) -> Self:
-        """Starts on the same port and directory as before; returns when it answers."""
+        """Starts the server on its port and directory. Returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "server.properties"
         settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings().items()) + "\n")
@@ -56,7 +56,7 @@ class KafkaServer:
         return self
 
     def stop(self) -> None:
-        """Shuts the server down in order."""
+        """Shuts the server down."""
         if self._process:
             self._process.stop(20)
 

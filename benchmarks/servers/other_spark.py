@@ -1,4 +1,4 @@
-"""Gets other versions of Spark than the pinned one: pyspark's files from PyPI, the jars of Delta from Maven. Used by the tests."""
+"""Provides other versions of Spark than the pinned one for the tests: pyspark's files from PyPI, and Delta's jars from Maven."""
 
 import dataclasses
 import shutil
@@ -11,7 +11,7 @@ from sluice.console.toolchain.cache import Cache, locked, open_cache
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 
-# The only setting of conf/spark-defaults.conf that has another value before Spark 4.1.
+# The only setting of conf/spark-defaults.conf that needs another value before Spark 4.1.
 OTHER_SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 }
@@ -19,20 +19,22 @@ OTHER_SETTINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class OtherSpark:
-    """A version of Spark with its Delta. `group`: of its jars in artifacts.toml. `sha256`: of pyspark's file on PyPI."""
+    """A version of Spark with its Delta. `group`: the group of its jars in artifacts.toml. `sha256`: the checksum of pyspark's file on
+    PyPI.
+    """
 
     group: str
     version: str
     sha256: str
 
     def server(self, folder: Path, memory: str = "1g") -> SparkConnectServer:
-        """Returns a server, which is not started. The first call takes a download of 0.3 to 0.4 GB."""
+        """Returns a server that is not started. The first call downloads 0.3 to 0.4 GB."""
         jars = set_up([], delta=False, extras=(self.group,)).extra_jars
         settings = ServerSettings(more=OTHER_SETTINGS, home=self._home(open_cache()))
         return SparkConnectServer(jars, folder, memory=memory, settings=settings)
 
     def _home(self, cache: Cache) -> Path:
-        """Returns pyspark's folder in the cache, and installs it there if it is missing, completely or not at all."""
+        """Returns pyspark's folder in the cache. The first call installs it, completely or not at all."""
         home = cache.servers / f"pyspark-{self.version}"
         with locked(cache):
             if not home.exists():
@@ -50,6 +52,6 @@ class OtherSpark:
         return target
 
 
-# Not 3.5.6 or 3.5.7, in which Delta 3.3 cannot replace a table (delta-io/delta#4671).
+# In 3.5.6 and 3.5.7, Delta 3.3 cannot replace a table (delta-io/delta#4671).
 SPARK35 = OtherSpark("spark35", "3.5.5", "6effc9ce98edf231f4d683fd14f7270629bf8458c628d6a2620ded4bb34f3cb9")
 SPARK40 = OtherSpark("spark40", "4.0.1", "9d1f22d994f60369228397e3479003ffe2dd736ba79165003246ff7bd48e2c73")

@@ -1,6 +1,6 @@
-"""A complete private Sluice in a directory: a MySQL, its configuration, and the stack that `sluice up` starts.
+"""Runs a complete private Sluice in a directory: a MySQL, the configuration, and the stack that `sluice up` starts.
 
-Created by `bench e2e` and by the acceptance tests; every process in it ends with the process that created it.
+Benchmarks and acceptance tests use it. Every process of it ends with the process that created it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True)
 
 
 class Pipeline:
-    """A private installation with one destination. `destination`: its name, and the name of the one database that it captures.
-    `settings`: further content of its file.
+    """An installation with one destination. `destination`: the name of the destination and of the only database that it captures.
+    `settings`: further settings of the destination.
 
-    The caller starts the server, because it needs its tables before `start`: they become assets with the code server. `spark`: the
-    address of a running Spark; without it, one is started.
+    The caller starts the server and creates the tables before `start`, because the tables become assets when the code server starts.
+    `spark`: the address of a running Spark; if it is empty, the stack starts one.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Pipeline:
         self.server.stop()
 
     def stop_engine(self) -> None:
-        """Stops the engine's host; Spark stays warm."""
+        """Stops the process that contains the engine. Spark stays warm."""
         self.stack.down_one(CODE_SERVER)
 
     def start_again(self) -> None:
@@ -71,7 +71,7 @@ class Pipeline:
         self.stack.up()
 
     def change(self, settings: Mapping[str, Any]) -> None:
-        """Restarts the engine's host with further settings in the destination's file, in addition to the existing ones."""
+        """Adds settings to the destination's file and restarts the process that contains the engine."""
         self._settings |= settings
         self.stop_engine()
         self._write_destination(self.folder / "conf")
@@ -79,7 +79,7 @@ class Pipeline:
 
     @property
     def directory(self) -> Path:
-        """The destination's directory: ledger, staged batches, locks."""
+        """The destination's directory with the ledger, the staged batches and the locks."""
         return self.config.destination_dir(self.destination)
 
     def acked(self) -> tuple[int, int]:
@@ -87,14 +87,14 @@ class Pipeline:
         return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
 
     def end(self) -> tuple[int, int]:
-        """Returns the end of the server's binlog: everything that was committed is before it."""
+        """Returns the end of the server's binlog. All committed changes are before it."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row: Any = cursor.fetchone()
         return file_number(row[0]), int(row[1])
 
     def wait_until_acked(self, end: tuple[int, int], seconds_max: float) -> float:
-        """Waits until the cursor has reached `end`; returns the seconds that it took. Raises TimeoutError after `seconds_max`."""
+        """Waits until the cursor has reached `end`. Returns the seconds that this took. Raises TimeoutError after `seconds_max`."""
         begun = time.monotonic()
         while self.acked() < end:
             if time.monotonic() - begun > seconds_max:

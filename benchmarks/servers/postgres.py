@@ -1,7 +1,7 @@
-"""Runs a real Postgres 16 from its jar. Used by the tests.
+"""Runs a Postgres 16 from its jar for the tests.
 
-Postgres refuses to run as root. For root it runs as `nobody`, with program and data in a directory under the system's own for temporary
-files, because other users cannot read root's cache.
+Postgres refuses to run as root. If the user is root, it runs as `nobody`, with its program and data in the system's temporary directory,
+because other users cannot read root's cache.
 """
 
 import os
@@ -29,12 +29,12 @@ USER = "sluice"
 NOBODY = 65534
 START_SECONDS_MAX = 60.0
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-# a test kills the server, never the machine: what is committed is with the kernel
+# Tests kill the server but not the machine, and the kernel has written data even without fsync.
 FAST = ("fsync=off", "full_page_writes=off")
 
 
 class PostgresServer:
-    """One server on 127.0.0.1; its user has no password."""
+    """A Postgres on 127.0.0.1. Its user has no password."""
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self._is_root = os.geteuid() == 0
@@ -59,7 +59,7 @@ class PostgresServer:
         return self._process.pid
 
     def start(self) -> "PostgresServer":
-        """Initialises an empty directory, starts on the same port and data as before, and returns when the server answers."""
+        """Creates the data directory if there is none, starts the server on its port, and returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         home = self._home()
         data = self.folder / "data"
@@ -77,7 +77,7 @@ class PostgresServer:
         raise ServerError(f"Postgres did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def stop(self) -> None:
-        """Shuts the server down and deletes the data."""
+        """Kills the server and deletes its data."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -116,7 +116,7 @@ class PostgresServer:
 
 
 def unpacked() -> Path:
-    """Returns the unpacked server in the cache; downloaded if it is missing."""
+    """Returns the unpacked server in the cache. The first call downloads it."""
     cache, screen = open_cache(), Console(stderr=True)
     (artifact,) = load_artifacts(POSTGRES)
     folder = cache.servers / POSTGRES

@@ -1,4 +1,4 @@
-"""Runs a real Pulsar from its distribution, one broker with its storage in one process. Used by the tests."""
+"""Runs a Pulsar from its distribution for the tests: one broker with its storage in one process."""
 
 import base64
 import hashlib
@@ -46,7 +46,7 @@ SETTINGS = {
 
 
 class PulsarServer:
-    """One broker on 127.0.0.1 that requires a token. A topic that does not exist is not created automatically."""
+    """A Pulsar broker on 127.0.0.1 that requires a token. It does not create missing topics automatically."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -59,7 +59,7 @@ class PulsarServer:
 
     @property
     def token(self) -> str:
-        """The token of a user that may do everything."""
+        """The token of a user who has all permissions."""
         return token_of("admin")
 
     @property
@@ -67,7 +67,7 @@ class PulsarServer:
         return self.folder / "pulsar.log"
 
     def start(self) -> Self:
-        """Starts on the same ports and directory as before; returns when it answers."""
+        """Starts the server on its ports and directory. Returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         java, home = _distribution()
         settings = self.folder / "standalone.conf"
@@ -134,7 +134,7 @@ class PulsarServer:
 
 
 def token_of(user: str) -> str:
-    """Returns a token that the server accepts: a JSON web token."""
+    """Returns a JSON web token that the server accepts."""
     parts = [_encoded(json.dumps(each).encode()) for each in ({"alg": "HS256"}, {"sub": user})]
     signed = ".".join(parts)
     return f"{signed}.{_encoded(hmac.digest(KEY, signed.encode(), hashlib.sha256))}"
@@ -145,7 +145,7 @@ def _encoded(data: bytes) -> str:
 
 
 def _distribution() -> tuple[Path, Path]:
-    """Returns Java's program and the unpacked distribution. Downloads and unpacks it once."""
+    """Returns the path of Java and the unpacked distribution. The first call downloads and unpacks it."""
     toolchain = set_up([], delta=False, extras=(PULSAR,))
     (artifact,) = load_artifacts(PULSAR)
     home = toolchain.cache.servers / f"{PULSAR}-{artifact.revision}"

@@ -1,4 +1,4 @@
-"""Runs a real RabbitMQ from Debian's packages, unpacked and not installed, one node on the loopback address. Used by the tests."""
+"""Runs a RabbitMQ of one node for the tests, from Debian's packages, which are unpacked and not installed."""
 
 import os
 import stat
@@ -24,12 +24,12 @@ PACKAGES = (
 )
 START_SECONDS_MAX = 90.0
 MESSAGE_BYTES_MAX = 2 << 20
-# One thread that does not spin while it waits, and no port of Erlang outside the loopback address.
+# One scheduler thread that does not spin while it waits, and no Erlang port outside the loopback address.
 ERLANG_WORDS = (
     "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none +A 4 -kernel inet_dist_use_interface {127,0,0,1} "
     "-kernel prevent_overlapping_partitions false"
 )
-# Debian's `erl` contains the path of its installation.
+# Debian's `erl` contains the path of an installed Erlang.
 ERL = """#!/bin/sh
 export EMU=beam PROGNAME=erl ROOTDIR={root} BINDIR={programs}
 exec {programs}/erlexec "$@"
@@ -37,7 +37,7 @@ exec {programs}/erlexec "$@"
 
 
 class RabbitServer:
-    """One node on 127.0.0.1. `certificate`: PEM files, certificate and key, for a port with TLS."""
+    """A RabbitMQ of one node on 127.0.0.1. `certificate`: PEM files, certificate and key, for an additional port with TLS."""
 
     user = password = "guest"  # noqa: S105  RabbitMQ's own, which it takes on the loopback alone
 
@@ -60,7 +60,7 @@ class RabbitServer:
         return self.folder / "rabbitmq.log"
 
     def start(self) -> Self:
-        """Starts on the same port and directory as before; returns when it answers."""
+        """Starts the server on its port and directory. Returns when it answers."""
         root = _packages()
         self.folder.mkdir(parents=True, exist_ok=True)
         (erlang,) = root.glob("usr/lib/erlang/erts-*/bin")
@@ -78,7 +78,7 @@ class RabbitServer:
         return self
 
     def stop(self) -> None:
-        """Shuts the server down in order."""
+        """Shuts the server down."""
         for process in reversed(self._processes):
             process.stop(20)
 
@@ -128,7 +128,7 @@ class RabbitServer:
         return {
             **kept,
             **{f"RABBITMQ_{name}": value for name, value in own.items()},
-            "HOME": folder,  # contains Erlang's cookie
+            "HOME": folder,  # The home folder contains Erlang's cookie.
             "PATH": f"{folder}:{os.environ.get('PATH', '')}",
             "ERL_EPMD_PORT": str(self._names),
             "ERL_EPMD_ADDRESS": LOOPBACK,

@@ -1,4 +1,4 @@
-"""Runs a real RocketMQ from its jars: a name server, and a broker that requires credentials. Used by the tests."""
+"""Runs a RocketMQ from its jars for the tests: a name server, and a broker that requires credentials."""
 
 import functools
 import os
@@ -18,14 +18,14 @@ MESSAGE_BYTES_MAX = 2 << 20
 LIMITS = ("-Xmx192m", "-Xss512k", "-XX:MaxDirectMemorySize=128m")
 OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
 NAME_SERVER, BROKER = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
-# A single broker, with few threads and small files. Topics are not created automatically.
+# A single broker with few threads and small files, which does not create missing topics.
 BROKER_SETTINGS = {
     "brokerClusterName": "sluice",
     "brokerName": "sluice",
     "brokerId": "0",
     "brokerRole": "ASYNC_MASTER",
     "autoCreateTopicEnable": "false",
-    "waitTimeMillsInSendQueue": "10000",  # On a busy machine the default of 200 ms refuses messages.
+    "waitTimeMillsInSendQueue": "10000",  # With the default of 200 ms, the broker refuses messages on a busy machine.
     "maxMessageSize": str(MESSAGE_BYTES_MAX),
     "mappedFileSizeCommitLog": str(64 << 20),
     "mappedFileSizeConsumeQueue": "600000",
@@ -38,7 +38,7 @@ BROKER_SETTINGS = {
 
 
 class RocketServer:
-    """A name server and a broker on 127.0.0.1. The name server continues while the broker is killed and started again. `certificate`: PEM
+    """A name server and a broker on 127.0.0.1. The name server continues while the broker is killed and restarted. `certificate`: PEM
     files, certificate and key, for TLS.
     """
 
@@ -60,7 +60,7 @@ class RocketServer:
         return self.folder / "broker.log"
 
     def start(self) -> Self:
-        """Starts on the same ports and directory as before; returns when both answer."""
+        """Starts both on their ports and directory. Returns when both answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._names is None or not self._names.running:
             names = {"listenPort": str(self.name_port), "bindAddress": LOOPBACK}
@@ -71,13 +71,13 @@ class RocketServer:
         return self
 
     def kill(self) -> None:
-        """Ends both with SIGKILL."""
+        """Ends both processes with SIGKILL."""
         self.kill_broker()
         if self._names:
             self._names.kill()
 
     def kill_broker(self) -> None:
-        """Ends the broker as a crash would."""
+        """Ends the broker with SIGKILL, as a crash would."""
         if self._broker:
             self._broker.kill()
 
@@ -94,7 +94,7 @@ class RocketServer:
         return ChildProcess([*java_command(), *words], log, environment=environment, folder=self.folder)
 
     def _tls(self) -> list[str]:
-        """Returns the options for TLS. The same port accepts connections with TLS and without."""
+        """Returns the options for TLS. The port then accepts connections with and without TLS."""
         if self._certificate is None:
             return []
         certificate, key = self._certificate
@@ -119,14 +119,14 @@ class RocketServer:
 
 @functools.cache
 def java_command() -> tuple[str, ...]:
-    """Returns the command for Java with all of RocketMQ's jars; the caller appends what to run."""
+    """Returns the Java command with all of RocketMQ's jars. The caller appends the class to run."""
     toolchain = set_up([], delta=False, extras=(ROCKETMQ,))
     jars = [str(toolchain.cache.jars / each.file_name) for each in load_artifacts(ROCKETMQ)]
     return (str(toolchain.java.program), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", ":".join(jars))
 
 
 def _port_with_another() -> int:
-    """Returns a free port for a broker, which also opens the port two below it."""
+    """Returns a free port whose second lower neighbour is free too, because a broker opens both."""
     while True:
         port = free_port()
         with socket.socket() as second:

@@ -1,4 +1,4 @@
-"""Runs a real S3 server from its jar, private to the process that starts it. Used by the tests. It keeps everything in memory."""
+"""Runs an S3 server from its jar for the tests. It keeps all objects in memory."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from sluice.console.toolchain.setup import set_up
 
 S3PROXY = "s3proxy"
 ACCESS_KEY, SECRET_KEY = "sluice-lake-access", "sluice-lake-secret"
-REGION = "us-east-1"  # the region of a bucket that is created without one
+REGION = "us-east-1"  # The region of a bucket that was created without a region.
 START_SECONDS_MAX = 60.0
 
 
 class S3Server:
-    """One server on 127.0.0.1 with one bucket."""
+    """An S3 server on 127.0.0.1 with one bucket."""
 
     bucket = "lake"
 
@@ -34,7 +34,7 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options for deltalake."""
+        """The storage options for deltalake."""
         return {
             "aws_endpoint_url": self.endpoint,
             "aws_region": REGION,
@@ -48,7 +48,7 @@ class S3Server:
         return self.folder / "s3.log"
 
     def start(self) -> "S3Server":
-        """Starts, and returns when the bucket exists."""
+        """Starts the server. Returns when the bucket exists."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "s3.properties"
         settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings().items()) + "\n")
@@ -64,7 +64,7 @@ class S3Server:
         return self
 
     def stop(self) -> None:
-        """Shuts the server down in order."""
+        """Shuts the server down."""
         if self._process:
             self._process.stop(10)
 
@@ -74,7 +74,7 @@ class S3Server:
             self._process.kill()
 
     def make_bucket(self, name: str) -> None:
-        """Creates a bucket. One that exists stays."""
+        """Creates a bucket, unless it exists."""
         store = fs.S3FileSystem(
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
@@ -94,7 +94,7 @@ class S3Server:
             "s3proxy.authorization": "aws-v2-or-v4",
             "s3proxy.identity": ACCESS_KEY,
             "s3proxy.credential": SECRET_KEY,
-            # the newer ones list the folders that Hadoop creates as objects without a size
+            # The newer providers list the folders that Hadoop creates as empty objects.
             "jclouds.provider": "transient",
             "jclouds.identity": "local",
             "jclouds.credential": "local",

@@ -1,7 +1,6 @@
-"""Runs a standalone Spark cluster from pyspark's own jars: a master and its workers, private to the process that starts it. Used by the
-tests.
+"""Runs a standalone Spark cluster from pyspark's jars for the tests: a master and its workers.
 
-The Connect server to which runs connect is another process (`server`), with the `settings` from here; the workers run its tasks.
+Runs connect to a Connect server, which is another process (`server`) with `settings` of this class. The workers execute its tasks.
 """
 
 import json
@@ -30,7 +29,9 @@ DAEMON_MEMORY, EXECUTOR_MEMORY = "192m", "1g"
 
 
 class SparkCluster:
-    """One master and `workers` with one core each on 127.0.0.1. `environment`: of the workers and their executors, for credentials."""
+    """A master and `workers` workers with one core each on 127.0.0.1. `environment`: for the workers and their executors, for example
+    credentials.
+    """
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], *, workers: int = 2, java: Java | None = None
@@ -47,7 +48,7 @@ class SparkCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of the Connect server: one executor per worker."""
+        """The settings for the Connect server: one executor per worker."""
         return {
             "spark.master": self.url,
             "spark.executor.cores": "1",
@@ -56,7 +57,7 @@ class SparkCluster:
         }
 
     def start(self) -> "SparkCluster":
-        """Starts, and returns when the master has all workers."""
+        """Starts the cluster. Returns when all workers are registered at the master."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             ports = ("--port", str(self._port), "--webui-port", str(self._page))
@@ -71,23 +72,23 @@ class SparkCluster:
         return self
 
     def add_worker(self, number: int) -> None:
-        """Starts one more worker. `alive` counts it once the master has it."""
+        """Starts one more worker. `alive` includes it once it is registered at the master."""
         folder = self.folder / f"worker-{number}"
         size = ("--cores", "1", "--memory", EXECUTOR_MEMORY, "--work-dir", str(folder))
         self._workers.append(self._begin(folder.name, WORKER_CLASS, *size, "--webui-port", str(free_port()), self.url))
 
     def kill_worker(self, number: int) -> None:
-        """Ends a worker and its executor with SIGKILL, as when a machine is lost."""
+        """Ends a worker and its executor with SIGKILL, as the loss of a machine would."""
         self._workers[number].kill()
 
     @property
     def alive(self) -> int:
-        """The number of workers that the master counts."""
+        """The number of workers that are registered at the master."""
         return int((self._master_state() or {}).get("aliveworkers", 0))
 
     @property
     def logs(self) -> list[Path]:
-        """Returns the logs of master, workers and executors."""
+        """The log files of the master, the workers and the executors."""
         return [
             path
             for path in self.folder.rglob("*")

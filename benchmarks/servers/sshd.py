@@ -1,4 +1,4 @@
-"""A private OpenSSH server on 127.0.0.1, for the tests of bastions. It is unpacked into the cache, not installed, and runs without root."""
+"""Runs an OpenSSH server on 127.0.0.1 for the tests of bastions. It is unpacked into the cache, not installed, and runs without root."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ NOBODY = "nobody"
 
 
 class SshServer:
-    """A server with one account, whose key is `key_file`. `known_hosts_file` has its host key. `folder` must be readable by everybody."""
+    """An SSH server with one account. `key_file`: the private key of the account. `known_hosts_file`: contains the server's host key. All
+    users must be able to read `folder`.
+    """
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port = folder, port
         self.key_file, self.known_hosts_file = folder / "key", folder / "known_hosts"
-        # A server without root can let in only its own account. As root, sshd would need a system account of its own.
+        # Without root, a server can log in only its own account. As root, sshd would need a system account for privilege separation.
         self.user = NOBODY if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the server, again with the same keys. Raises SetupError if it does not answer."""
+        """Starts the server. A restart uses the same keys. Raises SetupError if the server does not answer."""
         if not self.key_file.exists():
             self._make_keys()
         program = self._program()
@@ -53,7 +55,7 @@ class SshServer:
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
-        """Ends the server and every connection through it."""
+        """Ends the server and all its connections."""
         if self._process is not None and self._process.poll() is None:
             self.cut()
             self._process.kill()
@@ -61,14 +63,14 @@ class SshServer:
         self._process = None
 
     def cut(self) -> None:
-        """Ends every connection; the server goes on."""
+        """Ends all connections. The server continues."""
         assert self._process is not None
         for child in psutil.Process(self._process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
 
     def _program(self) -> Path:
-        """Returns a copy of the server, with its libraries beside it: the account may not reach the cache."""
+        """Returns the path of a copy of the server with its libraries, because the account may not be able to read the cache."""
         program = self.folder / "bin" / "sshd"
         if not program.exists():
             root = unpacked(open_cache(), "openssh-server", PACKAGES)

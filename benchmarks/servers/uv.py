@@ -1,4 +1,4 @@
-"""Runs the uv that installed this checkout. Used where a test or a benchmark needs packages of other versions."""
+"""Runs the uv that installed this checkout, for tests and benchmarks that need packages of other versions."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def uv(*arguments: str, **variables: str) -> str:
-    """Runs uv with its cache and returns what it printed. `variables`: additional environment variables. Raises SetupError with its
-    error.
+    """Runs uv with its cache and returns its output. `variables`: additional environment variables. Raises SetupError with uv's error
+    message.
     """
     cache = open_cache().root
     own = sorted((cache / "tools").glob("uv-*/bin/uv"))

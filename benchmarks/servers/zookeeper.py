@@ -1,4 +1,4 @@
-"""Runs real ZooKeeper servers from pyspark's own jars, one node or several. Used by the tests."""
+"""Runs ZooKeeper servers from pyspark's jars for the tests: one node, or an ensemble of several."""
 
 import socket
 import time
@@ -20,12 +20,12 @@ JARS = (
     *("netty-buffer", "netty-codec-base", "netty-common", "netty-handler", "netty-resolver", "netty-transport"),
     *("netty-transport-classes-epoll", "netty-transport-native-unix-common"),
 )
-TICK_MS = 200  # sessions are at least twice this long
+TICK_MS = 200  # A session lasts at least two ticks.
 START_SECONDS_MAX = 60.0
 
 
 class ZooKeeperServer:
-    """One node with its own directory; a single one unless `join` adds it to others."""
+    """A ZooKeeper node with its own directory. It is standalone unless `join` makes it a member of an ensemble."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -53,11 +53,11 @@ class ZooKeeperServer:
         return self._process.pid
 
     def join(self, number: int, members: Sequence[str]) -> None:
-        """Makes it number `number` (from 1) of several; `members`: "server.1=host:port:port" lines."""
+        """Makes this node member `number` (from 1) of an ensemble. `members`: the lines "server.1=host:port:port" of all members."""
         self._number, self._settings = number, list(members)
 
     def permit(self, users: Mapping[str, str]) -> None:
-        """Lets these users log in with SASL, by their passwords (DIGEST-MD5)."""
+        """Allows users to log in with SASL (DIGEST-MD5). `users`: name → password."""
         self.folder.mkdir(parents=True, exist_ok=True)
         logins = " ".join(f'user_{name}="{password}"' for name, password in users.items())
         module = "org.apache.zookeeper.server.auth.DigestLoginModule"
@@ -66,12 +66,14 @@ class ZooKeeperServer:
         self._settings.append("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider")
 
     def secure(self, certificate: Path, key: Path, *, authority: Path | None = None) -> int:
-        """Lets clients connect with TLS, at the port that is returned. `authority`: clients need a certificate of it."""
+        """Opens a port with TLS and returns it. `authority`: clients need a certificate that this authority has signed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         both, port = self.folder / "server.pem", free_port()
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         read = serialization.load_pem_private_key(key.read_bytes(), None)
-        both.write_bytes(read.private_bytes(*form) + certificate.read_bytes())  # ZooKeeper reads no other form.
+        both.write_bytes(
+            read.private_bytes(*form) + certificate.read_bytes()
+        )  # ZooKeeper reads keys only in this form.
         self._settings += [
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
             f"secureClientPort={port}",
@@ -83,7 +85,7 @@ class ZooKeeperServer:
         return port
 
     def start(self, *, wait: bool = True) -> "ZooKeeperServer":
-        """Starts on the same port and directory as before. `wait`: until it serves."""
+        """Starts the server on its port and directory. `wait`: return only when it serves clients."""
         self.folder.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
@@ -101,7 +103,7 @@ class ZooKeeperServer:
         return self
 
     def wait_until_it_serves(self) -> None:
-        """Raises ServerError if it ended or does not serve in time."""
+        """Waits until the server serves clients. Raises ServerError if the server has ended or does not serve in time."""
         end = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < end:
             if self._process is not None and not self._process.running:
@@ -112,7 +114,7 @@ class ZooKeeperServer:
         raise ServerError(f"ZooKeeper did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def mode(self) -> str:
-        """Returns standalone, leader or follower; empty while it does not serve."""
+        """Returns standalone, leader or follower; empty while the server does not serve clients."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
                 connection.sendall(b"srvr")
@@ -123,7 +125,7 @@ class ZooKeeperServer:
         return next((line.partition(": ")[2] for line in said.splitlines() if line.startswith("Mode: ")), "")
 
     def stop(self) -> None:
-        """Shuts the server down in order."""
+        """Shuts the server down."""
         if self._process:
             self._process.stop(10)
 
@@ -148,7 +150,7 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """Several nodes with one state; a minority of them may be down."""
+    """An ensemble of ZooKeeper nodes. A minority of them may be down."""
 
     def __init__(self, folder: Path, size: int = 3) -> None:
         self.nodes = [ZooKeeperServer(folder / f"node-{number}") for number in range(1, size + 1)]
@@ -164,7 +166,7 @@ class ZooKeeperEnsemble:
 
     @property
     def leader(self) -> ZooKeeperServer:
-        """The leading node. Raises ServerError while there is none."""
+        """The leader. Raises ServerError while the ensemble has none."""
         for node in self.nodes:
             if node.mode() == "leader":
                 return node

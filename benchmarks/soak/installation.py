@@ -1,5 +1,5 @@
-"""Everything that a soak runs: a pair of servers, a ZooKeeper, the stack; and the four faults, each with the time until the lake has
-caught up again.
+"""Runs the processes of a soak (a pair of servers, a ZooKeeper, the stack), causes the four faults, and waits until the lake has caught
+up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ HEARTBEAT = {"seconds": 1, "retries": 3}
 
 
 class SoakedInstallation:
-    """The processes of a soak. `session_seconds`: the time after which a killed engine has lost its lease. `warms_spark`: as in `Stack`."""
+    """The processes of a soak. `session_seconds`: the time after which a killed engine loses its lease. `warms_spark`: as in
+    `StackOptions`.
+    """
 
     def __init__(
         self,
@@ -79,13 +81,13 @@ class SoakedInstallation:
         return {name: record.pid for name, record in self.stack.file.running().items()}
 
     def wait_until_followed(self) -> float:
-        """Returns the seconds until everything that was committed before this call is in the lake."""
+        """Waits until the lake has all changes that were committed before this call. Returns the seconds that this took."""
         wanted = self.pair.executed()
 
         def followed() -> bool:
             try:
                 cursor = read_ledger(self.directory).cursor
-            except SluiceError:  # the ledger's store does not answer
+            except SluiceError:  # The store of the ledger does not answer.
                 return False
             return cursor is not None and bool(cursor.gtid_set) and contains(cursor.gtid_set, wanted)
 
@@ -114,7 +116,7 @@ class SoakedInstallation:
         self._kill(SPARK)
 
     def _kill(self, name: str) -> None:
-        """Kills a process and waits until `sluice up` has restarted it."""
+        """Kills a process of the stack, and restarts it with `up`."""
         os.kill(self.pids()[name], signal.SIGKILL)
         until(f"the {name} is gone", 60, lambda: name not in self.pids())
         self.stack.up()
@@ -122,7 +124,7 @@ class SoakedInstallation:
     # ── the end ──
 
     def compared(self) -> list[dict[str, Any]]:
-        """Compares each table with the master, with the comparison of `sluice equal`; nothing writes meanwhile."""
+        """Compares each table with the master as `sluice equal` does. The traffic has stopped."""
         config = self.config
         destination = ComparedDestination(config, DATABASE, source_of(config.destinations[DATABASE]))
         results = compare_destination(destination, [f"{DATABASE}.{table}" for table in (KEYED, KEYLESS)], Extent())

@@ -1,4 +1,4 @@
-"""Two MySQL servers with GTIDs, one of which replicates from the other, and the transactions on the current master."""
+"""Runs two MySQL servers with GTIDs, one of which replicates from the other, and traffic on the current master."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SCHEMA = (
     f"CREATE TABLE {DATABASE}.{KEYED} (id INT PRIMARY KEY, balance INT NOT NULL, note VARCHAR(40))",
     f"CREATE TABLE {DATABASE}.{KEYLESS} (entry BIGINT NOT NULL, account INT NOT NULL)",
 )
-PAUSE_SECONDS = 0.05  # between two transactions
+PAUSE_SECONDS = 0.05  # The pause after each transaction.
 
 
 class SoakError(Exception):
-    """A condition was not met in time."""
+    """A condition was not met in time, or the traffic has ended."""
 
 
 def until(what: str, seconds_max: float, condition: Callable[[], bool]) -> float:
-    """Returns the seconds until `condition` returns true. Raises SoakError."""
+    """Waits until `condition` returns true, and returns the seconds. Raises SoakError after `seconds_max`."""
     begun = time.monotonic()
     while not condition():
         if time.monotonic() - begun > seconds_max:
@@ -41,7 +41,7 @@ def until(what: str, seconds_max: float, condition: Callable[[], bool]) -> float
 
 
 class Pair:
-    """A pair of servers. `master` is written to, `standby` replicates from it."""
+    """A pair of MySQL servers. The traffic writes to `master`, and `standby` replicates from it."""
 
     def __init__(self, folder: Path) -> None:
         options: dict[str, str | int | None] = {"log_slave_updates": "ON", "default_time_zone": "+00:00"}
@@ -67,12 +67,12 @@ class Pair:
         run(self.standby, f"CHANGE MASTER TO {to}", "START SLAVE")
 
     def executed(self) -> str:
-        """Returns the GTID set of everything committed on the master."""
+        """Returns the executed GTID set of the master."""
         return _executed(self.master)
 
     def switch(self) -> None:
-        """Kills the master and promotes the standby. Nothing writes meanwhile. The committed transactions are on both servers, which
-        asynchronous replication alone does not guarantee.
+        """Kills the master and promotes the standby. The caller pauses the traffic. It first waits until the standby has all
+        transactions, which asynchronous replication does not guarantee.
         """
         wanted = self.executed()
         until("the standby has all", 120, lambda: contains(_executed(self.standby), wanted))
@@ -81,13 +81,15 @@ class Pair:
         self.master, self.standby = self.standby, self.master
 
     def repair(self) -> None:
-        """Makes the server that was killed the standby."""
+        """Restarts the killed server as the standby."""
         self.standby.start()
         self._follow()
 
 
 class Traffic:
-    """Endless transactions on the master, each with a row of the table without a key. `count`: the number of committed ones."""
+    """Runs transactions on the master until it is stopped. Each inserts a row into the table without a key. `count`: committed
+    transactions.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self._pair, self._stopping, self._lock = pair, threading.Event(), threading.Lock()
@@ -103,7 +105,7 @@ class Traffic:
         self.stop()
 
     def stop(self) -> None:
-        """Stops the traffic. Raises SoakError if it ended before."""
+        """Stops the traffic. Raises SoakError if an error had ended it before."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -112,7 +114,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Makes sure that no transaction runs in the block; the next one uses the master at that time."""
+        """Pauses the traffic until the block ends. After it, the next transaction uses the current master."""
         with self._lock:
             yield
 
@@ -123,7 +125,7 @@ class Traffic:
                     for _ in range(10):
                         self._transaction(connection)
                         time.sleep(PAUSE_SECONDS)
-        except pymysql.Error as error:  # the master is never killed during a write
+        except pymysql.Error as error:  # The soak never kills the master during a write, so any error is a failure.
             self._failed = error
 
     def _transaction(self, connection: Any) -> None:

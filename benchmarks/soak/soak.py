@@ -1,4 +1,4 @@
-"""The loop of a soak and its record. `bench soak` runs it for hours, a test with each fault once."""
+"""Runs the loop of a soak and builds its record. `bench soak` runs it for hours; a test runs it with each fault once."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ FAULTS: tuple[tuple[str, Callable[[SoakedInstallation, Traffic], None]], ...] = 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Length:
-    """The length of a soak. `seconds`: for all faults together; each kind occurs at least once. `between_seconds`: calm before each.
+    """The duration of a soak. `seconds`: for all faults together; each kind of fault occurs at least once. `between_seconds`: the time
+    without a fault before each fault.
 
-    `calm_seconds`: traffic only, before the first fault; no process is killed meanwhile, so that its memory can be measured.
+    `calm_seconds`: traffic without a fault at the beginning. No process is killed during that time, so that memory can be measured.
     """
 
     seconds: float
@@ -40,8 +41,8 @@ class Length:
 
 
 def run(json_file: Path | None, length: Length) -> bool:
-    """Returns whether all held: tables equal, no duplicate row. Writes the record after each fault, so that a soak that ends early leaves
-    its results.
+    """Runs a soak. Returns whether all tables are equal and no row is duplicated. Writes the record after each fault, so that a soak that
+    ends early leaves its results.
     """
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-soak-") as name:
@@ -64,7 +65,9 @@ def soak(
     say: Callable[[str], object],
     so_far: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
-    """Returns the record. Raises SoakError if the lake no longer follows the source."""
+    """Runs traffic and faults, and returns the record. `so_far`: called with the record after each fault. Raises SoakError if the lake
+    does not catch up with the source.
+    """
     begun, recovered = time.monotonic(), defaultdict[str, list[float]](list)
     seconds = length.calm_seconds + length.seconds
 
@@ -97,7 +100,7 @@ def soak(
 
 
 def holds(record: dict[str, Any]) -> bool:
-    """Returns whether the record is of a successful soak."""
+    """Returns whether the record is that of a successful soak."""
     return bool(record["ended"]) and record["rows_doubled"] == 0 and all(each["equal"] for each in record["tables"])
 
 

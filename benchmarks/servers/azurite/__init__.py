@@ -1,1 +1,1 @@
-"""Runs Azurite, an Azure Blob Storage for tests from npm. Used by the tests."""
+"""Runs Azurite, Microsoft's emulator of Azure Blob Storage from npm, for the tests."""

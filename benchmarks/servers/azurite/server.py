@@ -1,6 +1,7 @@
-"""Runs a real Azurite, private to the process that starts it. It keeps everything in memory.
+"""Runs an Azurite that keeps all blobs in memory.
 
-package-lock.json pins it: `npm install --package-lock-only --omit-lockfile-registry-resolved` writes that file."""
+package-lock.json pins its version: `npm install --package-lock-only --omit-lockfile-registry-resolved` writes that file.
+"""
 
 import hashlib
 import os
@@ -20,13 +21,13 @@ from sluice.object_stores.files import file_system
 PROXY = Path(__file__).with_name("start_from.py")
 PACKAGES = ("package.json", "package-lock.json")
 ACCOUNT = "devstoreaccount1"
-# Azurite's documented key, the same for everybody.
+# Azurite's documented key, which is the same for everybody.
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 START_SECONDS_MAX, INSTALL_SECONDS_MAX = 60.0, 200.0
 
 
 class AzuriteServer:
-    """One server on 127.0.0.1 with one account and one container."""
+    """An Azurite on 127.0.0.1 with one account and one container."""
 
     container = "lake"
 
@@ -36,7 +37,7 @@ class AzuriteServer:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options for deltalake."""
+        """The storage options for deltalake."""
         return {
             "azure_storage_account_name": ACCOUNT,
             "azure_storage_account_key": KEY,
@@ -49,11 +50,13 @@ class AzuriteServer:
         return self.folder / "azurite.log"
 
     def start(self) -> Self:
-        """Starts, and returns when the container exists. Raises SetupError if this machine cannot get Azurite, and ServerError."""
+        """Starts the server. Returns when the container exists. Raises SetupError if Azurite cannot be installed, ServerError if it does
+        not start.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         node, home = _installed(open_cache())
         program = home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-        # Clients are newer than the API of Azurite's version, and ask for nothing new.
+        # Clients announce a newer API version than Azurite's, but use nothing that it lacks.
         words = ("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry")
         address = ("--blobHost", LOOPBACK, "--blobPort", str(self._own_port))
         proxy = [sys.executable, str(PROXY), str(self.port), str(self._own_port)]
@@ -72,7 +75,7 @@ class AzuriteServer:
 
 
 def _installed(cache: Cache) -> tuple[str, Path]:
-    """Returns node's program and the folder of Azurite's packages. Installs them there once, completely or not at all.
+    """Returns the path of node and the folder of Azurite's packages. The first call installs the packages, completely or not at all.
 
     Raises SetupError if node or npm is missing, or npm cannot get the packages.
     """
@@ -89,7 +92,7 @@ def _installed(cache: Cache) -> tuple[str, Path]:
                     shutil.copy(source / name, made)
                 _install(Path(made))
                 shutil.move(made, home)
-                Path(made).mkdir()  # which is removed now
+                Path(made).mkdir()  # The context manager removes this folder, so it must exist.
     return str(shutil.which("node")), home
 
 

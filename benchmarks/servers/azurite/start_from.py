@@ -1,7 +1,9 @@
-"""Serves Azurite with `startFrom`, the parameter of List Blobs by which deltalake finds the newest commits.
+"""Adds `startFrom` to Azurite: the parameter of List Blobs by which deltalake finds the newest commits.
 
-Azurite 3.35 ignores it and lists all blobs, which deltalake takes for an older table. This proxy leaves out the blobs before it. It is a
-program, because deltalake keeps Python's other threads waiting. Arguments: its port of 127.0.0.1, and Azurite's."""
+Azurite 3.35 ignores the parameter and lists all blobs, which makes deltalake read an older version of a table. This proxy leaves out the
+blobs before `startFrom`. It is a separate program, because deltalake blocks Python's other threads while it waits. Its arguments are its
+port on 127.0.0.1 and Azurite's port.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name.lower() not in OF_CONNECTION:
                 self.send_header(name, value)
-        # The answer to HEAD has the length of a body that it does not have.
+        # The answer to HEAD has the Content-Length of a body, but no body.
         length = answer.getheader("Content-Length") if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
@@ -53,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def from_start(path: str, content: bytes) -> bytes:
-    """Returns the answer to List Blobs without the blobs before its `startFrom`; any other answer unchanged."""
+    """Returns the answer to List Blobs without the blobs before `startFrom`. Returns any other answer unchanged."""
     asked = urllib.parse.parse_qs(urllib.parse.urlsplit(path).query)
     if asked.get("comp") != ["list"] or "startFrom" not in asked:
         return content
