@@ -23,9 +23,8 @@ from sluice.console.toolchain.setup import set_up
 COM_BINLOG_DUMP = 0x12
 NON_BLOCKING = 0x01  # With this flag, the server ends the dump with an EOF packet at the end of its binlog.
 READ_BYTES = 4 << 20
-JAVA_PROGRAM = Path(__file__).with_name(
-    "JavaConnector.java"
-)  # Java compiles a single-file program when it starts the program.
+# Java compiles a single-file program when it starts the program.
+JAVA_PROGRAM = Path(__file__).with_name("JavaConnector.java")
 JAVA_SECONDS_MAX = 600.0
 
 

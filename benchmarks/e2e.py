@@ -53,9 +53,8 @@ SEED = """
 INSERT INTO {name} (k, c, pad)
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT {row} FROM n
 """
-CHANGES_A_TRANSACTION = (
-    4  # Each transaction makes three changes, and nearly always a fourth one, whose row may have been deleted.
-)
+# Each transaction makes three changes, and nearly always a fourth one, whose row may have been deleted.
+CHANGES_A_TRANSACTION = 4
 SEED_ROWS = 20_000
 
 

@@ -63,7 +63,7 @@ class FixedServers:
         """Does nothing: fixed servers need no reservation."""
 
     def close(self) -> None:
-        """Does nothing, because nothing is open."""
+        """Does nothing: fixed servers have no open connection to close."""
 
 
 class ClusterServers:
@@ -171,9 +171,8 @@ class ClusterServers:
             return self._zookeeper
 
     def _hear(self, state: str) -> None:
-        if (
-            state != "CONNECTED"
-        ):  # SUSPENDED counts too, because another client may get the node before this client notices.
+        # SUSPENDED counts too, because another client may get the node before this client notices.
+        if state != "CONNECTED":
             self._session += 1
 
     @contextlib.contextmanager

@@ -20,10 +20,8 @@ from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 from sluice.package_files import conf_file
 
 CONNECT_SECONDS_MAX = 5
-LOGGERS = (
-    "sluice.orchestration",
-    "sluice.spark_jobs",
-)  # Dagster stores messages of these loggers in the log of the run.
+# Dagster stores messages of these loggers in the log of the run.
+LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")
 # The driver that dagster-postgres installs. In newer versions of SQLAlchemy, `postgresql://` selects psycopg instead.
 DRIVER = "psycopg2"
 # Tags by which dagster.yaml of earlier versions limits runs → the tag that runs have now.

@@ -169,9 +169,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
     for problem in problems:
         say(f"missing: {problem}")
     privileges = missing_privileges(answer.facts)
-    if (
-        "SELECT" not in privileges
-    ):  # An account without SELECT sees no table and no database, so neither can be checked.
+    # An account without SELECT sees no table and no database, so neither can be checked.
+    if "SELECT" not in privileges:
         _require_database(settings, wanted)
         keyless = ask_keyless(settings)
         notes = [keyless_sentence(wanted.name, keyless.names)] if keyless.names else []
@@ -182,9 +181,8 @@ def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if keyless.problems else []
     else:
-        privileges.append(
-            "LOCK TABLES"
-        )  # Snapshots of tables without a key need this privilege, and such tables are not known yet.
+        # Snapshots of tables without a key need this privilege, and such tables are not known yet.
+        privileges.append("LOCK TABLES")
     if privileges:
         administrator = advice_of(answer.facts).administrator
         say(f"run as {administrator}:\n    {grant(privileges, answer.facts, wanted.user)}")

@@ -47,9 +47,8 @@ STATIC_CHECKS = {
 }
 # The tests start some thousand Python processes. Without bytecode files, each of them would compile the project's sources again.
 NO_BYTECODE_VARIABLE = "PYTHONDONTWRITEBYTECODE"
-QUICK_VARIABLE = (
-    "SLUICE_TEST_QUICK"  # Set in a quick run, in which tests/marks.py makes a test fail that starts a server.
-)
+# Set in a quick run, in which tests/marks.py makes a test fail that starts a server.
+QUICK_VARIABLE = "SLUICE_TEST_QUICK"
 NOT_QUICK = "not servers and not spark and not browser and not package"
 # The file in which pytest records failed tests for its option --last-failed.
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"

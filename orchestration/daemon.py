@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from dagster._core.workspace.context import IWorkspaceProcessContext
     from dagster._daemon.daemon import DaemonIterator, DagsterDaemon
 
-SENSOR_SECONDS = (
-    5.0  # The seconds between two evaluations of the sensors while no run is launched, as in Dagster's own loop.
-)
+# The seconds between two evaluations of the sensors while no run is launched, as in Dagster's own loop.
+SENSOR_SECONDS = 5.0
 # A sensor is not evaluated twice within its minimum interval, which is at least a second (`sensors.INTERVAL_SECONDS_MIN`).
 AGAIN_SECONDS = 1.1
 SHUTDOWN_LOOK_SECONDS = 0.5
@@ -69,7 +68,7 @@ class WokenRunQueue(QueuedRunCoordinatorDaemon):
         while True:
             yield SpanMarker.START_SPAN
             try:
-                for launched in self.run_iteration(workspace_process_context):  # yields once for each run
+                for launched in self.run_iteration(workspace_process_context):  # Yields once per launched run.
                     self._sensors.set()
                     yield launched
             except Exception:
@@ -140,7 +139,7 @@ def wake_each_other() -> None:
 
 
 def main() -> None:
-    """Runs until a signal ends it."""
+    """Runs the daemon until a signal ends it."""
     from dagster._daemon.cli import main as run  # noqa: PLC0415
 
     wake_each_other()

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 DEFINITIONS = "sluice.orchestration.definitions"
-BUILT_FROM = (
-    "BUILT_FROM"  # The attribute of the definitions module with the stamp of the conf/ from which it was built.
-)
+# The attribute of the definitions module with the stamp of the conf/ from which it was built.
+BUILT_FROM = "BUILT_FROM"
 
 _servers: list[Any] = []  # The code servers of this process: one, except in tests.
 _lock = threading.Lock()

@@ -28,9 +28,8 @@ log = structlog.get_logger()
 
 
 AGAIN_SECONDS = 10.0  # The interval between two attempts to build definitions from the same inputs.
-TABLES_SECONDS = (
-    10.0  # The interval between two reads of a list of tables, so that a hundred new tables cause few reloads.
-)
+# The interval between two reads of a list of tables, so that a hundred new tables cause few reloads.
+TABLES_SECONDS = 10.0
 
 
 class ShownDefinitions:
@@ -43,9 +42,8 @@ class ShownDefinitions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reload, self._clock = reload, clock
-        self._tables = dict[
-            str, tuple[str, float]
-        ]()  # Destination → digest of its tables, and when to read them again.
+        # Destination → digest of its tables, and when to read them again.
+        self._tables = dict[str, tuple[str, float]]()
         self._shown = self._tried = self._seen(in_use)
         self._again_at, self._reported = 0.0, ""
 

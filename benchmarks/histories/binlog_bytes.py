@@ -15,11 +15,8 @@ MAGIC_BYTES = 4
 DATABASE = "shop"
 KEYED, KEYLESS = "orders", "audit"
 TABLE_IDS = {KEYED: 7, KEYLESS: 8}
-HEADER_SIZES = (
-    bytes(  # The lengths of post-headers by event type: those of QUERY, HEARTBEAT and types with a table id are used.
-        {1: 13, 18: 8, 22: 8, 23: 8, 24: 8, 29: 10, 30: 10, 31: 10}.get(index, 0) for index in range(41)
-    )
-)
+# The lengths of post-headers by event type. Only those of QUERY, HEARTBEAT and types with a table id are used.
+HEADER_SIZES = bytes({1: 13, 18: 8, 22: 8, 23: 8, 24: 8, 29: 10, 30: 10, 31: 10}.get(index, 0) for index in range(41))
 HEARTBEAT = 27
 WRITE, UPDATE, DELETE = 30, 31, 32
 

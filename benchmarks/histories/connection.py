@@ -27,9 +27,8 @@ class PlayedConnection(SourceConnection):
 
     world: ClassVar[World]
 
-    def __init__(
-        self, source: Source
-    ) -> None:  # The base class's constructor is not called, because it opens a socket.
+    # The base class's constructor is not called, because it opens a socket.
+    def __init__(self, source: Source) -> None:
         self.source = source
         self.thread_id = 1
         self._world = PlayedConnection.world

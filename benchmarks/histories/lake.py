@@ -58,9 +58,8 @@ class Lake:
         self.tables: dict[str, Table] = {}
         self.violations: list[str] = []
         self._made = 0
-        self._newest: dict[
-            tuple[str, int], int
-        ] = {}  # (path, id) → the number of the newest change of that row in the lake.
+        # (path, id) → the number of the newest change of that row in the lake.
+        self._newest: dict[tuple[str, int], int] = {}
 
     def create(self, path: str, version: Version) -> None:
         if path not in self.tables:

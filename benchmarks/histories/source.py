@@ -140,9 +140,8 @@ class Server:
         self.files: list[BinlogFile] = []
         self.readers: list[Reader] = []
         self.backup: Backup | None = None
-        self.before_reset: list[
-            Transaction
-        ] = []  # The transactions before a RESET, after which their GTIDs can be given again.
+        # The transactions before a RESET, after which their GTIDs can be given again.
+        self.before_reset: list[Transaction] = []
         self.connects_since_reset = 0
         self.incarnation = 0
         self._open_file(1)

@@ -186,7 +186,7 @@ class ManyTables:
         return [*roots, *(child for root in roots for child in root.children(recursive=True))]
 
     def _cpu_seconds(self) -> float:
-        """Returns the CPU seconds of the stack: of what runs, and of what has ended below it."""
+        """Returns the CPU seconds of the running processes of the stack, including those of their ended child processes."""
         seconds = 0.0
         for process in self._processes():
             with contextlib.suppress(psutil.Error):
@@ -210,7 +210,7 @@ def _per_minute(tables: int, seconds: float) -> float:
 
 
 def _wait(begun: float) -> None:
-    """Waits a moment. Raises TimeoutError if what is waited for takes hours."""
+    """Waits a moment. Raises TimeoutError if the whole wait, which began at `begun`, takes longer than WAIT_SECONDS_MAX."""
     if time.monotonic() - begun > WAIT_SECONDS_MAX:
         raise TimeoutError(f"not there after {WAIT_SECONDS_MAX:g} s")
     time.sleep(POLL_SECONDS)

@@ -46,7 +46,7 @@ class OtherSpark:
     def _installed(self, folder: Path) -> Path:
         requirements, target = folder / "requirements.txt", folder / "packages"
         requirements.write_text(f"pyspark=={self.version} --hash=sha256:{self.sha256}")
-        # Without uv's cache, which would keep 1.4 GB of the build.
+        # uv's cache is not used, because it would keep 1.4 GB of the build.
         options = ("-q", "--no-cache", "--no-deps", "--python", sys.executable)
         uv("pip", "install", *options, "--target", str(target), "-r", str(requirements))
         return target

@@ -48,9 +48,8 @@ ACK_SECONDS_MAX = 1800.0  # The longest wait after the traffic until all its tra
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
 SAY_SECONDS = 5.0  # The interval between two sentences about the same wait.
-PLAIN_VIEW_SECONDS = (
-    15.0  # The interval of views without a terminal, where each view is printed below the previous one.
-)
+# The interval of views without a terminal, where each view is printed below the previous one.
+PLAIN_VIEW_SECONDS = 15.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

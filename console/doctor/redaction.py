@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN = "<hidden>"
-SHORT = (
-    4  # A secret with fewer characters is hidden only as a whole word, because the text would be unreadable otherwise.
-)
+# A secret with fewer characters is hidden only as a whole word, because the text would be unreadable otherwise.
+SHORT = 4
 FILE_BYTES_MAX = 64 << 10  # The number of bytes that are read from a file with a secret.
 NAMES_SECRET = re.compile(
     r"pass(word|wd|phrase)?|pwd|secret|token|credential|salt|(^|[_.-])(key|sas|signature|auth)($|[_.-])|access_?key|"

@@ -76,9 +76,8 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
                 yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            if (
-                commit.backfill and before == row
-            ):  # The backfill merged the interval again, but did not change this row.
+            # The backfill merged the interval again, but did not change this row.
+            if commit.backfill and before == row:
                 at = commit.version - 1
                 continue
             yield _step(_happened(row, before), row, commit)

@@ -60,9 +60,8 @@ def _open_store(
         connection.execute(f"CREATE SECRET lake_{store} ({settings})")
     except StoreError as error:
         raise SetupError(str(error)) from None
-    except (
-        duckdb.Error
-    ) as error:  # The error may quote the statement, which contains the credentials, so its text is dropped.
+    # The error may quote the statement, which contains the credentials, so its text is dropped.
+    except duckdb.Error as error:
         raise SetupError(
             f"DuckDB found no usable credentials for {store} ({type(error).__name__}): set them in `storage_options`, or in the "
             f"environment variables of {store}'s own programs."

@@ -128,7 +128,8 @@ def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [leader, *_living(leader.children(recursive=True))]
-    if not mark or psutil.pid_exists(record.pid):  # An id that is in use again no longer identifies our group.
+    # A reused process id no longer identifies the process group of this part.
+    if not mark or psutil.pid_exists(record.pid):
         return []
     return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]
 

@@ -17,10 +17,8 @@ from sluice.console.status.consumers import shown_lag
 from sluice.console.status.report import WELL, DestinationStatus, StatusReport, well
 
 MORE = "`sluice status --verbose` shows everything"
-DESTINATIONS_SHARE, SNAPSHOTS_SHARE = (
-    4,
-    8,
-)  # The largest part of the screen for destinations, a quarter, and for snapshots, an eighth.
+# The largest part of the screen for destinations, a quarter, and for snapshots, an eighth.
+DESTINATIONS_SHARE, SNAPSHOTS_SHARE = 4, 8
 PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The least number of lines for problems, and per sentence.
 COLUMNS_MIN = 20
 HEADINGS = ("destination", "state", "lag", "rows/s", "kept", "last ack", "in flight", "stopped")

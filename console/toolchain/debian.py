@@ -138,9 +138,8 @@ def _private_state(folder: Path) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
-        **(
-            {"APT::Sandbox::User": "root"} if is_root() else {}
-        ),  # The user of apt's sandbox cannot write to a home directory.
+        # The user of apt's sandbox cannot write to a home directory.
+        **({"APT::Sandbox::User": "root"} if is_root() else {}),
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-KEPT_MAX = (
-    300  # A directory takes 0.3 MB. A change of a kernel creates one for each file that contains the kernel's code.
-)
+# A directory takes 0.3 MB. A change of a kernel creates one for each file that contains the kernel's code.
+KEPT_MAX = 300
 INDEX, CODE = ".nbi", ".nbc"
 
 

@@ -46,7 +46,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 
 def _upload_settings(config: SluiceConfig, destination: str) -> UploadSettings:
-    """Returns where a run uploads files for Spark to read: the object store of the staged batches. The URL is empty without such a store."""
+    """Returns where a run uploads files for Spark to read: the object store of the staged batches. It is empty without such a store."""
     from sluice.spark_jobs.uploaded_files import UploadSettings  # noqa: PLC0415
 
     url = config.ledger_location(destination).sibling_url("uploaded")

@@ -30,9 +30,8 @@ LAG = ":lag"  # The key of a LAG_CHECK failure in a mapping of failures. The key
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
 TROUBLED = "TROUBLED"  # The state of an engine that reads but reports problems.
-RE_SNAPSHOT = (
-    "RE_SNAPSHOT"  # The state of a table during its re-snapshot: its rows in the lake are older than the cursor.
-)
+# The state of a table during its re-snapshot: its rows in the lake are older than the cursor.
+RE_SNAPSHOT = "RE_SNAPSHOT"
 IN_DAGSTER = "or in Dagster: launch the job `decide`, which shows this with links to its launchpad"
 # An engine or table leaves these states without an operator, so they are warnings and not errors.
 WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}

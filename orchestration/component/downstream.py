@@ -1,4 +1,4 @@
-"""The automation condition for assets downstream of Sluice's tables."""
+"""Defines the automation condition for a user's assets downstream of Sluice's tables."""
 
 from __future__ import annotations
 

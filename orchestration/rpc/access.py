@@ -98,9 +98,8 @@ def _make(path: Path) -> None:
     stays.
     """
     make_folder(path.parent)
-    temporary = path.with_suffix(
-        f".{secrets.token_hex(8)}"
-    )  # The random name cannot be that of a file which a crashed process left.
+    # The random name cannot be that of a file which a crashed process left.
+    temporary = path.with_suffix(f".{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))

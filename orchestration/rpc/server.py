@@ -88,9 +88,8 @@ class RpcServer:
             return {"value": METHODS[request["method"]].call(engine, request["arguments"])}
         except SluiceError as error:
             return {"error": error_to_json(error)}
-        except (
-            Exception
-        ) as error:  # Any other error is a defect: its traceback goes to the log of this process, not to the caller.
+        # Any other error is a defect: its traceback goes to the log of this process, not to the caller.
+        except Exception as error:
             _log.exception("%s of %s failed", request["method"], request.get("destination"))
             return {
                 "error": {

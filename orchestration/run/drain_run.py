@@ -46,7 +46,7 @@ Answer = TypeVar("Answer")
 
 class BatchClaim(Protocol):
     def __call__(self, reference: BatchReference) -> str:
-        """Makes the run's tags name the batch. Returns why the run may not take a batch now; an empty text if it may."""
+        """Sets the run's tags to the batch. Returns why the run may not take a batch; an empty text if it may."""
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:

@@ -42,7 +42,7 @@ class NoLakeWatcher:
     """Implements `LakeWatcher` for definitions without a lake: finds nothing."""
 
     def look(self, stopped: Collection[str]) -> None:
-        """Does nothing."""
+        """Does nothing, because there is no lake to inspect."""
 
     def troubles(self) -> tuple[str, ...]:
         return ()

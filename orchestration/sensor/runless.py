@@ -59,9 +59,8 @@ class Voice:
         if read_failures(self._directory, now).get("", ""):
             return False  # The sensor publishes failures.
         published = self._publish("")
-        self._may_clear = (
-            False  # Set only after a success, so that the next look tries again if the storage did not answer.
-        )
+        # Set only after a success, so that the next look tries again if the storage did not answer.
+        self._may_clear = False
         return published
 
     def _publish(self, why: str) -> bool:
@@ -77,9 +76,8 @@ class Voice:
 def _newest(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     found = record.evaluation if record is not None else None
-    return (
-        found if isinstance(found, dg.AssetCheckEvaluation) else None
-    )  # Without a result, the check is being executed.
+    # Without a result, the check is being executed.
+    return found if isinstance(found, dg.AssetCheckEvaluation) else None
 
 
 def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:

@@ -202,9 +202,8 @@ class DatabaseServer:
 
     def _command(self, data_folder: Path, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        temporary = (
-            self.folder / "tmp"
-        )  # In a shared directory, a starting server would delete temporary files of other servers.
+        # In a shared directory, a starting server would delete temporary files of other servers.
+        temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         folders = {**self.home.folders, "datadir": str(data_folder), "tmpdir": str(temporary)}
         return [*self.home.command, "--no-defaults", *user, *option_arguments({**folders, **options})]

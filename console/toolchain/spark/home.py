@@ -101,9 +101,8 @@ def _link_or_copy(source: str, target: str) -> None:
 
 def _remove_unused(homes: Path) -> None:
     for home in homes.iterdir():
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # Another process may have removed the home, or the temporary directory of a link.
+        # Another process may have removed the home, or the temporary directory of a link.
+        with contextlib.suppress(FileNotFoundError):
             if time.time() - home.lstat().st_mtime <= UNUSED_SECONDS_MAX:
                 continue
             if home.is_symlink():

@@ -196,9 +196,8 @@ def register_tables(
         if now != known:
             write_registered(directory, now)
         return now
-    settings = dataclasses.replace(
-        spark_settings(config, destination), sessions_file=None
-    )  # Only merges may use the sessions file.
+    # Only merges may use the sessions file.
+    settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, gone)
         done = register(session, todo.register, storage_options(config.storage_options))

@@ -96,9 +96,8 @@ class WaitingDecisions:
         }
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(names))
         for key, record in found.items():
-            evaluation = (
-                record.evaluation
-            )  # A comparison that has not ended has another type of evaluation, without a result.
+            # A comparison that has not ended has another type of evaluation, without a result.
+            evaluation = record.evaluation
             if isinstance(evaluation, dg.AssetCheckEvaluation) and not evaluation.passed:
                 why, name = evaluation.description or "it differs", names[key]
                 does = "compares again, reads the rows that differ, and merges them"
