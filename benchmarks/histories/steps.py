@@ -157,7 +157,7 @@ def generate(seed: int, mix: Mix = EVERYTHING) -> History:
     scenario = Scenario(
         gtids=chance.random() < 0.75,
         from_beginning=chance.random() < 0.4,
-        second=second,  # One copy or shard in some histories is enough.
+        second=second,
     )
     verbs, weights = list(mix.weights), list(mix.weights.values())
     if second:

@@ -29,7 +29,7 @@ USER = "sluice"
 NOBODY = 65534
 START_SECONDS_MAX = 60.0
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-# Tests kill the server but not the machine, and the kernel has written data even without fsync.
+# Tests kill the server, never the machine, so committed data may stay in the kernel's cache.
 FAST = ("fsync=off", "full_page_writes=off")
 
 

@@ -1,9 +1,9 @@
 """Defines `BatchReference`, by which a run names its batch. The sensor creates it, the run reads it from its config, and the sensor finds
 it again in the run's tags. A reference contains no rows and no secrets.
 
-A reference is passed in three ways: as run config (what the run merges), as run tags (how the sensor finds the runs of a batch), and as
-the run key (Dagster's daemon starts one run per key). The fields (ledger, batch, first end, delivery) identify one delivery permanently.
-The batch's end is not a field, because it is fixed only when the run takes the batch. After a rollback, the batch gets another delivery
+A reference is passed in three ways. The run config says what the run merges. The sensor finds the runs of a batch by their tags.
+Dagster's daemon starts one run per run key. The fields (ledger, batch, first end, delivery) identify one delivery permanently. The
+batch's end is not a field, because it is fixed only when the run takes the batch. After a rollback, the batch gets another delivery
 number. Its run key is then new, and Dagster, which remembers the keys of failed runs, starts a run for it. The ledger's id prevents a run
 of a lost ledger from settling a batch of the ledger that replaced it. A restored older ledger hands out the same numbers again. A run
 that succeeded before the restore then settles a batch only if `first_end` is equal too, so that the run has merged all changes of the

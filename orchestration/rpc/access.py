@@ -18,9 +18,9 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# A batch with many tables, or the reasons of many stopped tables, may exceed gRPC's limit of 4 MiB. The server reads a request before it
-# checks the token, so it must limit requests: those of ticks to the size for some hundred thousand tables; those of runs, which only name
-# a batch, to gRPC's default.
+# A batch with many tables, or the reasons of many stopped tables, may exceed gRPC's limit of 4 MiB. The server must limit requests,
+# because it reads a request before it checks the token. The limit for ticks is enough for some hundred thousand tables. Runs only name a
+# batch, so gRPC's default is enough for them.
 REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 CONNECT_MS_MAX = 2000  # A dead host must not use up a call's time; gRPC's default is 20 s.
