@@ -168,8 +168,8 @@ def _workers(choice: CheckChoice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """Returns the number of workers: WAITING more than `cores` if the memory suffices, otherwise fewer, but at least `cores`. The maximum is
-    WORKERS_MAX in any case.
+    """Returns the number of workers: WAITING more than `cores` if the memory suffices, otherwise fewer, but at least `cores`.
+    The maximum is WORKERS_MAX in any case.
     """
     return min(WORKERS_MAX, max(cores, min(cores + WAITING, memory_bytes // WORKER_BYTES)))
 
