@@ -2,7 +2,7 @@
 
     connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
        ▲                                  │
-       └──────── connection gone ◀────────┘     the server sends changes without an ack again: at least once
+       └──────── connection gone ◀────────┘     the server repeats batches without an ack: at least once
 
 Use a client from one thread only.
 """
@@ -101,7 +101,7 @@ class CanalClient:
         return self._channel.address if self._channel is not None else ""
 
     def connect(self) -> None:
-        """Connects to the first server that has the destination, and subscribes. The server then sends batches without an ack again. Does
+        """Connects to the first server that has the destination, and subscribes. The server then repeats the batches without an ack. Does
         nothing if the client is connected.
 
         Raises CanalConnectionError, CanalAuthenticationError, CanalServerError, CanalProtocolError.
@@ -152,7 +152,7 @@ class CanalClient:
         self._channel, self._unanswered = channel, False
 
     def disconnect(self) -> None:
-        """Closes the connection. The server keeps the cursor, and after a new connection it sends batches without an ack again."""
+        """Closes the connection. The server keeps the cursor, and repeats the batches without an ack after a new connection."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()

@@ -10,7 +10,7 @@ class CanalError(Exception):
 
 
 class CanalConnectionError(CanalError):
-    """No server was reached, or the connection ended. After the next connection, the server sends batches without an ack again."""
+    """No server was reached, or the connection ended. After the next connection, the server repeats the batches without an ack."""
 
     code = "CONNECTION"
 

@@ -80,8 +80,8 @@ class CheckChoice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failed tests are run again. Not with arguments for pytest: they choose tests or stop at the first failure, and
-        the developer needs the result at once.
+        """Whether a few failed tests are run again. False if there are arguments for pytest: they choose tests or stop at the first
+        failure, and the developer needs the result at once.
         """
         return not self.arguments
 

@@ -189,8 +189,8 @@ class Actor:
     @staticmethod
     @contextlib.contextmanager
     def nobody() -> Iterator[None]:
-        """Lets the calling thread act for another process until the block ends. It must not be suspended then, because others wait for
-        its locks.
+        """Lets the calling thread act for another process until the block ends. The thread must not be suspended in the block,
+        because other threads wait for its locks.
         """
         actor, Actor.current.actor = getattr(Actor.current, "actor", None), None
         try:

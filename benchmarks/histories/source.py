@@ -81,7 +81,7 @@ class Rows:
         return Rows(dict(self.keyed), dict(self.keyless), list(self.log))
 
     def fit(self, transaction: Transaction) -> bool:
-        """Returns whether a transaction of another server can be applied to these rows."""
+        """Returns whether a transaction of another server can be applied to the rows of this server."""
         trial = self.copy()
         for change in transaction.changes:
             rows = trial.keyed if change.table == binlog.KEYED else trial.keyless

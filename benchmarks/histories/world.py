@@ -236,8 +236,8 @@ class World:
         self.lines.append(Installation(config, name, endpoint, instance, host, self, started=started))
 
     def _endpoint(self, first: str, standby: str) -> Endpoint:
-        """Returns an endpoint whose server has executed one transaction without captured tables. A server with an empty GTID set could
-        not be recognized by it.
+        """Returns an endpoint whose server has executed one transaction without captured tables. By an empty GTID set, the engine
+        could not recognize the server again.
         """
         endpoint = Endpoint(self._server(first), self._server(standby) if standby else None)
         endpoint.current.commit(())

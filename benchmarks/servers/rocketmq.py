@@ -126,7 +126,7 @@ def java_command() -> tuple[str, ...]:
 
 
 def _port_with_another() -> int:
-    """Returns a free port whose second lower neighbour is free too, because a broker opens both."""
+    """Returns a free port P such that P - 2 is free too, because a broker opens both."""
     while True:
         port = free_port()
         with socket.socket() as second:

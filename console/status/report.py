@@ -226,8 +226,8 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 
 def stop_order(directory: Path) -> orders.Order | None:
-    """Returns the order that stopped the engine permanently, or None. Also returns None if the store of orders does not answer, which the
-    sentence about the ledger reports.
+    """Returns the order that stopped the engine permanently, or None. Also returns None if the store of orders does not answer; the
+    sentence about the ledger reports that.
     """
     try:
         return orders.stopped(directory)
@@ -247,7 +247,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     stale = abs(age_seconds) > STALE_SECONDS
     away = lease.host if lease is not None and held and lease.host != os.uname().nodename else ""
     if away and stale:
-        engine = {}  # The report is from the time when this host's engine read, and no longer true.
+        engine = {}  # This host's engine wrote the report before the other host took the lease.
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if away and not engine:
@@ -313,8 +313,8 @@ def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple
 
 
 def _left_now(hours: float | None, unsaid_seconds: float) -> float | None:
-    """Returns the retention left at the moment. `unsaid_seconds`: the age of the engine's last value, from which the source has continued
-    to purge.
+    """Returns the retention that is left now, in hours. `hours`: the engine's last value. `unsaid_seconds`: the age of that value, by
+    which the retention has become shorter.
     """
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 

@@ -19,7 +19,7 @@ from sluice.console.status.report import WELL, DestinationStatus, StatusReport, 
 MORE = "`sluice status --verbose` shows everything"
 # The largest part of the screen for destinations, a quarter, and for snapshots, an eighth.
 DESTINATIONS_SHARE, SNAPSHOTS_SHARE = 4, 8
-PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The least number of lines for problems, and per sentence.
+PROBLEMS_MIN, SENTENCE_LINES_MIN = 3, 4  # The minimum number of lines for problems, and per sentence.
 COLUMNS_MIN = 20
 HEADINGS = ("destination", "state", "lag", "rows/s", "kept", "last ack", "in flight", "stopped")
 
@@ -34,7 +34,7 @@ def screenful(report: StatusReport, columns: int, rows: int) -> list[Text]:
         *([Text(report.conf)] if report.conf else []),
         Text(MORE),
     ]
-    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # One more line shows the verdict.
+    kept = max(PROBLEMS_MIN, rows - 2 - len(below))  # 2: the verdict, and the line of the prompt.
     warnings = _sentences([f"! {each}" for each in report.warnings], columns, max(1, kept // 3), "yellow")
     problems = _sentences([f"✗ {each}" for each in report.problems], columns, kept - len(warnings), "red")
     lines = [_verdict(report), *problems, *warnings, *below]

@@ -43,7 +43,7 @@ class Cache:
 
     @property
     def classes(self) -> Path:
-        """The archives of Spark's classes."""
+        """The archives of Spark's classes, one per Java and set of jars."""
         return self.root / "classes"
 
     @property

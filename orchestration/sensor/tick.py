@@ -109,8 +109,8 @@ class DestinationSensor:
 
 
 class Ticker:
-    """Runs the ticks of one destination. The code server has one per destination. It keeps no engine, but its observations of the run
-    lock.
+    """Runs the ticks of one destination. The code server has one per destination. Between ticks it keeps its observations of the run
+    lock, but no engine.
     """
 
     def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
@@ -219,8 +219,8 @@ class Ticker:
     def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
         """Returns why another run has the batch that was just handed out; empty if the batch needs a run of its own.
 
-        A draining run may have got the batch in this moment, or have taken it and ended. Therefore this must first look for open draining
-        runs, then for runs of the batch.
+        A draining run may have got the batch in this moment, or have taken it and ended. Therefore the method looks first for
+        open draining runs, and then for runs of the batch.
         """
         if draining := runs.draining():
             return draining[0].takes_it_next

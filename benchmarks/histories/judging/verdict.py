@@ -29,7 +29,7 @@ ROUNDS_MAX = 14
 ROUND_SECONDS = 400.0  # Longer than any pause between two attempts.
 STEPS_MAX = 60
 # If one of these states remains without a fault, production is broken, or the simulation no longer matches production and tests nothing.
-# A full disk or a failed write does not count, because production continues by itself after it.
+# A full disk or a failed write does not count, because production recovers from it by itself.
 DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingError.code)
 
 

@@ -227,7 +227,7 @@ class DatabaseServer:
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
-        """Returns the statements of mariadb-install-db. They create root without a password, and not for a system user."""
+        """Returns the statements of mariadb-install-db. They create root without a password, and do not tie it to a system user."""
         share = self.home.folder / "share"
         files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
         head = b"CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
