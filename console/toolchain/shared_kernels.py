@@ -1,8 +1,8 @@
 """Shares compiled kernels between all checkouts of a machine, by a digest of their sources. `kernels` copies them to a checkout and back.
 
 The code that numba writes next to a source file depends on the file's content, the interpreter and the processor, but not on its path;
-its index contains a digest of the source. Therefore the code is valid for a copy of the file too. One directory contains all code of one source
-file, because an index matches only the code that was written together with it.
+its index contains a digest of the source. Therefore the code is valid for a copy of the file too. One directory contains all code of one
+source file, because an index matches only the code that was written together with it.
 """
 
 from __future__ import annotations
