@@ -268,7 +268,7 @@ class EngineHost:
         return parser if isinstance(parser, PlayedParser) else None
 
 
-def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> PlayedStaging:
+def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaManager, _: object) -> PlayedStaging:
     """Implements `wiring.make_stager` with simulated staging."""
     world = GuardedFiles.world
     line = next(each for each in world.lines if each.directory == directory)
