@@ -35,7 +35,8 @@ from sluice.package_files import PACKAGE
 
 PROJECT_ROOT = PACKAGE.parents[1]  # The Git checkout. Without a checkout, `sluice test` is refused.
 WORKERS_MAX = 4
-WAITING = 2  # The number of workers that wait for servers while the rest use the cores.
+# The number of workers that wait for servers while the rest use the cores. With two, tests with Spark reach their time limits.
+WAITING = 1
 # How often a worker may be replaced after its process has ended (tests/limits.py). The test that ended it fails, the rest continue.
 RESTARTS_MAX = 2
 WORKER_BYTES = 4 << 30  # The memory of a worker, which starts the servers that its tests need.
