@@ -16,8 +16,8 @@ from sluice.cdc_engine.parser.positions.time_search import last_end_up_to
 from sluice.cdc_engine.parser.renumbering import base
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, StartChoice
-from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, file_named
-from sluice.cdc_engine.parser.stream.archived_file import foreign, read_header
+from sluice.cdc_engine.parser.stream.archived import ArchivedInterval
+from sluice.cdc_engine.parser.stream.archived_file import file_named, foreign, read_header
 from sluice.cdc_engine.parser.stream.dump import Captured
 from sluice.cdc_engine.ports import PreparedTransactions, SchemaHistory
 from sluice.cdc_engine.position import Position, file_number

@@ -20,8 +20,8 @@ from sluice.cdc_engine.parser.file_creation import creation_of
 from sluice.cdc_engine.parser.renumbering import base
 from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from sluice.cdc_engine.parser.start_position import DumpStart
-from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, fetch, file_named, first_of_server
-from sluice.cdc_engine.parser.stream.archived_file import foreign, read_header
+from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, fetch, first_of_server
+from sluice.cdc_engine.parser.stream.archived_file import file_named, foreign, read_header
 from sluice.cdc_engine.parser.stream.dump import Captured, begin_independent_dump, blocks_to_end
 from sluice.cdc_engine.ports import PreparedTransactions, SchemaHistory
 from sluice.cdc_engine.position import Position, file_number

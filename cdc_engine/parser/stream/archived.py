@@ -21,6 +21,7 @@ from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, RESNAPSHOT, Lost
 from sluice.cdc_engine.parser.stream.archived_file import (
     file_blocks,
+    file_named,
     foreign,
     is_closed,
     read_header,
@@ -58,12 +59,6 @@ def files_between(
             options=("put the missing binlog files into the archive", RESNAPSHOT),
         )
     return tuple(kin[number] for number in wanted)
-
-
-def file_named(like: str, number: int) -> str:
-    """Returns the file name with another number, in the sequence of the file `like`."""
-    stem, _, digits = like.rpartition(".")
-    return f"{stem}.{number:0{len(digits)}d}"
 
 
 def _never() -> bool:

@@ -70,10 +70,15 @@ def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -
     return ""
 
 
+def file_named(like: str, number: int) -> str:
+    """Returns the file name with another number, in the sequence of the file `like`."""
+    stem, _, digits = like.rpartition(".")
+    return f"{stem}.{number:0{len(digits)}d}"
+
+
 def following_file(file: str) -> str:
     """Returns the name that the server gives to the file after this one."""
-    stem, _, digits = file.rpartition(".")
-    return f"{stem}.{file_number(file) + 1:0{len(digits)}d}"
+    return file_named(file, file_number(file) + 1)
 
 
 def require_whole_file(stream: IO[bytes], file: str, facts: ServerFacts, *, proven: bool) -> None:
