@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
-import signal
 import stat
 import subprocess
 import time
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_reference
+from sluice.secret_values.process_group import end_group
 
 COMMAND_SECONDS_MAX = 20.0
 SECRET_BYTES_MAX = 64 << 10  # A larger file or output is not a secret.
@@ -91,7 +90,7 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
         ) from None
     finally:
         if process.returncode is None:
-            _end_group(process)
+            end_group(process)
     # A command that writes more than this is killed, so its status means nothing.
     if process.returncode and len(content) <= SECRET_BYTES_MAX:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
@@ -117,13 +116,6 @@ def _output(process: subprocess.Popen[bytes]) -> bytes:
                 break
             content += part
     return bytes(content)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
 
 
 def _text(content: bytes, what: str) -> str:

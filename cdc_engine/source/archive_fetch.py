@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.secret_values.process_group import end_group
 
 POLL_SECONDS = 0.2
 FILE, PATH = "{file}", "{path}"  # Placeholders in the arguments: the file's name, and the path to write it to.
@@ -47,7 +46,7 @@ class ArchiveFetch:
             status = self._waited(process, what, given_up)
         finally:
             if process.returncode is None:
-                _end_group(process)
+                end_group(process)
         if status:
             raise SourceConnectionError(f"{what} failed with status {status}; run it by hand to see why")
         if not path.is_file():
@@ -66,9 +65,3 @@ class ArchiveFetch:
                     f"{what} did not end within {self.seconds_max:g} s and was ended: run it by hand, or raise "
                     "`archive_fetch.seconds_max`"
                 )
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

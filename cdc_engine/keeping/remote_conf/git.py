@@ -6,10 +6,8 @@ Secrets are passed in the environment of the command, because other users of the
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import re
-import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from urllib.parse import urlsplit
 
 from sluice.cdc_engine.config.remote.settings import RemoteConfig
 from sluice.cdc_engine.keeping.remote_conf.fetched import ARCHIVE_BYTES_MAX, Fetched, RemoteAwayError
+from sluice.secret_values.process_group import end_group
 
 GIT_SECONDS_MAX = 60.0
 TOLD_MAX = 300
@@ -91,21 +90,11 @@ class _Git:
             raise RemoteAwayError(f"{self._remote.shown} did not answer in {GIT_SECONDS_MAX:g} s") from None
         finally:
             if process.returncode is None:
-                _end_group(process)
+                end_group(process)
         if process.returncode:
             why = " ".join(said.decode(errors="replace").split())
             raise RemoteAwayError(f"{self._remote.shown} cannot be read: {without(why, self._secrets)[-TOLD_MAX:]}")
         return found
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills git and its children. The child that is connected to the server would wait without a time limit."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
 
 
 def settings_of(url: str, login: str) -> list[tuple[str, str]]:

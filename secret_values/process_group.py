@@ -1,0 +1,19 @@
+"""Ends a command with all its children. Used for commands in conf/: those that print secrets, `archive_fetch`, and git."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a command that leads a process group, and its children, and closes its pipes. A child may otherwise wait without a limit."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
