@@ -133,7 +133,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
     if not tables:
         raise SetupError(f"There is no table in {config.lake} yet; `sluice status` shows whether changes flow.")
     connection, options = _connect(), dict[str, str]()
-    if in_stores := [table.path for table in tables if "://" in table.path]:
+    if in_stores := [table.path for table in tables if "://" in table.path and is_readable(table.path)]:
         options = _storage_options(config)
         open_stores(connection, in_stores, options)
     left_out: list[str] = []

@@ -126,6 +126,17 @@ def test_an_empty_lake_and_one_elsewhere_are_said(tmp_path: Path) -> None:
         lake_sql.ask(SluiceConfig(data_dir=tmp_path, lake="gs://bucket"), "SELECT 1")
 
 
+def test_a_table_in_a_store_that_is_not_read_keeps_no_other_from_being_asked(
+    config: SluiceConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_sql, "open_stores", lambda *_: pytest.fail("no secret of a store is needed"))
+    (tmp_path / "conf" / "destinations" / "a.yaml").write_text(
+        "source: {user: u}\ntables: {shop.order: {path: gs://bucket/order}}\n"
+    )
+    answer = RUNNER.invoke(app, ["sql", "SELECT count(*) FROM shop.orders", "--csv"])
+    assert answer.exit_code == 0, answer.exception
+
+
 def test_only_the_first_rows_are_shown(config: SluiceConfig) -> None:
     many = "SELECT a.id FROM shop.orders a, shop.orders b, shop.orders c, shop.orders d, shop.orders e"
     shown = RUNNER.invoke(app, ["sql", many]).stdout
