@@ -33,12 +33,13 @@ PASSED = ("account_key", "sas_token", "client_id", "client_secret", "tenant_id")
 @dataclasses.dataclass(frozen=True)
 class AzureLocation:
     """A folder in a container. `path`: the container and the path in it. `arguments`: arguments for pyarrow's AzureFileSystem, with
-    credentials.
+    credentials. `endpoint`: the URL of the account's Blob service; empty for Azure's own.
     """
 
     account: str
     path: str
     arguments: Mapping[str, str] = dataclasses.field(repr=False)
+    endpoint: str = ""
 
 
 def azure_name(option: str) -> str:
@@ -66,16 +67,19 @@ def azure_location(url: str, storage_options: Mapping[str, str]) -> AzureLocatio
         raise StoreError(f"{url} does not name an account: set azure_storage_account_name in `storage_options`")
     given = {name: known[name] for name in PASSED if name in known}
     path = f"{match['container']}/{match['path']}".rstrip("/")
-    return AzureLocation(account, path, {**given, **_endpoint(known.get("endpoint", ""))})
+    endpoint = known.get("endpoint", "")
+    return AzureLocation(account, path, {**given, **_endpoint(endpoint, account)}, endpoint)
 
 
-def _endpoint(endpoint: str) -> dict[str, str]:
-    """Returns pyarrow's arguments for an endpoint that is not Azure's own, such as http://host:port/account of an emulator."""
+def _endpoint(endpoint: str, account: str) -> dict[str, str]:
+    """Returns pyarrow's arguments for an endpoint: https://account.blob.HOST, or http://host:port/account of an emulator.
+
+    pyarrow puts the account before an authority that begins with a dot, and otherwise into the path.
+    """
     if not endpoint:
         return {}
     address = urllib.parse.urlsplit(endpoint)
-    return {
-        f"{service}_storage_{part}": value
-        for service in ("blob", "dfs")
-        for part, value in (("authority", address.netloc), ("scheme", address.scheme))
-    }
+    blob = address.netloc.removeprefix(account) if address.netloc.startswith(f"{account}.") else address.netloc
+    dfs = re.sub(r"^\.blob\.", ".dfs.", blob)
+    authorities = {"blob_storage_authority": blob, "dfs_storage_authority": dfs}
+    return authorities | dict.fromkeys(("blob_storage_scheme", "dfs_storage_scheme"), address.scheme)

@@ -92,15 +92,15 @@ def azure_secret(lake: str, storage_options: Mapping[str, str]) -> dict[str, str
 
 def _connection_string(location: AzureLocation) -> str:
     """Returns an Azure connection string for a location with an account key or a SAS token."""
-    given, account = location.arguments, location.account
+    given = location.arguments
     scheme = given.get("blob_storage_scheme", "https")
-    parts = {"DefaultEndpointsProtocol": scheme, "AccountName": account}
+    parts = {"DefaultEndpointsProtocol": scheme, "AccountName": location.account}
     if "account_key" in given:
         parts["AccountKey"] = given["account_key"]
     else:
         parts["SharedAccessSignature"] = given["sas_token"].removeprefix("?")
-    if authority := given.get("blob_storage_authority"):
-        parts["BlobEndpoint"] = f"{scheme}://{authority}/{account}"
+    if location.endpoint:
+        parts["BlobEndpoint"] = location.endpoint
     return ";".join(f"{name}={value}" for name, value in parts.items())
 
 

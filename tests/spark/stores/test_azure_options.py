@@ -32,6 +32,18 @@ LAKE = "abfss://lake@shop.dfs.core.windows.net/a/b/"
         ),
         (
             LAKE,
+            {"azure_endpoint": "https://shop.blob.core.usgovcloudapi.net"},
+            "shop",
+            "lake/a/b",
+            {
+                "blob_storage_authority": ".blob.core.usgovcloudapi.net",
+                "blob_storage_scheme": "https",
+                "dfs_storage_authority": ".dfs.core.usgovcloudapi.net",
+                "dfs_storage_scheme": "https",
+            },
+        ),
+        (
+            LAKE,
             {"azure_client_id": "i", "azure_storage_client_secret": "s", "authority_id": "t"},
             "shop",
             "lake/a/b",
