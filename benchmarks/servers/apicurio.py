@@ -1,15 +1,15 @@
 """Runs an Apicurio Registry for the tests: a schema registry with Confluent's API, which keeps its schemas in memory."""
 
+import functools
 import json
-import shutil
 import tarfile
 import time
 import urllib.request
 from pathlib import Path
 from typing import Self
 
+from benchmarks.servers.installing import installed_once
 from sluice.console.toolchain.artifacts import load_artifacts
-from sluice.console.toolchain.cache import locked
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, free_port
 from sluice.console.toolchain.process import ChildProcess, last_lines
@@ -72,14 +72,14 @@ def _distribution() -> tuple[Path, Path]:
     """Returns the path of Java and the jar to run. Downloads and unpacks the distribution at the first call."""
     toolchain = set_up([], delta=False, extras=(APICURIO,))
     (artifact,) = load_artifacts(APICURIO)
-    home = toolchain.cache.servers / f"{APICURIO}-{artifact.revision}"
-    with locked(toolchain.cache):
-        if not home.is_dir():
-            toolchain.cache.servers.mkdir(exist_ok=True)
-            arriving = home.with_suffix(".arriving")
-            shutil.rmtree(arriving, ignore_errors=True)
-            with tarfile.open(toolchain.cache.jars / artifact.file_name) as opened:
-                opened.extractall(arriving, filter="data")
-            arriving.rename(home)
+    archive = toolchain.cache.jars / artifact.file_name
+    home = installed_once(toolchain.cache, f"{APICURIO}-{artifact.revision}", functools.partial(_unpacked, archive))
     (jar,) = home.glob("*-runner.jar")
     return toolchain.java.program, jar
+
+
+def _unpacked(archive: Path, folder: Path) -> Path:
+    target = folder / "unpacked"
+    with tarfile.open(archive) as opened:
+        opened.extractall(target, filter="data")
+    return target

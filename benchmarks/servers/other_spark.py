@@ -1,13 +1,11 @@
 """Provides other versions of Spark than the pinned one for the tests: pyspark's files from PyPI, and Delta's jars from Maven."""
 
 import dataclasses
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
-from benchmarks.servers.uv import uv
-from sluice.console.toolchain.cache import Cache, locked, open_cache
+from benchmarks.servers.installing import installed_once, uv
+from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 
@@ -30,18 +28,9 @@ class OtherSpark:
     def server(self, folder: Path, memory: str = "1g") -> SparkConnectServer:
         """Returns a server that is not started. The first call downloads 0.3 to 0.4 GB."""
         jars = set_up([], delta=False, extras=(self.group,)).extra_jars
-        settings = ServerSettings(more=OTHER_SETTINGS, home=self._home(open_cache()))
+        home = installed_once(open_cache(), f"pyspark-{self.version}", self._installed)
+        settings = ServerSettings(more=OTHER_SETTINGS, home=home)
         return SparkConnectServer(jars, folder, memory=memory, settings=settings)
-
-    def _home(self, cache: Cache) -> Path:
-        """Returns pyspark's folder in the cache. The first call installs it, completely or not at all."""
-        home = cache.servers / f"pyspark-{self.version}"
-        with locked(cache):
-            if not home.exists():
-                cache.servers.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(prefix="pyspark-", dir=cache.servers) as made:
-                    shutil.move(self._installed(Path(made)) / "pyspark", home)
-        return home
 
     def _installed(self, folder: Path) -> Path:
         requirements, target = folder / "requirements.txt", folder / "packages"
@@ -49,7 +38,7 @@ class OtherSpark:
         # uv's cache is not used, because it would keep 1.4 GB of the build.
         options = ("-q", "--no-cache", "--no-deps", "--python", sys.executable)
         uv("pip", "install", *options, "--target", str(target), "-r", str(requirements))
-        return target
+        return target / "pyspark"
 
 
 # In 3.5.6 and 3.5.7, Delta 3.3 cannot replace a table (delta-io/delta#4671).

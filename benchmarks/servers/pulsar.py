@@ -1,18 +1,18 @@
 """Runs a Pulsar from its distribution for the tests: one broker with its storage in one process."""
 
 import base64
+import functools
 import hashlib
 import hmac
 import json
-import shutil
 import tarfile
 import time
 import urllib.request
 from pathlib import Path
 from typing import Self
 
+from benchmarks.servers.installing import installed_once
 from sluice.console.toolchain.artifacts import load_artifacts
-from sluice.console.toolchain.cache import Cache, locked
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, free_port
 from sluice.console.toolchain.process import ChildProcess, last_lines
@@ -148,19 +148,14 @@ def _distribution() -> tuple[Path, Path]:
     """Returns the path of Java and the unpacked distribution. The first call downloads and unpacks it."""
     toolchain = set_up([], delta=False, extras=(PULSAR,))
     (artifact,) = load_artifacts(PULSAR)
-    home = toolchain.cache.servers / f"{PULSAR}-{artifact.revision}"
-    with locked(toolchain.cache):
-        if not home.is_dir():
-            _unpack(toolchain.cache, toolchain.cache.jars / artifact.file_name, home)
-    return toolchain.java.program, home
+    archive = toolchain.cache.jars / artifact.file_name
+    return toolchain.java.program, installed_once(
+        toolchain.cache, f"{PULSAR}-{artifact.revision}", functools.partial(_unpacked, archive)
+    )
 
 
-def _unpack(cache: Cache, archive: Path, home: Path) -> None:
-    cache.servers.mkdir(exist_ok=True)
-    arriving = home.with_suffix(".arriving")
-    shutil.rmtree(arriving, ignore_errors=True)
+def _unpacked(archive: Path, folder: Path) -> Path:
     with tarfile.open(archive) as opened:
-        opened.extractall(arriving, filter="data")
-    (root,) = arriving.iterdir()
-    root.rename(home)
-    shutil.rmtree(arriving)
+        opened.extractall(folder, filter="data")
+    (root,) = folder.iterdir()
+    return root

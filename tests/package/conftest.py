@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.servers.uv import uv
+from benchmarks.servers.installing import uv
 
 # Of the checkout and of whoever runs the tests: an installed Sluice has none of them.
 FOREIGN_VARIABLES = (

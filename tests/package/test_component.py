@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.servers.uv import uv
+from benchmarks.servers.installing import uv
 from sluice.cdc_engine.file_lock import is_locked
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port

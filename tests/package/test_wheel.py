@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.servers.uv import uv
+from benchmarks.servers.installing import uv
 from sluice import __version__
 from tests.package.conftest import Installed
 from tests.style.sources import PRODUCT, ROOT

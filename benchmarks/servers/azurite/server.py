@@ -4,21 +4,21 @@ package-lock.json pins its version: `npm install --package-lock-only --omit-lock
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Self
 
-from sluice.console.toolchain.cache import Cache, locked, open_cache
+from benchmarks.servers.installing import installed_once
+from sluice.console.toolchain.cache import Cache, open_cache
 from sluice.console.toolchain.errors import ServerError, SetupError
 from sluice.console.toolchain.ports import LOOPBACK, free_port
 from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
 from sluice.object_stores.files import file_system
 
-PROXY = Path(__file__).with_name("start_from.py")
+SOURCE = Path(__file__).parent
+PROXY = SOURCE / "start_from.py"
 PACKAGES = ("package.json", "package-lock.json")
 ACCOUNT = "devstoreaccount1"
 # Azurite's documented key, which is the same for everybody.
@@ -81,25 +81,22 @@ def _installed(cache: Cache) -> tuple[str, Path]:
     """
     if name := next((name for name in ("node", "npm") if not shutil.which(name)), ""):
         raise SetupError(f"There is no {name}, which Azurite needs.")
-    source = Path(__file__).parent
-    digest = hashlib.sha256(b"".join((source / name).read_bytes() for name in PACKAGES)).hexdigest()[:12]
-    home = cache.servers / f"azurite-{digest}"
-    with locked(cache):
-        if not home.exists():
-            cache.servers.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="azurite-", dir=cache.servers) as made:
-                for name in PACKAGES:
-                    shutil.copy(source / name, made)
-                _install(Path(made))
-                shutil.move(made, home)
-                Path(made).mkdir()  # The context manager removes this folder, so it must exist.
-    return str(shutil.which("node")), home
+    digest = hashlib.sha256(b"".join((SOURCE / name).read_bytes() for name in PACKAGES)).hexdigest()[:12]
+    return str(shutil.which("node")), installed_once(cache, f"azurite-{digest}", _install)
 
 
-def _install(folder: Path) -> None:
+def _install(folder: Path) -> Path:
+    target = folder / "azurite"
+    target.mkdir()
+    for name in PACKAGES:
+        shutil.copy(SOURCE / name, target)
     words = ("ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund")
-    done = subprocess.run(
-        ["npm", *words], cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SetupError(f"npm could not install Azurite: {done.stderr.strip()}")
+    try:
+        subprocess.run(
+            ["npm", *words], cwd=target, capture_output=True, text=True, check=True, timeout=INSTALL_SECONDS_MAX
+        )
+    except subprocess.CalledProcessError as error:
+        raise SetupError(f"npm could not install Azurite: {error.stderr.strip()}") from None
+    except subprocess.TimeoutExpired:
+        raise SetupError(f"npm did not install Azurite within {INSTALL_SECONDS_MAX:g} s") from None
+    return target

@@ -1,11 +1,13 @@
-"""Runs the uv that installed this checkout, for tests and benchmarks that need packages of other versions."""
+"""Installs what tests and benchmarks need in addition to the locked packages: runs uv, and fills folders of the cache once."""
 
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from sluice.console.toolchain.cache import open_cache
+from sluice.console.toolchain.cache import Cache, locked, open_cache
 from sluice.console.toolchain.errors import SetupError
 
 ROOT = Path(__file__).parents[2]
@@ -29,3 +31,16 @@ def uv(*arguments: str, **variables: str) -> str:
     if done.returncode:
         raise SetupError(f"uv {arguments[0]} failed: {done.stderr.strip()}")
     return done.stdout
+
+
+def installed_once(cache: Cache, name: str, install: Callable[[Path], Path]) -> Path:
+    """Returns the folder `name` of the cache's servers. The first call installs it, completely or not at all. `install`: gets an empty
+    folder, and returns the folder in it that becomes `name`.
+    """
+    home = cache.servers / name
+    with locked(cache):
+        if not home.exists():
+            cache.servers.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=cache.servers) as folder:
+                install(Path(folder)).rename(home)
+    return home
