@@ -42,7 +42,7 @@ RULED = (
     "conf/ now filters, masks or transforms the rows of the table (rows, masks, transform): re-snapshot it instead "
     "(`sluice snapshot start`)"
 )
-UNMIRRORED = (
+NO_CURRENT_STATE = (
     "the table has no current-state table, and its change log and history are never rewritten: re-snapshot it "
     "instead (`sluice snapshot start`)"
 )
@@ -141,7 +141,7 @@ def _replay_column(config: SluiceConfig, destination: str, session: Any, records
     if options.has_rules:
         return dataclasses.replace(result, refused=len(records), reason=RULED)
     if not options.current_state:
-        return dataclasses.replace(result, refused=len(records), reason=UNMIRRORED)
+        return dataclasses.replace(result, refused=len(records), reason=NO_CURRENT_STATE)
     if config.destinations[destination].shard(first["database"], first["table"]) is not None:
         return dataclasses.replace(result, refused=len(records), reason=SHARED)
     column = column_of(first["layout"])
