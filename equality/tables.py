@@ -21,7 +21,10 @@ from sluice.equality.values import Difference, Seen
 Key = tuple[Any, ...]
 MEMORY = "1GB"  # The limit of DuckDB's memory. DuckDB writes more data to temporary files.
 SOURCE, LAKE = "source", "lake"
-HASH, COUNT = "_sluice_hash", "_sluice_count"
+# Columns of Sluice in DuckDB's tables. A column of the source cannot have such a name.
+HASH, COUNT, NEWEST = "_sluice_hash", "_sluice_count", "_sluice_newest"
+SOURCE_HASH, LAKE_HASH, ROWS = "_sluice_source_hash", "_sluice_lake_hash", "_sluice_rows"
+IN_SOURCE, IN_LAKE = "_sluice_in_source", "_sluice_in_lake"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +127,9 @@ class Tables:
         these = f"WHERE {chunks}"
         if keys:
             these += f" AND {self._is_kept_key('side')}"
-        inner = f"SELECT {columns}, {order_key} AS place FROM reader WHERE {counted}"
+        inner = f"SELECT {columns}, {order_key} AS {NEWEST} FROM reader WHERE {counted}"
         self._run(
-            f"CREATE OR REPLACE TABLE {table} AS SELECT {', '.join(kept)}, {plan.hash} AS {HASH}, {sign} AS {COUNT}, place "
+            f"CREATE OR REPLACE TABLE {table} AS SELECT {', '.join(kept)}, {plan.hash} AS {HASH}, {sign} AS {COUNT}, {NEWEST} "
             f"FROM ({inner}) AS side {these}",
             reader,
         )
@@ -147,7 +150,8 @@ class Tables:
         keys.
         """
         answer = self._duckdb.execute(
-            f"SELECT {self._key}, source_hash IS NOT NULL, coalesce(rows, 0) FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}"
+            f"SELECT {self._key}, {SOURCE_HASH} IS NOT NULL, coalesce({ROWS}, 0) FROM ({self._joined()}) "
+            f"WHERE {self._differ} LIMIT {limit}"
         )
         return {
             tuple(row[:-2]): DifferingKey(in_source=bool(row[-2]), lake_rows=int(row[-1])) for row in answer.fetchall()
@@ -156,16 +160,16 @@ class Tables:
     def rows(self) -> dict[Key, ComparedRow]:
         """Returns all stored keys with what each side has for them."""
         answer = self._duckdb.execute(
-            f"SELECT {self._key}, source_hash, lake_hash, rows, place FROM ({self._joined()})"
+            f"SELECT {self._key}, {SOURCE_HASH}, {LAKE_HASH}, {ROWS}, {NEWEST} FROM ({self._joined()})"
         )
         width = len(self._plan.key)
         found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
-            source, lake, rows, key = row[width:]
+            source, lake, rows, newest = row[width:]
             # The hash of several rows is made different from that of any single row, because several rows with one key
             # never equal the source's row.
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
-            order_key = -1 if key is None else int(key)
+            order_key = -1 if newest is None else int(newest)
             found[tuple(row[:width])] = ComparedRow(
                 Seen(
                     None if source is None else int(source),
@@ -197,8 +201,9 @@ class Tables:
     def differing_rows(self, limit: int) -> dict[Key, Seen]:
         """Returns, for a table without a key, rows that the sides do not have equally often, with the number of times on each side."""
         answer = self._duckdb.execute(
-            f"SELECT {self._all}, sum(s), sum(l) FROM (SELECT {self._all}, {COUNT} AS s, 0 AS l FROM source UNION ALL "
-            f"SELECT {self._all}, 0, {COUNT} FROM lake) GROUP BY {self._all} HAVING sum(s) <> sum(l) LIMIT {limit}"
+            f"SELECT {self._all}, sum({IN_SOURCE}), sum({IN_LAKE}) FROM "
+            f"(SELECT {self._all}, {COUNT} AS {IN_SOURCE}, 0 AS {IN_LAKE} FROM source UNION ALL SELECT {self._all}, 0, {COUNT} FROM lake) "
+            f"GROUP BY {self._all} HAVING sum({IN_SOURCE}) <> sum({IN_LAKE}) LIMIT {limit}"
         )
         return {tuple(row[:-2]): Seen(int(row[-2]), int(row[-1])) for row in answer.fetchall()}
 
@@ -214,7 +219,7 @@ class Tables:
     def _key(self) -> str:
         return ", ".join(identifier(name) for name in self._plan.key)
 
-    _differ = "source_hash IS DISTINCT FROM lake_hash OR coalesce(rows, 1) <> 1"
+    _differ = f"{SOURCE_HASH} IS DISTINCT FROM {LAKE_HASH} OR coalesce({ROWS}, 1) <> 1"
 
     def _is_kept_key(self, table: str) -> str:
         """Returns the condition that a row has one of the keys of `keep_keys`."""
@@ -236,9 +241,9 @@ class Tables:
         in_source = f"CASE WHEN {is_null} THEN sum(CAST({HASH} AS HUGEINT)) ELSE any_value(CAST({HASH} AS HUGEINT)) END"
         keys = ", ".join(f"coalesce(s.{name}, l.{name}) AS {name}" for name in names)
         return (
-            f"SELECT {keys}, source_hash, lake_hash, rows, place FROM "
-            f"(SELECT {self._key}, {in_source} AS source_hash FROM source GROUP BY {self._key}) AS s FULL JOIN "
-            f"(SELECT {self._key}, sum(CAST({HASH} AS HUGEINT)) AS lake_hash, count(*) AS rows, max(place) AS place "
+            f"SELECT {keys}, {SOURCE_HASH}, {LAKE_HASH}, {ROWS}, {NEWEST} FROM "
+            f"(SELECT {self._key}, {in_source} AS {SOURCE_HASH} FROM source GROUP BY {self._key}) AS s FULL JOIN "
+            f"(SELECT {self._key}, sum(CAST({HASH} AS HUGEINT)) AS {LAKE_HASH}, count(*) AS {ROWS}, max({NEWEST}) AS {NEWEST} "
             f"FROM lake GROUP BY {self._key}) AS l ON {self._same_key('s', 'l')}"
         )
 
