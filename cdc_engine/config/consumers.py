@@ -74,8 +74,8 @@ class CanalServerConfig(RenderingConfig):
     user: str = Field("", description="User name that clients must send. Empty: no authentication.")
     password_hash_env: str = Field(
         "",
-        description="Environment variable with hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. None of the three: no "
-        "password.",
+        description="Environment variable with hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. Without this and "
+        "the next two settings, clients need no password.",
     )
     password_hash_file: LocalFile | None = Field(None, description="File with this hash, read when a client logs in.")
     password_hash_command: tuple[str, ...] = Field(

@@ -156,7 +156,10 @@ class SourceConfig(Strict):
     host: str = Field("127.0.0.1", description="Host name or IP address.")
     port: int = Field(3306, ge=1, le=65535, description="Port.")
     user: str = Field(description="Account on the server.")
-    password_env: str = Field("", description="Environment variable with the password. None of the three: no password.")
+    password_env: str = Field(
+        "",
+        description="Environment variable with the password. Without this and the next two settings, the account has no password.",
+    )
     password_file: LocalFile | None = Field(None, description="File with the password, read at each connect.")
     password_command: tuple[str, ...] = Field(
         (), description="Program and arguments that write the password. Runs at each connect, for 20 seconds at most."
