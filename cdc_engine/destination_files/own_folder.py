@@ -68,7 +68,7 @@ def _id_of(directory: Path) -> str:
         return str(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{files.where(FILE)} cannot be read ({error}); remove it, and the folder counts as a new one"
+            f"{files.where(FILE)} cannot be read ({error}); remove the file; Sluice then treats the folder as a new one"
         ) from error
 
 
@@ -78,5 +78,5 @@ def _read(directory: Path) -> dict[str, str]:
         return dict(json.loads(records.get(LAST) or "{}"))
     except (ValueError, TypeError) as error:
         raise MetaError(
-            f"{records.where(LAST)} cannot be read ({error}); remove it if the folder here is the right one"
+            f"{records.where(LAST)} cannot be read ({error}); remove it if the last engine of the destination used the folder on this host"
         ) from error

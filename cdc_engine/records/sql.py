@@ -139,7 +139,7 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
         parsed = sqlalchemy.make_url(url)
     except (ArgumentError, ValueError):  # The library's message may contain a part of the password.
         raise ConfigurationError(
-            f"{SETTING} is no URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
+            f"{SETTING} is not the URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
             "write characters like / and @ of a password as %2F and %40"
         ) from None
     parsed = parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))

@@ -140,6 +140,6 @@ def _kept(data: bytes, node_version: int, where: str) -> StoredRecord:
         token = int(json.loads(head)["token"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{where} is not what Sluice writes there ({error}); put the right one back, or remove the node"
+            f"{where} is not what Sluice writes there ({error}); restore the content that Sluice wrote, or remove the node"
         ) from error
     return StoredRecord(text, node_version + 1, token)

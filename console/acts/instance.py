@@ -139,7 +139,9 @@ def changed(directory: Path, name: str, text: str) -> bool:
     ConfigurationError.
     """
     if not NAME.fullmatch(name):
-        raise ConfigurationError(f"{name!r} is no name of a destination: a letter, then letters, digits and _")
+        raise ConfigurationError(
+            f"{name!r} cannot be the name of a destination: use a letter, then letters, digits and _"
+        )
     if (remote := read_remote(directory)) is not None:
         raise ConfigurationError(f"conf/ is pulled from {remote.shown}: change {file_of(name)} there")
     there = read_conf_files(directory)

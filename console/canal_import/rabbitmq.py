@@ -47,7 +47,7 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
         port = uri.port
     except ValueError:  # The library's message is dropped, because it may contain a part of the password.
         raise ConfigurationError(
-            "rabbitmq.host is no URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
+            "rabbitmq.host is not a URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
         ) from None
     found: dict[str, Any] = {"servers": f"{uri.hostname}:{port}" if port else uri.hostname or SERVER}
     if uri.username:

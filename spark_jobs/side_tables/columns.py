@@ -52,7 +52,9 @@ def placed(
             why = (
                 f"the type of its column {column.name} is now {column.type}, and {spelled} is a column of another type"
             )
-            raise TableError(name, f"{why}; move that change log or history away, and a new one begins", for_good=True)
+            raise TableError(
+                name, f"{why}; move that change log or history away; Sluice then creates a new one", for_good=True
+            )
         names[column.name] = spelled
         if spelled.lower() not in known:
             added.append(LakeColumn(name=spelled, type=column.type))

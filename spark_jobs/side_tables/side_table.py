@@ -81,7 +81,7 @@ class SideTable:
             raise TableError(self.name, unreadable_log(self.path, error)) from error
         if self.log.metadata().name != self.app_id:
             why = (
-                f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and a new one begins (a "
+                f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and Sluice creates a new one (a "
                 "history with the rows of the current-state table); or `sluice lake accept` the table, which also accepts "
                 "its change log and history"
             )
@@ -208,7 +208,7 @@ class SideTable:
             return None
         why = f"deltalake cannot write to the Delta table {self.path} ({found[0].strip()})"
         return TableError(
-            self.name, f"{why}; drop the feature, or move the table away, and a new one begins", for_good=True
+            self.name, f"{why}; drop the feature, or move the table away: Sluice then creates a new one", for_good=True
         )
 
     def keep_on_disk(self, since_seconds: float) -> None:

@@ -80,7 +80,7 @@ def _changed(document: bytes, differences: bytes, row: int) -> bytes:
     try:
         return json_diff.changed(document, differences).encode()
     except JsonFormatError as error:
-        reason = f"has differences from a JSON document that cannot be applied: {error}"
+        reason = f"has a JSON difference that cannot be applied: {error}"
         raise ValueRefusedError(row, reason) from None
 
 

@@ -85,7 +85,7 @@ def archive_alone(archive: Archive, cursor: Position) -> ArchiveAlone:
     sizes = {file: size for file, size in archive.sizes().items() if base(file) == base(cursor.file)}
     if not sizes:
         raise PositionLostError(
-            f"the archive {archive.location} has no file {base(cursor.file)}.NNNNNN: name the right one"
+            f"the archive {archive.location} has no file {base(cursor.file)}.NNNNNN: correct the archive's location in conf/"
         )
     ordered = [BinaryLog(file=file, size_bytes=sizes[file]) for file in sorted(sizes, key=file_number)]
     newest = ordered[-1]

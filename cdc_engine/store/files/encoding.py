@@ -47,8 +47,8 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The table versions and GTID sources to which blocks refer by index. Within a segment, each `Names` extends the previous one or
-    replaces it.
+    """The table versions and GTID sources to which blocks refer by index. When a block needs others, the segment gets a record with the
+    added ones, or with all of them if the earlier ones no longer apply.
     """
 
     tables: Sequence[TableVersion] = ()
@@ -62,7 +62,7 @@ NO_NAMES = Names()
 class Counts:
     """How many transactions, events and bytes a block adds to a `Mark`.
 
-    `whole`: up to the end of the block's last complete transaction. `all`: with the open transaction that follows it.
+    `whole`: those up to the end of the block's last complete transaction. `all`: these and those of the open transaction after it.
     """
 
     whole: Mark
@@ -163,8 +163,8 @@ def names_of(record: Mapping[str, Any], before: Names) -> Names:
 
 
 def _kept(now: Sequence[object], before: Sequence[object]) -> int:
-    """Returns how many entries of `before` begin `now`: all or none. Compares by identity, because the parser passes one growing list of
-    the same objects.
+    """Returns the number of entries in `before` if `now` begins with all of them, otherwise 0. Compares entries by identity, because the
+    parser appends to one list and keeps its objects.
     """
     same = len(now) >= len(before) and all(one is other for one, other in zip(now, before, strict=False))
     return len(before) if same else 0
@@ -173,7 +173,7 @@ def _kept(now: Sequence[object], before: Sequence[object]) -> int:
 def _plain(value: object) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} is no part of a block")
+    raise TypeError(f"{type(value).__name__} cannot be part of a block's record")
 
 
 def _tuples(record: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ Arrays = Sequence[npt.NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """An open file, the offset of a record in it, and the checksum of the previous record."""
+    """The place of a record: an open file, the record's offset in it, and the checksum of the previous record (`seed`)."""
 
     descriptor: int
     offset: int
@@ -95,7 +95,9 @@ def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
 def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> None:
     """Fills the arrays and verifies the whole record. Raises TornError, OSError."""
     if sum(array.nbytes for array in arrays) != head.array_bytes:
-        raise TornError(f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays")
+        raise TornError(
+            f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays, which differs from its description"
+        )
     checksum = zlib.crc32(text, _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed))
     offset = at.offset + HEAD.size + head.text_bytes
     for array in arrays:

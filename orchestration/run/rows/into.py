@@ -67,7 +67,7 @@ def path_of(config: SluiceConfig, request: BackfillRequest) -> str:
     if len(request.tables) != 1:
         raise ConfigurationError("--into builds one table: name its origin with --tables DATABASE.TABLE")
     if not NAME.fullmatch(request.into):
-        raise ConfigurationError(f"--into {request.into!r} is no DATABASE.TABLE")
+        raise ConfigurationError(f"--into {request.into!r} is not of the form DATABASE.TABLE")
     if not config.destinations[request.destination].table(*request.tables[0].split(".", 1)).current_state:
         raise ConfigurationError(
             f"{request.tables[0]} has no current-state table to begin with: query its history or its change log instead "
