@@ -22,7 +22,8 @@ from sluice.cdc_engine.errors import BinlogFormatError
 EPOCH_BITS = 14  # Enough for 16,383 failovers of one destination.
 FILE_NUMBER_BITS = 20  # A million binlog files per epoch: ten years with a new file every five minutes.
 OFFSET_BITS = 29  # 8 GiB in units of 16 bytes: one transaction may make a file larger than max_binlog_size (1 GiB).
-UNIT_BITS = 4  # An event's header alone has 19 bytes.
+# Two events never end in the same unit of 16 bytes, because an event has at least the 19 bytes of its header.
+UNIT_BITS = 4
 OFFSET_MAX = (1 << OFFSET_BITS + UNIT_BITS) - 1
 
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_PORT = 15002  # Spark Connect's default
 CONNECT_SECONDS_MAX = 10.0
-# Attempts per call, 50 ms to 2 s apart. A server that does not answer within about 4 s is considered down.
+# How often a failed call is repeated, after waits of 50 ms to 2 s. A server that does not answer within about 4 s is considered down.
 RETRIES_MAX = 4
 RETRY_MILLISECONDS_MAX = 2000
 TOKEN = re.compile(r";token=([^;]*)")
@@ -67,7 +67,7 @@ UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "fal
 SESSIONS_MIN, SESSIONS_MAX = 2, 16  # The maximum protects Spark's driver, which plans and commits each MERGE.
 # Task slots per session. A MERGE can use more, but in its phases with only one task, other sessions use the slots.
 SLOTS_A_SESSION = 2
-SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # in the plan of a range
+SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # Matches the number of parts in Spark's plan of a range.
 NO_OPTIONS: Mapping[str, str] = {}
 # With this isolation, each session gets its own Python workers, whose daemon outlives the session. Sluice's sessions
 # add no files, so they can share workers.

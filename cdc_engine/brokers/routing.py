@@ -1,4 +1,4 @@
-"""Selects the topic and partition of a table's changes by Canal's rules (canal.md §8.3). Pure; used by `messages`."""
+"""Selects the topic and partition of a table's changes by the rules of Canal's `canal.mq` settings. Pure; used by `messages`."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _cursor_of_earlier(text: str) -> str:
 
 
 def nobody_else(_: Ledger) -> Mapping[str, str]:
-    """Returns no values, for a store that only Sluice reads."""
+    """Returns nothing: the default of `also`, for a ledger that no other program reads."""
     return NOTHING
 
 

@@ -1,5 +1,5 @@
 """Determines which columns of a table are captured. The settings have the form `database.table:a/b,…`, like Canal's filter.field and
-filter.black.field (canal.md §2.7).
+filter.black.field.
 
 The decoders use the filter. Blocks still contain the values of all columns.
 """

@@ -1,5 +1,5 @@
-"""Determines which transactions without captured rows (empty transactions) go to the store, so that they move the cursor (canal.md §3.3).
-Used by `event_sink`.
+"""Determines which transactions without captured rows (empty transactions) go to the store, so that they move the cursor, as in Canal. Used
+by `event_sink`.
 
 On a server with few captured tables, all empty transactions would flood the store. Without any, the cursor would not move, and the source
 could purge its binlog file.

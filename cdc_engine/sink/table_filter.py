@@ -1,4 +1,4 @@
-"""Determines which tables are captured, by comma-separated patterns for "database.table", as in Canal (canal.md §3.1).
+"""Determines which tables are captured, by comma-separated patterns for "database.table", as in Canal.
 
 `event_sink` uses the filter for every table in the stream. Other code uses it to list the captured tables.
 """

@@ -55,7 +55,7 @@ class TableFiles:
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)
-            # Discard them, because the decoder of the other file reports the same values.
+            # The values that cannot be decoded are discarded here, because the decoder of the table's own file reports the same values.
             self.log.decoder.take_refused()
 
     def replace_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:

@@ -45,7 +45,7 @@ class StackPart(Protocol):
         """Starts the part. Raises SetupError."""
 
     def end(self) -> None:
-        """Kills the processes of the part that still run."""
+        """Kills all processes of the part that are still running."""
 
     def ended(self) -> str:
         """Returns how the part ended, as "exit code 1" or "signal 9"; empty while it runs."""

@@ -80,8 +80,8 @@ class StoredRuns:
             ]
 
     def remove(self, run_ids: Sequence[str]) -> None:
-        """Removes runs and their tags. The order matters on Postgres, where each statement is a transaction and removes the tags with
-        their run: a run that lost its tag first could not be found again.
+        """Removes runs, and then their tags. On Postgres, each statement is a separate transaction. If the tags were removed first, a crash
+        could leave runs without tags, which a later run of this job would not find.
         """
         with self._storage.connect() as connection:
             connection.execute(RunsTable.delete().where(RunsTable.c.run_id.in_(run_ids)))

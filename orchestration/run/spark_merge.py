@@ -193,7 +193,7 @@ def _kept_elsewhere(name: str) -> Iterator[None]:
 
 
 class KeptRecords:
-    """Reads and writes the records `lake-tables/` in the form that `spark_jobs` needs."""
+    """Reads and writes the stored id and version of each Delta table (`lake-tables/`) as the `TableRecord` that `spark_jobs` uses."""
 
     def __init__(self, tables: LakeTables) -> None:
         self._tables = tables

@@ -158,7 +158,7 @@ def _has(segment: ChangesSegment, row: dict[str, Any], index: int) -> bool:
 def _points(
     row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
 ) -> bool:
-    """Returns whether a row references a wanted value. A row that lacks some of the columns counts if it may do so."""
+    """Returns whether a row references a wanted value. A row that lacks some of the columns counts if it may reference one."""
     for columns in names:
         known = {index: coarse(row[name]) for index, name in enumerate(columns) if name in row}
         if len(known) == len(columns):

@@ -23,8 +23,7 @@ DELETED_SHARE_MAX = 0.05  # Delta's OPTIMIZE rewrites a file if it has a larger 
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
 # The share of large files that must be new since the last CLUSTER. It limits how often a row is rewritten.
 FRESH_SHARE_MIN = 0.25
-# Merges wait while files are rewritten: up to this size that takes minutes. Larger tables are rewritten only on
-# request.
+# The largest table whose files are rewritten without a request. Rewriting it takes minutes, and merges wait meanwhile.
 COMPACT_BYTES_MAX = CLUSTER_BYTES_MAX = 16 << 30
 RETENTION_HOURS = 168.0  # Delta's default retention
 _INTERVAL = re.compile(r"interval (?P<count>\d+) (?P<unit>hour|day|week)s?", re.IGNORECASE)

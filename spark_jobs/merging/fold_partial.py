@@ -46,13 +46,13 @@ def source(view: str, segment: ChangesSegment, applied_order_key: int, target: s
 
 
 def present(segment: ChangesSegment, name: str, prefix: str) -> str:
-    """Returns the expression of whether a row has a value for this column."""
+    """Returns an expression that is true if a row has a value for this column."""
     index = [column.name for column in segment.columns].index(name)
     return f"getbit({prefix}{PRESENT}{index // GROUP_COLUMNS}, {index % GROUP_COLUMNS}) = 1"
 
 
 def whole(segment: ChangesSegment, prefix: str) -> str:
-    """Returns the expression of whether a row has values for all columns of the table."""
+    """Returns an expression that is true if a row has values for all columns of the table."""
     return " AND ".join(f"{prefix}{name} = {bits}L" for name, bits in _groups(segment).items())
 
 
@@ -68,8 +68,8 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
     """Returns the SELECT of the last image of each key, with the columns that earlier images of its row provide.
 
-    `life`: the columns that identify the image's row. `fresh`: the expression of whether the lake lacks the image. `more`: further columns,
-    which may use the window `of_row`.
+    `life`: the columns that identify the image's row. `fresh`: an expression that is true if the lake lacks the image. `more`: further
+    columns, which may use the window `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}

@@ -1,7 +1,7 @@
-"""Kernels that write Canal's entries (canal.md §6.4): for row events, from their values as texts, for statements' SQL texts, and for the
+"""Kernels that write Canal's entries: the entries of row events (from the texts of their values), of statements' SQL texts, and of the
 beginning and end of transactions.
 
-In protobuf, a message's length precedes it. So `measure_images` and `measure_events` compute all sizes before `put_events` writes.
+In protobuf, a message's length precedes the message. So `measure_images` and `measure_events` compute all sizes before `put_events` writes.
 """
 # ruff: noqa: PLR0917 - numba has no keyword-only arguments
 
@@ -24,9 +24,10 @@ from sluice.cdc_engine.binlog.entries.locate import AFTER
 from sluice.cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
-NULL, ABSENT = -1, -2  # Used as the size of a value that is NULL, or that its row image omits.
+# These numbers replace a value's size: NULL if the value is NULL, ABSENT if the row image omits the value.
+NULL, ABSENT = -1, -2
 QUERY_KIND = 7  # numbers.EventType.QUERY
-# Each column has three beginnings of a Column message, which differ in sqlType. These are their indices.
+# A Column message of a column can begin in three ways, which differ in sqlType. These are the indices of the beginnings.
 PLAIN, HIGH, OF_NULL = 0, 1, 2
 ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # The bytes of a Pair before the length of its value.
 

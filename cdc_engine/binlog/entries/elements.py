@@ -3,8 +3,8 @@
 An element is the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text (rows query) of a
 statement whose first row event is kept. A consumer can switch off SQL texts, and most beginnings and ends.
 
-Transactions without kept events are omitted, except one every few seconds of the source's clock, so that a client sees the stream move
-(canal.md §3.3). A transaction whose beginning is listed also gets its end.
+Transactions without kept events are omitted, except one every few seconds of the source's clock, so that a client sees the stream move, as
+in Canal. A transaction whose beginning is listed also gets its end.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class BlockRange(NamedTuple):
 
 
 class TransactionEnds(NamedTuple):
-    """The transactions of a block, one value per transaction. `events`: index of the first event after it. `times`: in µs. `begins`: offset
-    of its BEGIN event, or -1 if it has none. `event_times`: in µs, one value per row event.
+    """The transactions of a block, one value per transaction. `events`: index of the first row event after the transaction. `times`: commit
+    times in µs. `begins`: offset of the transaction's BEGIN event, or -1 if it has none. `event_times`: times in µs, one value per row
+    event.
     """
 
     events: Int64s

@@ -21,7 +21,8 @@ NULL_WORD = np.frombuffer(b"null", np.uint8)
 # Each column has five pieces: its name as a JSON key, its type as a JSON string, and its three sqlType numbers (PLAIN, HIGH, OF_NULL).
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
-# A message has the pieces before its parts, and from ENDS on three pieces that end it: one each for INSERT, UPDATE and DELETE.
+# The constant pieces of a message. The pieces before ENDS precede the variable part that they are named after. From ENDS on, three pieces
+# end the message of an INSERT, an UPDATE and a DELETE.
 DATA, ES, GTID, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(8)
 
 
@@ -93,7 +94,9 @@ def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
 def put_row(
     out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes a JSON object with the values of an image. `old`: omit columns whose value is the same in the next image."""
+    """Writes a JSON object with the values of an image. Returns the end offset. `old`: omit columns whose value is the same in the next
+    image.
+    """
     starts, sizes, _, texts = values
     at = _put_byte(out, at, 123, writes)
     begin = at
@@ -129,8 +132,9 @@ def put_rows(
     values: ShownValues,
     columns: Pieces,
 ) -> Integer:
-    """Writes a JSON array with the image at each of `images` plus `side`, or null if no row remains. Omits rows without columns if `old`
-    is false.
+    """Writes a JSON array of rows, or null if there is none. Returns the end offset. `images`: for each row, the number of its first image.
+    `side`: 1 if the row is in the second image, the after image of an update; otherwise 0. `old`: as in `put_row`; if false, rows without
+    columns are omitted.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)

@@ -10,8 +10,9 @@ from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 
 class ShownValues(NamedTuple):
-    """Values as texts, columns by images. `starts`, `sizes`: offset and bytes of each value in `texts`; the size can be NULL or ABSENT
-    (see `assemble`). `high`: whether a value gets the wider sqlType.
+    """The values of row images as texts, back to back in `texts`. The other arrays have a row per column and an entry per image. `starts`,
+    `sizes`: offset and bytes of each value; the size can be `assemble.NULL` or ABSENT. `high`: whether the value needs the wider of the
+    column's two sqlTypes, as an unsigned integer above the signed range does.
     """
 
     starts: Int64s
@@ -29,8 +30,8 @@ class ShownImages(NamedTuple):
 
 
 class ColumnFrames(NamedTuple):
-    """The constant bytes of each column's Column messages, in `pool`. `head_at`, `heads`: offset and size of the bytes before the value
-    (columns by 3, see `assemble.PLAIN`). `tail_at`, `tails`: of the bytes after it (columns).
+    """The constant bytes of each column's Column messages, in `pool`. `head_at`, `heads`: offset and size of the bytes before the value,
+    three per column (see `assemble.PLAIN`). `tail_at`, `tails`: offset and size of the bytes after the value, one per column.
     """
 
     pool: Bytes
@@ -58,10 +59,10 @@ class Pieces(NamedTuple):
 
 
 class EntryHeaders(NamedTuple):
-    """The contents of entries' headers; each array from `offsets` to `row_counts` has one value per entry.
+    """The values of entries' headers. Each array from `offsets` to `row_counts` has one value per entry.
 
     `names`: the encoded fields schemaName and tableName. `ms`: times in milliseconds. `row_counts`: 0 for no row count. `gtids`: the pieces
-    of a `gtid_marks.GtidMarks`. `marks`: per entry, the index of its transaction in them, or -1.
+    of a `gtid_marks.GtidMarks`. `marks`: for each entry, the index of its transaction in these marks, or -1.
     """
 
     file: Bytes
@@ -76,7 +77,7 @@ class EntryHeaders(NamedTuple):
 
 
 class EntrySizes(NamedTuple):
-    """Sizes in bytes, one value per event: of its RowChange, of its header, and of its entry. `starts`: the offset of its entry."""
+    """The sizes in bytes of each event's RowChange, header and entry, one value per event. `starts`: the offset of the event's entry."""
 
     changes: Int64s
     headers: Int64s
@@ -96,8 +97,9 @@ class MessageParts(NamedTuple):
 
 
 class FlatUnits(NamedTuple):
-    """The rows (units) of flat messages. Per unit: `kinds`, and `images`, its first image. Per message: `begins`, its first unit; `shown`,
-    the image that defines its columns and types; `ms`, its time in milliseconds. `gtids`, `marks`: as in `EntryHeaders`.
+    """The rows (units) of flat messages. One value per unit: `kinds`, the kind of change; `images`, the unit's first image. One value per
+    message: `begins`, the message's first unit; `shown`, the image that defines its columns and types; `ms`, its time in milliseconds.
+    `gtids`, `marks`: as in `EntryHeaders`.
     """
 
     begins: Int64s

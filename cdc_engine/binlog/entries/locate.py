@@ -101,8 +101,8 @@ def locate_images(
     image_event: Int32s,
     differences: Int64s,
 ) -> Integer:
-    """Locates the images from `cursor` on (event, offset of the next image or 0, images, differences). Returns DONE, FULL if an array is
-    full, or REFUSED if bytes are not images.
+    """Locates the images from `cursor` on. Returns DONE, FULL if an array is full, or REFUSED if bytes are not images. `cursor`: the event,
+    the offset of its next image (0: the first one), and the numbers of images and of differences so far.
 
     `values`: columns by images. `differences` (4 by n): JSON values that are logged as differences of the before image's document, as in
     `rows.diffs`.

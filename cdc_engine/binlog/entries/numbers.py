@@ -1,4 +1,4 @@
-"""Numbers of Canal's protocol: entry types, event types, java.sql.Types, and keys of protobuf fields (canal.md §6.4)."""
+"""Numbers of Canal's protocol (EntryProtocol.proto): entry types, event types, java.sql.Types, and keys of protobuf fields."""
 
 from __future__ import annotations
 

@@ -62,9 +62,8 @@ class Entries:
 class ShownRows:
     """The row images of some row events that a consumer gets, with their values as texts.
 
-    Per entry: `facts`, and `events`, the index of its event among the requested events. Per image: `side` (BEFORE or AFTER), and `event`,
-    the index of its entry. Columns by images: `starts` and `sizes` of each value in `texts` (NULL, ABSENT), and `high`, whether it gets the
-    wider sqlType.
+    One value per entry: `facts`, and `events`, the index of its event among the requested events. One value per image: `side` (BEFORE or
+    AFTER), and `event`, the index of its entry. `starts`, `sizes`, `texts`, `high`: as in `ShownValues`.
     """
 
     facts: EventFacts
@@ -231,7 +230,7 @@ class TableEntries:
 
 
 def _together(shown: list[TextValues], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
-    """Concatenates the texts of all columns. Returns (starts, sizes, high, texts), as in `ShownRows`."""
+    """Concatenates the texts of all columns. Returns (starts, sizes, high, texts), as in `ShownValues`."""
     starts, sizes = np.empty_like(images.starts, order="C"), np.empty_like(images.sizes, order="C")
     high, parts, used = np.zeros(sizes.shape, np.int8), [np.zeros(1, np.uint8)], 1
     for slot, each in enumerate(shown):

@@ -115,7 +115,7 @@ class ShownRules:
         return np.concatenate(met) if met else np.zeros(0, bool)
 
     def _without_nothing(self, images: Images) -> Images:
-        """Returns the images with NULL in the columns whose mask is NULL."""
+        """Returns the images with NULL instead of the values of all columns whose mask is `null`."""
         hidden = [slot for slot, mask in self._masks.items() if mask.kind == NULL]
         if not hidden:
             return images
@@ -127,7 +127,9 @@ class ShownRules:
 
 
 def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
-    """Returns (kind of each image's entry, which images meet the filter). The before image of an update precedes its after image."""
+    """Returns (the kind of each image's entry after the filter is applied, which images meet the filter). `met`: which images meet the
+    filter. The before image of an update precedes its after image.
+    """
     kinds, shown = kinds.copy(), met.copy()
     before = np.flatnonzero((kinds == RowEventKind.UPDATE) & (side == BEFORE))
     was, is_now = met[before], met[before + 1]

@@ -1,5 +1,4 @@
-"""Converts a column's values to the texts that Canal sends, with their java.sql.Types (canal.md §2.7), whole columns at
-a time.
+"""Converts a column's values to the texts that Canal sends, with their java.sql.Types, whole columns at a time.
 
 The lake's kernels (`column_types`) decode values that have the same text in both. Canal differs from the lake in three points: it sends
 ENUM, SET and BIT as numbers, bytes as ISO-8859-1 text, and invalid dates as they are.
@@ -63,8 +62,9 @@ ISO_8859_1 = np.arange(256, dtype=np.int32)
 class Display:
     """The text forms that a consumer gets, where several are possible.
 
-    `time_zone`: of TIMESTAMP values. `decimals`: `declared` sends a whole DECIMAL with all digits of its scale (1.000000), `canal` as Canal
-    does (1.0). `gtids`: whether headers have their transactions' GTIDs. `labels`: whether ENUM and SET are labels instead of numbers.
+    `time_zone`: the zone in which TIMESTAMP values are shown. `decimals`: `declared` sends a whole DECIMAL with all digits of its scale
+    (1.000000), `canal` as Canal does (1.0). `gtids`: whether headers have their transactions' GTIDs. `labels`: whether ENUM and SET are
+    labels instead of numbers.
     """
 
     time_zone: str = "UTC"
@@ -87,7 +87,7 @@ class TextValues:
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnTexts:
     """How a column's values become texts. `prefix_bytes`, `width`: as in `column_types.ColumnType`. `sql_type`: the usual java.sql.Types
-    number; `of_high`: of values that need the wider type; `of_null`: of NULL.
+    number; `of_high`: the number for values that need the wider type; `of_null`: the number for NULL.
     """
 
     prefix_bytes: int = 0
@@ -117,7 +117,7 @@ def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTe
 
 
 def _through_type(column: Column, display: Display) -> ColumnTexts:
-    """Returns how a column's values become texts, for a column that the lake's `ColumnType` can decode."""
+    """Returns how a column's values become texts. The values are first decoded with the lake's `ColumnType` of the column."""
     lies = _layout(column)
     code, finish = column.type_code, lies.finish
     kind, null = int(MOMENTS.get(TypeCode(code), SqlType.VARCHAR)), 0

@@ -19,7 +19,8 @@ from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-NOT_A_VALUE = -2  # A kernel returns this if all values are valid, otherwise the first row that is not.
+# A kernel returns this if all values are valid; otherwise it returns the first row whose value is invalid.
+NOT_A_VALUE = -2
 
 
 @compiled
@@ -123,7 +124,7 @@ def year_images(buffer: Bytes, starts: Int64s, out: Bytes) -> None:
 
 @compiled
 def digits_between(buffer: Bytes, first: Integer, last: Integer) -> Integer:
-    """Returns the number that the characters from `first` to `last` form, or -1 if one of them is not a digit."""
+    """Returns the number that the characters buffer[first:last] form, or -1 if one of them is not a digit."""
     value = np.int64(0)
     for index in range(first, last):
         digit = np.int64(buffer[index]) - 48

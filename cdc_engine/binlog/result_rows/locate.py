@@ -113,8 +113,8 @@ def locate_row(
 def locate_rows(buffer: Bytes, end: Integer, width: Int8s, cursor: Int64s, starts: Int64s, sizes: Int64s) -> Integer:
     """Locates the values of rows in `buffer` up to `end`. Returns MORE, FULL, DONE, ERROR or WRONG.
 
-    `cursor` (int64, CURSOR_FIELDS): offset of the next packet, its number, number of rows located, and begin and end of the last payload.
-    `width`: bytes of a value of each column, or 0 if a length precedes it. `starts`, `sizes`: columns by rows.
+    `cursor` (int64, CURSOR_FIELDS): offset of the next packet, number of that packet, number of rows located so far, and beginning and end
+    of the last payload. `width`: bytes of a value of each column, or 0 if a length precedes it. `starts`, `sizes`: columns by rows.
     """
     while True:
         at = cursor[AT]

@@ -124,7 +124,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
         return pa.scalar(float(literal), of)
     if pa.types.is_boolean(of) and literal in (0, 1):
         return pa.scalar(bool(literal), of)
-    # Not converted to `of`: its scale may leave too few digits before the point for the literal.
+    # The literal keeps its own precision. In the column's type, it may have more digits before the point than fit.
     if pa.types.is_decimal(of):
         return pa.scalar(decimal.Decimal(literal))
     if pa.types.is_integer(of):

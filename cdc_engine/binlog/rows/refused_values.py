@@ -23,10 +23,10 @@ REFUSED_VALUES_MAX = 100_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValuePolicy:
-    """How a table's values are decoded. `zero_dates`: see `column_types.entry.type_of`. `undecodable`: for a value that cannot be
-    decoded, "stop" stops the table; "quarantine" stores the value and writes NULL into its row. `charsets`: column name → real charset of
-    the bytes, if the source declares a wrong one. `rules`: row filter, masks and transform. `shard`: the column that distinguishes the
-    shards of a lake table.
+    """The settings by which a table's values are decoded. `zero_dates`: the policy for invalid dates, as in `column_types.entry.type_of`.
+    `undecodable`: what a value that cannot be decoded causes. "stop" stops the table; "quarantine" stores the value and writes NULL into
+    its row. `charsets`: column name → real charset of the bytes, if the source declares a wrong one. `rules`: row filter, masks and
+    transform. `shard`: the column that distinguishes the shards of a lake table.
     """
 
     zero_dates: str = "null"
@@ -49,8 +49,8 @@ class RefusedValue:
     """A value that cannot be decoded and that the decoder replaced by NULL. `raw`: its bytes. `key`: the row's key columns with their
     decoded values; all columns for a table without a key.
 
-    `file` and `offset`: of the row event. `order_key`: of its transaction. `image`: a number that rises from image to image. `column`: with
-    the charset that the decoder used.
+    `file` and `offset`: the place of the row event in the binlog. `order_key`: the order key of its transaction. `image`: a number that
+    rises from image to image. `column`: the column, with the charset that the decoder used.
     """
 
     column: Column

@@ -87,7 +87,8 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
     """Returns the kind of a column's values. `texts`: how the values become texts, from which the kernels encode."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
-    if texts.sql_type == SqlType.VARCHAR and not is_year:  # True also for a column of another type with a `hash` mask.
+    # A column of any type with a `hash` mask has this sqlType too.
+    if texts.sql_type == SqlType.VARCHAR and not is_year:
         return SchemaType(ColumnKind.STRING)
     if code in BYTES:
         return _integer(BYTES[code] * 8, unsigned=column.unsigned)

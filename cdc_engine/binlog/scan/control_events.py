@@ -211,7 +211,8 @@ class ControlEvents:
         """Yields a DDL statement as a separate block. Inside a transaction (CREATE TABLE … SELECT), this block has no transaction end,
         because the transaction's rows follow in a later block.
 
-        The transaction offset of these rows is greater than the statement's position and still within the transaction.
+        These rows get a transaction offset that is DEFINITION_BYTES after the end of the statement. Their order key is therefore greater
+        than that of the statement, and less than that of every later transaction.
         """
         yield from self._maker.cut()
         stands_alone = not self._state[at.OPEN]

@@ -18,7 +18,8 @@ class FileTrack:
 
     def __init__(self, start: Position) -> None:
         self.file, self.created = start.file, start.file_created
-        self._handed_out = start.file  # The file of the start position, later of the last format description.
+        # The file of the start position; after a format description, the file that it begins.
+        self._handed_out = start.file
         self._described = False  # Whether the server has sent a format description on this connection.
 
     def rotate_to(self, file: str) -> None:

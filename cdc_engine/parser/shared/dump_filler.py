@@ -31,7 +31,7 @@ class DumpFiller:
         self._walk = EventWalk(checksum=checksum, contiguous=contiguous)
         self._buffer_bytes, self._room_bytes_min = buffer_bytes, room_bytes_min
         self._buffer: Bytes = np.empty(0, np.uint8)
-        self._begin = 0  # The number of bytes of the dump before the buffer.
+        self._begin = 0  # How many bytes of the dump precede the buffer.
         # Offsets in the buffer: the end of the processed bytes, and the end of the received bytes.
         self._at = self._end = 0
 

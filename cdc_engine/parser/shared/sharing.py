@@ -1,5 +1,5 @@
 """Decides which parsers of this process share the stream of a server, and when a parser changes to the shared stream. The parser calls
-`Sharing` from its thread. A line is one parser's reading position in a shared stream.
+`Sharing` from its thread. A parser reads a shared stream through a line (`DumpLine`), which stores how far it has read.
 
 A parser first connects by itself, which proves that its stream continues on the server. It reads up to the end that the binlog had when it
 connected. After this end it needs every event, whatever GTID set it began with, so it can join a dump by file and offset at its position.
@@ -22,7 +22,8 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 1.0  # The minimum time between two requests for a line.
-QUIET_SECONDS = 60.0  # The wait after a dump that could not begin, or after a line that could not be read.
+# How long a parser requests no line after a dump could not begin, or after its line could not be read.
+QUIET_SECONDS = 60.0
 SHARERS_MIN = 2  # A parser that is alone uses its own connection.
 
 log = structlog.get_logger()

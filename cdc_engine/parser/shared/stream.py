@@ -28,8 +28,8 @@ log = structlog.get_logger()
 
 
 class SharedStream:
-    """A running dump. `begin`: the end of a transaction, by file and offset. `began`: whether the server has sent anything. `failed`:
-    whether a retry would fail now.
+    """A running dump. `begin`: where the dump begins, which is the end of a transaction. `began`: whether the server has sent anything.
+    `failed`: whether the dump ended with an error that would occur again at once.
     """
 
     def __init__(self, source: Source, begin: Position) -> None:

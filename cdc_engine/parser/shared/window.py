@@ -1,5 +1,5 @@
-"""Holds the newest bytes of a dump for its readers. Each reader has a line, its own position in the window. One thread adds bytes; the
-readers run in other threads.
+"""Holds the newest bytes of a dump for several readers. Each reader reads through its own `DumpLine`, called a line, which stores the
+reader's position. One thread adds bytes; the readers run in other threads.
 
 The dump follows the fastest reader: bytes that this reader has passed may be removed, and the dump waits for this reader. So a slow reader
 never delays another one, and the dump does not run ahead of all readers. A reader whose next bytes were removed gets `FellBehindError`.
@@ -18,14 +18,14 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.position import Position
 
-# The minimum distance between two stored boundaries. A line skips the bytes between its boundary and its position.
+# The minimum distance between two stored boundaries. A reader begins at a boundary and skips the bytes up to its position.
 BOUNDARY_BYTES = 1 << 16
-# How far a line may be ahead of the dump when it joins. The dump soon reaches that position.
+# How far a reader's position may be ahead of the dump when the reader joins. The dump soon reaches that position.
 AHEAD_BYTES_MAX = READ_BUFFER_BYTES
 
 
 class FellBehindError(Exception):
-    """The window no longer has the bytes at the line's position. The line's reader continues with its own connection."""
+    """The window no longer has the bytes that a reader would read next. The reader continues with its own connection."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Boundary:
 
 @dataclasses.dataclass
 class DumpBuffer:
-    """A buffer with bytes of the dump. `begin`: the number of bytes before it in the dump. `filled`: the number of its bytes that can be
-    read.
+    """A buffer with bytes of the dump. `begin`: how many bytes of the dump precede the buffer. `filled`: how many bytes of the buffer can
+    be read.
     """
 
     begin: int
@@ -68,7 +68,7 @@ class DumpWindow:
     # ── the dump's side ──
 
     def make_room(self, seconds: float) -> bool:
-        """Returns whether the dump may add a buffer. If the window is full, waits up to `seconds` until the fastest line has passed the
+        """Returns whether the dump may add a buffer. If the window is full, waits up to `seconds` until the fastest reader has passed the
         oldest buffer.
         """
         deadline = time.monotonic() + seconds
@@ -114,7 +114,7 @@ class DumpWindow:
     # ── the readers' side ──
 
     def join(self, position: Position) -> DumpLine | None:
-        """Returns a line that continues after a position; None if the window does not have the bytes after it."""
+        """Returns a reader that continues after a position; None if the window does not have the bytes after the position."""
         with self._changed:
             boundary = self._before(position) if self._ended is None else None
             if boundary is None:
@@ -163,8 +163,8 @@ class DumpWindow:
 
 
 class DumpLine:
-    """One reader's position in the window, with the interface of a connection. `at`: the number of bytes of the dump before it. `boundary`:
-    where the line began.
+    """A reader of the window, with the interface of a connection. `at`: how many bytes of the dump precede the reader's position.
+    `boundary`: the event boundary at which it began to read.
     """
 
     def __init__(self, window: DumpWindow, boundary: Boundary) -> None:

@@ -170,7 +170,7 @@ class EventLog:
 
     @property
     def has_dropped(self) -> bool:
-        """Whether the open transaction was dropped and the next append must record the drop."""
+        """Whether the open transaction was dropped, and the log does not record this yet. The next append does."""
         return self._drops
 
     @property

@@ -24,7 +24,7 @@ FRAME_ENTRIES = 2  # A consumer gets one entry for a transaction's beginning and
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Spot:
-    """A point in the window: the number of transactions that end before it, and the number of row events before it."""
+    """A point in the window, as two counts since the window began: the transactions that end before it, and the row events before it."""
 
     transactions: int = 0
     events: int = 0
@@ -61,8 +61,8 @@ class WindowPiece:
 class WindowReading:
     """The content between two positions, in order. `pieces`: empty if there is no content. `end`: where the next reading begins.
 
-    `restarted`: the transaction at the position is another one than the reader has partly read, and the content begins with its first row
-    event. `in_time`: False if the time was over before the requested number of bytes arrived.
+    `restarted`: the position now has another transaction than the one that the reader has partly read; the content begins with the first
+    row event of the other transaction. `in_time`: False if the requested number of bytes did not arrive in time.
     """
 
     pieces: tuple[WindowPiece, ...]
@@ -73,8 +73,8 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start`: the spot before it. `end_key`: the key of the last transaction end in or before the block. `open`: the
-    transaction that the block continues; None if the block begins with a new one.
+    """A block in a window. `start`: the spot before the block. `end_key`: the key of the last transaction end in or before the block.
+    `open`: the transaction that the block continues; None if the block begins with a new one.
 
     `bytes_start`: bytes of the window's row events before this block. `bytes_before`: bytes of this block's row events before each one and
     at the end (int64, one more than the number of events). A statement within a transaction counts as one row event, because the position

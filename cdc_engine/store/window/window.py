@@ -62,9 +62,9 @@ class Window:
         self._base: WindowBlock | None = None  # The last removed block that ends a transaction.
         self._gone_open: Key | None = None  # The transaction that is open after the last removed block.
         self._gone_last = 0  # The offset of the last row event that was removed.
-        self._tail = Spot()  # The spot after all content.
+        self._tail = Spot()  # The point after all content.
         self._executed: dict[Key, str] = {}
-        self._read = Spot()  # Only if `waits`: the reader's spot.
+        self._read = Spot()  # The point up to which the one reader of a window that waits has read.
         self._changed = threading.Condition()
         self._putter: threading.Thread | None = None
         self._fenced: threading.Thread | None = None  # The thread whose open transaction another thread dropped.
@@ -95,7 +95,7 @@ class Window:
             self._changed.notify_all()
 
     def drop_open(self) -> None:
-        """Drops the open transaction, because the connection is lost and the transaction will be put again."""
+        """Drops the open transaction, because the connection is lost and the parser will put the transaction again."""
         with self._changed:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
@@ -118,7 +118,7 @@ class Window:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the window: a put, also one that waits, raises InterruptedError."""
+        """Ends the window. Every call of `put` then raises InterruptedError, also a call that is waiting."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -249,8 +249,8 @@ class Window:
         """
         ended = Spot(spot.transactions, spot.events - position.events)
         missing = ends_before(self._blocks, ended, spot.events)
-        # Not compared on MariaDB: version 11 writes no end positions within a transaction, so offsets depend on whether SQL texts of
-        # statements are sent.
+        # On MariaDB, the offsets are not compared. MariaDB 11 writes no end positions within a transaction, so the offsets that Sluice
+        # computes depend on whether the server sends the SQL texts of statements.
         compared = position.last and not is_mariadb(position.position.gtid_set)
         found = self._last_before(spot) if compared and not missing else None
         if missing or (found is not None and found != position.last):

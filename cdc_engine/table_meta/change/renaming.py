@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 TableKey = tuple[str, str]
-NAME_CHARS_MAX = 64  # The tools truncate longer names.
+NAME_CHARS_MAX = 64  # gh-ost, pt-online-schema-change and Vitess truncate longer names.
 _UUID = r"[0-9a-f]{{8}}(?:_?[0-9a-f]{{4}}){{3}}_?[0-9a-f]{{12}}"
-# {t} is the table's name, or its beginning if it was truncated. Some of Vitess's names do not contain it.
+# {t} is the table's name, or the beginning of a truncated name. Some of Vitess's names do not contain the table's name.
 _COPIES = (
     *(r"_+{t}_(?:gho|new)", r"__osc_(?:new|chg)_{t}", r"lhmn_{t}"),
     *(rf"_vt_(?:vrp|gho)_{_UUID}_\d{{{{14}}}}_", rf"_{_UUID}_\d{{{{14}}}}_(?:vrepl|gho|new)"),
