@@ -28,8 +28,9 @@ from sluice.canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
-NET_TIMEOUT_MS = 3_600_000  # The server may close a connection that sends nothing for this time.
-PLAIN = {0, 1}  # Both numbers mean that the packet is not compressed.
+# The time-outs that the client requests: the server may close a connection that sends nothing for this time.
+NET_TIMEOUT_MS = 3_600_000
+PLAIN = {0, 1}  # The compression codes of a packet that is not compressed.
 FULL = 503  # Sluice's error code for a server that already has the maximum number of clients.
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
-SEGMENT_BYTES_MAX = 200  # With `__history` appended, a name stays within the 255 bytes that a file system allows.
+# The most bytes of a folder's name in a path. With `__history` appended, it stays within the 255 bytes that a file system allows.
+SEGMENT_BYTES_MAX = 200
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
 OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # The prefixes of folders that Sluice and Delta create.
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?])")

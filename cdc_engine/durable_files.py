@@ -10,7 +10,9 @@ from pathlib import Path
 from sluice.cdc_engine.errors import MetaError
 
 FileStamp = tuple[int, int, int]  # Inode, time of the last write in ns, and size.
-RECENT_NS = 50_000_000  # More than the resolution of file systems' clocks, which is 10 ms at most.
+# A file that was written within this time may be written again with the same modification time: the clocks of file systems have a
+# resolution of up to 10 ms.
+RECENT_NS = 50_000_000
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

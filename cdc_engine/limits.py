@@ -5,7 +5,8 @@ MEBIBYTE = 1 << 20
 # The buffer of one block: large enough that Python's cost per block is negligible, and small enough that a ring holds
 # many.
 READ_BUFFER_BYTES = 4 * MEBIBYTE
-EVENT_BYTES_MAX = 1 << 30  # MySQL's maximum of max_allowed_packet; a greater length is wrong.
+# The most bytes of an event: MySQL's maximum of max_allowed_packet. A greater length is wrong.
+EVENT_BYTES_MAX = 1 << 30
 # The size of a compressed transaction after decompression; a greater number counts as damage. It is decompressed piece
 # by piece, so this does not limit memory.
 PAYLOAD_BYTES_MAX = 1 << 33
@@ -29,7 +30,8 @@ HEARTBEAT_QUERY_SECONDS_MAX = 5
 HEARTBEAT_SECONDS = 15  # On an idle stream the server sends a heartbeat this often.
 READ_TIMEOUT_SECONDS = 25  # A heartbeat's interval and 10 s: after a longer silence the connection counts as dead.
 CONNECT_TIMEOUT_SECONDS = 10
-SNAPSHOT_SILENCE_SECONDS_MAX = 3600  # A SELECT of a chunk may search for long before its first row.
+# The longest silence of the server while a snapshot reads: the SELECT of a chunk may search for long before its first row.
+SNAPSHOT_SILENCE_SECONDS_MAX = 3600
 # The kernel probes a peer that is silent for KEEPALIVE_IDLE_SECONDS, then every KEEPALIVE_AGAIN_SECONDS, and drops it
 # after about nine probes.
 KEEPALIVE_IDLE_SECONDS = 60
@@ -45,8 +47,9 @@ SOURCE_WATCH_SECONDS = 60.0  # How often a second connection queries the source'
 WATCH_AGAIN_SECONDS = 3.0
 # How often the Delta tables are checked between runs. An unchanged table costs two stat calls.
 LAKE_WATCH_SECONDS = 30.0
-TICK_SILENCE_SECONDS_MAX = 90.0  # Dagster begins a tick every 5 s; a busy daemon may be late.
-# Failed ticks are up to 300 s apart. An older failure does not show that the daemon runs.
+# The longest time without a tick before it is reported. Dagster begins a tick every 5 s; a busy daemon may be late.
+TICK_SILENCE_SECONDS_MAX = 90.0
+# How long a failed tick counts as a sign that the daemon runs. Failed ticks are up to 300 s apart.
 TICK_FAILED_SECONDS_MAX = 400.0
 # How long the cursor may stay unmoved while changes wait. The largest batches take some minutes.
 PROGRESS_SECONDS_MAX = 600.0
@@ -55,5 +58,6 @@ RUN_BEGIN_SECONDS_MAX = 300.0
 START_SECONDS_MAX = 180.0  # The time in which an engine connects, and compiles its kernels.
 # A sensor tick waits this long for a batch or for the end of its run; Dagster starts a tick every 5 s.
 TICK_SECONDS_MAX = 4.2
-OBSERVATION_SECONDS = 60  # Dagster plots the last 100 events; one per minute shows 100 minutes.
+# The interval between two observations. Dagster plots the last 100, which then show 100 minutes.
+OBSERVATION_SECONDS = 60
 RUN_SECONDS_MAX = 3600  # A run that reports nothing for so long is ended, and its batch is rolled back.

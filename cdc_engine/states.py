@@ -133,7 +133,7 @@ class OperatorAct(enum.StrEnum):
     ACCEPT = "lake accept"  #: The Delta table is taken over and re-snapshotted, which resumes the table.
 
 
-# The cause is the Delta table: another writer changed it, or owns it.
+# States whose cause is the Delta table: another writer changed it, or owns it.
 OF_THE_LAKE = frozenset(
     {
         TableState.TABLE_OWNED,

@@ -39,7 +39,7 @@ from sluice.console.toolchain.process import why_no_run_can_start
 from sluice.console.transforms_check import transform_problems, transform_warnings, transforms_sentence
 from sluice.orchestration.base.lake_settings import several_sparks
 
-FREE_BYTES_MIN = 2 << 30  # Staged batches, spill and old Delta files need disk space.
+FREE_BYTES_MIN = 2 << 30  # The least free disk space. Staged batches, spill and old Delta files need it.
 CONNECT_SECONDS_MAX = 5.0
 UNANSWERED = "not checked, because the source could not be read: correct what `sluice check` reports about the source"
 WARNINGS_SHOWN = 3  # The number of warnings per finding that are shown without --verbose.

@@ -14,7 +14,8 @@ from sluice.object_stores.errors import StoreError
 from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
 SECRET_CHARS_MIN = 6
-DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake prints the causes of an error as a tree, in colours.
+# Matches the colours and arrows with which deltalake prints the causes of an error as a tree.
+DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")
 # deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these
 # names.
 NAMES = {

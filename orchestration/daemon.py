@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 # The seconds between two evaluations of the sensors while no run is launched, as in Dagster's own loop.
 SENSOR_SECONDS = 5.0
-# A sensor is not evaluated twice within its minimum interval, which is at least a second (`sensors.INTERVAL_SECONDS_MIN`).
+# The least time between two evaluations. A sensor is not evaluated twice within its minimum interval, which is at least a second
+# (`sensors.INTERVAL_SECONDS_MIN`).
 AGAIN_SECONDS = 1.1
 SHUTDOWN_LOOK_SECONDS = 0.5
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 FILE, COMMAND = "$file:", "$command:"
-# Kubernetes also creates variables whose names have dots and hyphens.
+# Matches the name of an environment variable. Kubernetes also creates names with dots and hyphens.
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 

@@ -15,7 +15,7 @@ from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_
 from sluice.secret_values.process_group import end_group
 
 COMMAND_SECONDS_MAX = 20.0
-SECRET_BYTES_MAX = 64 << 10  # A larger file or output is not a secret.
+SECRET_BYTES_MAX = 64 << 10  # The most bytes of a secret. A larger file or output is not a secret.
 
 
 def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:

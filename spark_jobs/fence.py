@@ -45,5 +45,5 @@ class Fence:
             del self._at[name]
 
 
-BY_HAND = Fence(lambda: "")  # For merges without an engine, which have neither lease nor ledger.
+BY_HAND = Fence(lambda: "")  # The fence of merges without an engine, which have neither lease nor ledger.
 READ_ONLY = Fence(lambda: "it was opened to be read, and is not written without a fence")

@@ -35,13 +35,13 @@ CONNECT_SECONDS_MAX = 10.0
 RETRIES_MAX = 4
 RETRY_MILLISECONDS_MAX = 2000
 TOKEN = re.compile(r";token=([^;]*)")
-# Sessions belong to a user. With one name for all accounts, a later run under another account finds them.
+# The user to whom Spark's sessions belong. With one name for all accounts, a later run under another account finds them.
 USER_ID = "sluice"
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
-# Sluice sets these properties on each table, so Spark's defaults for them have no effect.
+# The properties that Sluice sets on each table, so that Spark's defaults for them have no effect.
 KNOWN_DEFAULTS = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})
 COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
@@ -64,7 +64,8 @@ SESSION_SETTINGS: Mapping[str, str] = {
 # By default Spark replaces `${name}` in statements. A key of the source may contain such a text, and `${env:NAME}` in a
 # comment would publish a variable of Spark's process.
 UNCHANGED_STATEMENTS: Mapping[str, str] = {"spark.sql.variable.substitute": "false"}
-SESSIONS_MIN, SESSIONS_MAX = 2, 16  # The maximum protects Spark's driver, which plans and commits each MERGE.
+# The limits for the number of sessions of a batch. The maximum protects Spark's driver, which plans and commits each MERGE.
+SESSIONS_MIN, SESSIONS_MAX = 2, 16
 # Task slots per session. A MERGE can use more, but in its phases with only one task, other sessions use the slots.
 SLOTS_A_SESSION = 2
 SPLITS = re.compile(r"\bsplits=(?:Some\()?(\d+)")  # Matches the number of parts in Spark's plan of a range.
@@ -84,7 +85,7 @@ SMALL_SETTINGS: Mapping[str, str] = {
     # files.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-# A number of changes plus rows of files that they may match. Above it, compiled code is faster.
+# The most changes, plus rows of files that they may match, for which SMALL_SETTINGS are used. Above it, compiled code is faster.
 SMALL_ROWS_MAX = 200_000
 
 

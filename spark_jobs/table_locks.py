@@ -25,8 +25,10 @@ from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
-GIVE_WAY_SECONDS = 0.3  # Long enough for another waiting run to take the lock.
-WAIT_SECONDS_MAX = 600.0  # The same as for the run lock: another run may be publishing a large snapshot.
+# How long a run waits before it tries to take the lock again, so that a run that has waited longer can take it.
+GIVE_WAY_SECONDS = 0.3
+# How long a run waits for a table lock, as for the run lock: another run may be publishing a large snapshot.
+WAIT_SECONDS_MAX = 600.0
 ENDED_SECONDS = 2.0  # The time to wait for a statement that was committing when it was interrupted.
 # Twice the time after which Spark ends a statement whose client has gone
 # (spark.connect.execute.manager.detachedTimeout).

@@ -28,8 +28,8 @@ LOOK_SECONDS = 0.5
 # How long an engine may be in a state in which it reads nothing. Some of the states end by themselves, because each tick starts the engine
 # again.
 ENDED_SECONDS_MAX = 60.0
-STATUS_SECONDS_MAX = 15.0  # An engine writes its status once per second.
-# An engine without a status may still be starting: it compiles kernels, and writes its status within this time.
+STATUS_SECONDS_MAX = 15.0  # The age above which a status counts as old. An engine writes its status once per second.
+# How long an engine may have no new status. It may still be starting: it compiles kernels, and writes its status within this time.
 SILENT_SECONDS_MAX = 300.0
 # How long a table must be stopped before the wait ends without it. In this time the engine may open a snapshot of the table by itself.
 STOPPED_SECONDS_MIN = 30.0

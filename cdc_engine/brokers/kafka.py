@@ -46,7 +46,7 @@ DEFAULTS = {
     "topic.metadata.propagation.max.ms": "5000",  # A missing topic may still appear within this time.
     "log.connection.close": "false",
 }
-# Kafka's default is a minute, which is too short for the transaction of a large batch.
+# The option for the longest time of a transaction, and its value. Kafka's default is a minute, which is too short for a large batch.
 TIMEOUT, TIMEOUT_MS = "transaction.timeout.ms", "300000"
 FIXED = {"acks": "all", "enable.idempotence": "true"}
 NO_PARTITION = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001  their names

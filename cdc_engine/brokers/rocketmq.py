@@ -30,7 +30,7 @@ OPEN_SECONDS, ANSWER_SECONDS, ROUTE_SECONDS = 5.0, 10.0, 30.0
 PORT = 9876
 REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX = 1 << 20, 500
 SAID_MAX = 300
-SEPARATOR = "%"  # It separates namespace and name.
+SEPARATOR = "%"  # Separates the namespace from the name of a topic or group.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
 # With these codes the master has the message, but its disk or a replica that it waits for does not.
 KEPT_IN_PART = {10: "its disk was too slow", 11: "it has no replica", 12: "its replica was too slow"}
-VERSION = 401  # 4.9.4, the oldest version that answers in standard JSON.
+VERSION = 401  # The version that requests state: 4.9.4. To older clients, the servers do not answer in standard JSON.
 MASTER = "0"
 WRITABLE = 1 << 1
 MAGIC = struct.Struct(">ii")

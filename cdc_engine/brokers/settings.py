@@ -11,7 +11,7 @@ from sluice.cdc_engine.config.brokers import Addresses, BrokerConfig, Partitione
 from sluice.cdc_engine.source.settings import SecretConfig, SecretText, TlsFilesConfig
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
-# A user may not set these options: other values could lose or reorder messages before the ack.
+# Options → the values that a user may set. Other values could lose or reorder messages before the ack.
 NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
 NAMED = {"bootstrap.servers", "metadata.broker.list"}
 

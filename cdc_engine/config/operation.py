@@ -43,7 +43,7 @@ def _often(text: str) -> str:
 Owner = Annotated[str, AfterValidator(_owner)]
 Group = Annotated[str, AfterValidator(_group)]
 Cron = Annotated[str, AfterValidator(cron)]
-STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # As in `Strict`.
+STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # The same settings as those of `Strict`.
 
 
 class MetricsConfig(BaseModel):

@@ -18,7 +18,7 @@ from sluice.object_stores.errors import StoreError
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.options import resolved
 
-DOWNLOADED = "downloaded"  # A folder in the destination's folder.
+DOWNLOADED = "downloaded"  # The folder for downloaded files, in the destination's folder.
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:

@@ -18,7 +18,7 @@ from sluice.cdc_engine.records.location import Location, record_store
 
 IDENTITY = "identity"
 FILE = f"{IDENTITY}.json"
-IDENTITY_SECONDS = 20.0  # Another process writes the id within this time.
+IDENTITY_SECONDS = 20.0  # How long to wait for another process that is creating the id.
 POLL_SECONDS = 0.1
 
 

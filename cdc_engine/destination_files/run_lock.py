@@ -21,7 +21,8 @@ from sluice.cdc_engine.ha.leases import DRAIN_LOCK, RUN_LOCK, RUN_WAITING, Lock,
 from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
-# To check a lock in a file, a process takes it for a moment. So one failed try does not mean that a run has the lock.
+# How long attempts to take a lock are repeated. A process that only checks a lock in a file takes it for a moment, so one failed attempt
+# does not mean that a run has the lock.
 CHECK_SECONDS_MAX = 1.0
 POLL_SHARED_SECONDS = 0.5  # The interval of attempts to take a lock that other hosts share.
 _taken: dict[str, Lock] = {}  # The run locks of this process, by the destination's folder.

@@ -41,7 +41,8 @@ from sluice.cdc_engine.telemetry.traces import Traces
 logger = logging.getLogger(__name__)
 
 MORE_BYTES_MIN = 1 << 20  # If fewer bytes of row events arrive per GET_SECONDS, the end of the binlog is near.
-APPENDABLE_BYTES_MAX = 8 << 20  # A batch with at most so many bytes of row events is staged within a tenth of a second.
+# The largest batch to which changes may be appended. It is staged again for that, which takes at most a tenth of a second.
+APPENDABLE_BYTES_MAX = 8 << 20
 LIVE_SECONDS_MAX = 2.0  # A longer time between a commit and its reading means that the reader or a clock is behind.
 GET_SECONDS = 0.2  # The staging thread waits so long for the first change before it returns.
 # A batch waits at least this long for further changes. A reader that only waits for a processor is not at the end of the stream.
@@ -277,8 +278,8 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Returns whether staging succeeded after its caller had left: its batch was then handed out as the first one in flight, and is
-        settled by now.
+        """Returns whether staging succeeded after the tick that waited for it had ended. The next tick then handed out its batch, and the
+        batch is settled by now.
         """
         return staging.done() and staging.exception() is None
 

@@ -15,7 +15,8 @@ from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
 from sluice.cdc_engine.parser.stream.event_parser import StreamCounters
 from sluice.cdc_engine.position import Position
 
-CLOCKS_DIFFER_SECONDS_MAX = 1.0  # NTP keeps servers' clocks within some milliseconds of each other.
+# The difference of the sources' clocks that is reported as a problem. NTP keeps clocks within some milliseconds of each other.
+CLOCKS_DIFFER_SECONDS_MAX = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

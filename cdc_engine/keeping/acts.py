@@ -21,7 +21,8 @@ from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
-WAIT_SECONDS = 40.0  # A start may compile kernels, and another host takes over only after a whole session.
+# How long an act waits for its effect. A start may compile kernels, and another host takes over only after a whole session.
+WAIT_SECONDS = 40.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

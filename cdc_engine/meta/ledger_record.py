@@ -30,9 +30,10 @@ def ledger_to_text(ledger: Ledger) -> str:
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
     for each in (*record["consumers"], *record[GROUP]):
         if not each["identity"]:
-            del each["identity"]  # Versions that know no identities can then read the ledger.
+            # Without this field, earlier versions of Sluice, which have no identities, can read the ledger.
+            del each["identity"]
     if not record[GROUP]:
-        # Only a group's ledger has this field. Without the field, versions that know no groups can read the ledger.
+        # Only a group's ledger has this field. Earlier versions of Sluice, which have no groups, can read a ledger without it.
         del record[GROUP]
     return json.dumps(record, indent=1) + "\n"
 

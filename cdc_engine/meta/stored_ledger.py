@@ -75,8 +75,9 @@ def _not_fenced() -> None:
 
 
 class StoredLedger:
-    """Stores the ledger in a record store. Implements `MetaManager`. Reads the record once, and then only writes it. `token`: the lease's.
-    `fence`: called before each write; raises when this process may not write any more (`ports.Lease.check`).
+    """Stores the ledger in a record store. Implements `MetaManager`. Reads the record once, and then only writes it. `token`: the token of
+    the lease under which it writes. `fence`: called before each write; raises an error when this process may no longer write
+    (`ports.Lease.check`).
 
     `also`: returns the values for other readers, which are written in the same step.
     """

@@ -35,7 +35,7 @@ THROUGH_GTID = 0x04  # Flag of COM_BINLOG_DUMP_GTID: the command contains a GTID
 NON_BLOCKING = 0x01
 # Flag of a dump (BINLOG_SEND_ANNOTATE_ROWS_EVENT): MariaDB also sends the SQL text of statements. MySQL always sends it.
 ANNOTATED = 0x02
-DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset.
+DUMP_OFFSET_MAX = 0xFFFFFFFF  # The highest offset in a COM_BINLOG_DUMP, which has four bytes for it.
 FIRST_OFFSET = 4  # The offset of the first event, after the magic bytes.
 GATHER_SECONDS = 0.002  # How long a read waits for more bytes before it returns.
 CLOSED = -1

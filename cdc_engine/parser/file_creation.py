@@ -23,7 +23,8 @@ from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.source.server import Source
 
-BYTES_MAX = 1 << 16  # More than a file's first events need; the format description has about 120 to 300 bytes.
+# How many bytes of a file are received at most. Its first events need fewer: the format description has about 120 to 300 bytes.
+BYTES_MAX = 1 << 16
 
 
 def creation_of(source: Source, file: str) -> int:

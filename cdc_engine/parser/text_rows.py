@@ -25,11 +25,13 @@ from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
 
 HEAD_BYTES = 4  # The header of a packet: three bytes of length, one byte of sequence number.
 BUFFER_BYTES = 4 << 20
-ROWS_MAX = 65_536  # Per block.
+ROWS_MAX = 65_536  # The most rows per block.
 OK, ERROR, END = 0x00, 0xFF, 0xFE
-END_BYTES_MAX = 9  # A row may begin with 0xFE too, but is always longer.
+# The packet that ends a result begins with 0xFE and is shorter than this. A row may begin with 0xFE too, but is longer.
+END_BYTES_MAX = 9
 RECEIVE_SECONDS = 1.0
-SILENCE_SECONDS_MAX = 600.0  # A server may scan a whole table before it finds the first row.
+# The longest silence of the server, which may scan a whole table before it finds the first row.
+SILENCE_SECONDS_MAX = 600.0
 MALFORMED = -1
 Texts = list[Any]  # One pa.Array of type binary per column, with NULLs.
 

@@ -22,12 +22,14 @@ from sluice.extras import Extra, require
 from sluice.secret_values import is_reference
 
 TABLE = "sluice_meta"
-ANSWER_SECONDS_MAX = 10  # A database that does not answer must not delay the holder of a lease.
+# The longest wait for the database. One that does not answer must not delay the holder of a lease.
+ANSWER_SECONDS_MAX = 10
 SETTING = "meta.url"
 OPENED = "opened"
 # The drivers that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
-LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB.
+# The type for texts of any length. MySQL's TEXT ends at 64 KiB.
+LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")
 _metadata = sqlalchemy.MetaData()
 _records = sqlalchemy.Table(
     TABLE,

@@ -16,7 +16,8 @@ from sluice.cdc_engine.binlog.column_types.transcoding import is_text
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column
 
-ALIAS_FREE = {"utf8": "utf8mb3"}  # `utf8` is an alias, and the server decides for which charset.
+# An alias → the charset's own name, because it depends on the server which charset `utf8` is.
+ALIAS_FREE = {"utf8": "utf8mb3"}
 # The server compares sets with up to this many members exactly, as double numbers.
 EXACT_BITS = 53
 _DIGITS = re.compile(r"-?\d+(\.\d+)?")

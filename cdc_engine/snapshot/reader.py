@@ -21,7 +21,8 @@ from sluice.cdc_engine.source.reader import IDENTITY
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
-STATEMENT_AT, COLUMNS_AT = 1, 5  # The answer to a PREPARE has status, statement (4), columns (2).
+# Offsets in the answer to a PREPARE: of the statement's id (4 bytes) and of the number of columns (2), after a status byte.
+STATEMENT_AT, COLUMNS_AT = 1, 5
 NO_CURSOR, ONCE = 0, 1
 SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
@@ -32,10 +33,10 @@ SETTINGS = (
 # The statement, by whether the server is a MariaDB.
 NO_LIMITS = {False: "SET max_execution_time = 0", True: "SET max_statement_time = 0"}
 RAW_TEXT = "SET character_set_results = NULL"
-# The server has no such table, column, index or database, or its definition has changed.
+# The server's errors if it has no such table, column, index or database, or if its definition has changed.
 TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
 NOT_GRANTED = frozenset({1142, 1143, 1370})
-NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The given condition is not valid SQL.
+NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The server's errors if the given condition is not valid SQL.
 ROW_TOO_LARGE = 1153
 
 

@@ -13,7 +13,8 @@ from sluice.cdc_engine.position import Position, file_number
 from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
 
-LOCK_TRY_SECONDS = 1  # The server's minimum. New writers wait this long behind a pending table lock.
+# How long a table lock is requested at a time: the server's minimum, because new writers wait behind a pending lock.
+LOCK_TRY_SECONDS = 1
 LOCK_WAIT_TIMEOUT = "(error 1205)"
 
 

@@ -37,7 +37,9 @@ from sluice.cdc_engine.states import SnapshotState
 
 logger = logging.getLogger(__name__)
 
-CHANGED_TRIES_MAX = 30  # One attempt per run, about one per minute. In this time the stream reaches the statement that changed the table.
+# The most attempts to read a table whose definition changed: one per run, about one per minute. In this time the stream reaches the
+# statement that changed the table.
+CHANGED_TRIES_MAX = 30
 # The maximum of attempts for a table after unexpected errors, the same as for a table that cannot be merged.
 RAISED_TRIES_MAX = 4
 # Errors of Sluice's own code, or of a library that it called wrongly. Other errors report what a source, a disk, a store or Spark refused.
@@ -105,7 +107,7 @@ class SnapshotDependencies:
     conf_changed: Callable[[], str] = str  # always empty
 
 
-# A password is being rotated, or the store of a secret does not answer: the next run may succeed.
+# Errors after which the next run may succeed: a password is being rotated, or the store of a secret does not answer.
 PASSING = (AccessDeniedError, SecretUnavailableError)
 
 

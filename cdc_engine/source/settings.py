@@ -207,7 +207,7 @@ class SourceConfig(Strict):
         return secret_at(self.password_location, f"the password of {self.user}@{self.address}")
 
 
-FIRST_OFFSET = 4  # A binlog file begins with a magic number of 4 bytes.
+FIRST_OFFSET = 4  # The offset of the first event in a binlog file, after a magic number of 4 bytes.
 
 
 class StartConfig(Strict):

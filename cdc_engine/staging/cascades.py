@@ -42,7 +42,8 @@ NO_FOREIGN_KEY_CHECKS = 0x02  # Flag: the session had foreign_key_checks=0, so n
 BITMAPS_AT = 19 + 8
 SHORT_COUNT_MAX = 250  # A column count of at most this is encoded in one byte.
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# A zero date can refer to a parent row, but the NULL that replaces it in the lake cannot.
+# The policy for recorded values: an invalid date is refused and not replaced by NULL. A zero date can refer to a parent row, but NULL
+# cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]

@@ -18,7 +18,7 @@ from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-# Joining pays for smaller blocks: each block costs its readers about 1 ms, and copying it about 100 µs.
+# Blocks of at most this size are joined with their neighbours: each block costs its readers about 1 ms, and copying it about 100 µs.
 SMALL_BYTES_MAX = 1 << 20
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # A joined block is at most as large as a read buffer.
 NO_TRANSACTIONS = np.zeros(0, np.int64)

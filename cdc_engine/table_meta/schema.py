@@ -36,7 +36,8 @@ ROWS_ELSEWHERE = frozenset(
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
-VERSION_DIGITS = 16  # 64 bits of the digest: a collision between versions of one table is practically impossible.
+# The hexadecimal digits of a version: 64 bits of a digest. A collision between versions of one table is practically impossible.
+VERSION_DIGITS = 16
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 
 

@@ -6,7 +6,8 @@ import sys
 
 from rich.console import Console
 
-PIPE_COLUMNS = 400  # Wide enough for every cell, because a program that reads the pipe cannot use truncated cells.
+# The width of output to a pipe: enough for every cell, because a program that reads the pipe cannot use truncated cells.
+PIPE_COLUMNS = 400
 
 
 def standard_output() -> Console:

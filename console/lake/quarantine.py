@@ -35,7 +35,8 @@ from sluice.spark_jobs.table_owner import Owner
 RAW_SHOWN = 24  # How many bytes of a value are shown.
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-RUN_LOCK_SECONDS = 30.0  # Long enough for a draining run, which releases the run lock between two batches.
+# How long to wait for the run lock: long enough for a draining run, which releases the lock between two batches.
+RUN_LOCK_SECONDS = 30.0
 Record = dict[str, Any]
 # The value was read before the table had rules, so it is not masked, and the row condition was not applied to its row.
 RULED = (

@@ -21,8 +21,9 @@ FILES = (
 )
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 OURS = {"module": "sluice.orchestration.storage", "class": "KeptSqlite"}
-HEARTBEAT_SECONDS_MAX = 120.0  # The daemon writes a heartbeat every 30 s.
-MAKING_SECONDS_MAX = 60.0  # A process that has just started may not have created the files yet.
+HEARTBEAT_SECONDS_MAX = 120.0  # The age above which a heartbeat counts as missing. The daemon writes one every 30 s.
+# How long the files may be missing. A process that has just started may not have created them yet.
+MAKING_SECONDS_MAX = 60.0
 
 
 def with_storage(settings: str, home: Path) -> str:

@@ -28,10 +28,11 @@ DAGSTER_PARTS = ("code server", "daemon", "webserver")
 PARTS = (*DAGSTER_PARTS, "spark")  # The parts that `sluice up` starts; Spark only if conf/ configures the local one.
 # The environment variable that every started process has; its value is the path of the stack's processes.json.
 MARK = "SLUICE_PROCESSES"
-# psutil computes a start time from the boot time, which changes slightly when the clock is corrected.
+# By how much two start times of one process may differ. psutil computes them from the boot time, which changes slightly when the clock is
+# corrected.
 START_TIME_SLACK_SECONDS = 1.0
 POLL_SECONDS = 0.1
-KILL_SECONDS_MAX = 5.0  # After SIGKILL, the kernel needs only a moment to end a process.
+KILL_SECONDS_MAX = 5.0  # The longest wait after SIGKILL. The kernel needs only a moment to end a process.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,7 +59,8 @@ from sluice.package_files import conf_file
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # The name of the process of `sluice up --foreground`.
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-START_SECONDS_MAX = 240.0  # The first import of dagster and numba takes half a minute, and much more on a busy machine.
+# The longest start of a part. The first import of dagster and numba takes half a minute, and much more on a busy machine.
+START_SECONDS_MAX = 240.0
 WARM_SECONDS_MAX = 300.0
 DOWN_SECONDS_MAX = 120.0  # The time for all steps of all processes of a supervisor together.
 RUN_SECONDS_MAX = 30.0  # The time in which a merging run must finish when all processes are stopped.

@@ -43,9 +43,10 @@ from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
 
-# The snapshot sensor ticks every few seconds and retries a failed run within five minutes, so a longer standstill is a problem.
+# The longest time in which a snapshot may make no progress. The snapshot sensor ticks every few seconds and retries a failed run within
+# five minutes.
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
-STALE_SECONDS = 15.0  # An engine writes its status about once per second.
+STALE_SECONDS = 15.0  # The age above which a status counts as old. An engine writes it about once per second.
 WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine has run yet; `sluice up` starts it"
 NONE_HERE = "no process of `sluice up` runs on this host; that is right if services or containers run engines, Dagster and Spark"

@@ -20,7 +20,8 @@ from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # The oldest Java that Spark 4 supports.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-# Spark 4.1 names this module in its Java options, so it does not start on a reduced runtime without the module.
+# A module that a Java runtime must have. Spark 4.1 names it in its Java options, so it does not start on a reduced runtime without the
+# module.
 VECTOR_MODULE = "jdk.incubator.vector"
 SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 STORE_PASSWORD = "changeit"  # noqa: S105  Java wants one; public certificates are no secret

@@ -6,7 +6,8 @@ import socket
 from sluice.console.toolchain.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
-PORT_MIN, PORT_MAX = 15_000, 32_000  # Linux uses ports from 32768 on for outgoing connections.
+# The range of ports to choose from. Linux uses ports from 32768 on for outgoing connections.
+PORT_MIN, PORT_MAX = 15_000, 32_000
 ATTEMPTS = 50
 
 

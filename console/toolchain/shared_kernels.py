@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sluice.console.toolchain.cache import Cache
 
-# A directory takes 0.3 MB. A change of a kernel creates one for each file that contains the kernel's code.
+# How many directories are kept. Each takes 0.3 MB. A change of a kernel creates one for each file that contains the kernel's code.
 KEPT_MAX = 300
 INDEX, CODE = ".nbi", ".nbc"
 

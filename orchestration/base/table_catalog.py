@@ -42,7 +42,8 @@ ENGINE = "engine"  # The last part of the asset key of an engine.
 SOURCE = "Source"
 DELTA_KINDS = {"deltalake", "spark"}
 LOOK_SECONDS = 2.0  # The interval between two reads of a list in an object store.
-LINEAGE_COLUMNS_MAX = 200  # A limit, because each column adds a few hundred bytes to every materialization.
+# The most columns of a table for which the lineage is shown, because each adds a few hundred bytes to every materialization.
+LINEAGE_COLUMNS_MAX = 200
 
 
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:

@@ -15,7 +15,7 @@ from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, rea
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 
-INLINE_FOLDER = Path(".sluice") / "conf"  # A folder below the project's root.
+INLINE_FOLDER = Path(".sluice") / "conf"  # The folder for inline settings, below the project's root.
 # Dagster replaces the process of a code location at any time, so the engines need another process.
 OWN_PROCESS = {"kind": "remote"}
 

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 
 WANTED_FILE, LOCK_FILE = "engine-process.wanted", "engine-process.lock"
-SILENCE_SECONDS_MAX = 120.0  # A restart of the daemon, or ticks that wait for each other, take less time.
-START_SECONDS_MAX = 300.0  # Enough to compile kernels, start Spark and read the source on a busy machine.
+# The longest time without a tick before the process ends. A restart of the daemon, or ticks that wait for each other, take less time.
+SILENCE_SECONDS_MAX = 120.0
+# How long the process may take to answer. This is enough to compile kernels, start Spark and read the source on a busy machine.
+START_SECONDS_MAX = 300.0
 AGAIN_SECONDS = 30.0  # The wait between two starts of the process.
 LOG_LINE_MAX = 300
 

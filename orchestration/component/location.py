@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLE = "component"
-KEPT_MAX = 20  # Each change of conf/ or of the tables writes another file; older ones are removed.
+# How many files are kept. Each change of conf/ or of the tables writes another one, and the oldest are removed.
+KEPT_MAX = 20
 
 
 class _Process:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-# The ticks count consecutive failures among the newest runs of a job (`sensor.runs`). Without the newest runs, two old failures would
-# count as consecutive although a run between them succeeded.
+# How many of a job's newest runs stay, however old they are. The ticks count consecutive failures among them (`sensor.runs`). Without the
+# newest runs, two old failures would count as consecutive although a run between them succeeded.
 NEWEST_RUNS_KEPT = 50
-# A time further in the future was written while the clock was wrong. It counts as old, because otherwise its run would stay for years.
+# How far in the future the time of a run may be. A later time was written while the clock was wrong. It counts as old, because otherwise
+# its run would stay for years.
 AHEAD_SECONDS_MAX = 3600.0
 
 

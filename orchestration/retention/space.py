@@ -11,8 +11,8 @@ import sqlite3
 from pathlib import Path
 
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
-SMALL_BYTES_MAX = 64 * 2**20  # SQLite copies a file of this size in about a second.
-FREE_BYTES_MIN = 16 * 2**20  # Fewer free bytes are soon reused, so they are not worth a VACUUM.
+SMALL_BYTES_MAX = 64 * 2**20  # The largest file that is always worth a VACUUM. SQLite copies it in about a second.
+FREE_BYTES_MIN = 16 * 2**20  # The least free bytes that are worth a VACUUM of a larger file. Fewer are soon reused.
 FREE_PART_MIN = 0.25
 PAGES_AT_ONCE = 1000
 WAIT_SECONDS = 5.0  # How long to wait for another writer; Dagster's own writers wait up to 30 s.

@@ -35,7 +35,7 @@ NEWEST_KEPT = [
     dg.DagsterEventType.ASSET_OBSERVATION.value,
     dg.DagsterEventType.FRESHNESS_STATE_CHANGE.value,
 ]
-# A younger file may belong to a removed run whose page in Dagster has just created the file again.
+# The least age of a file that is removed. A younger file may belong to a removed run whose page in Dagster has just created the file again.
 FILE_SECONDS_MIN = 3600.0
 
 IsOld = Callable[[float], bool]

@@ -23,7 +23,8 @@ TOKEN_LENGTH_MIN = 16
 # batch, so gRPC's default is enough for them.
 REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-CONNECT_MS_MAX = 2000  # A dead host must not use up a call's time; gRPC's default is 20 s.
+# The time-out of a connection attempt. gRPC's default is 20 s, so a dead host would use up the time of a call.
+CONNECT_MS_MAX = 2000
 
 
 def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DIFFERS_SECONDS_MAX = 60.0  # Both hosts follow a change of conf/ within this time.
+# How long this host and the engine's host may use different versions of conf/. Both follow a change within this time.
+DIFFERS_SECONDS_MAX = 60.0
 # The wait for other hosts than the one that ran the destination at the last call, because they may be dead.
 OTHERS_SECONDS_MAX = 4.0
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineHandle, EngineHost
 
 HAND_OUT_SECONDS_MAX = 20.0
-# Dagster starts a tick every 5 s. If none arrives, the sensor is switched off to stop merging, or nothing settles failed batches.
+# The longest time without a tick before draining runs must leave. Dagster starts a tick every 5 s. If none arrives, the sensor is switched
+# off to stop merging, or nothing settles failed batches.
 TICK_SILENCE_SECONDS_MAX = 30.0
 
 

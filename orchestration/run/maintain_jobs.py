@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# A run whose process was killed would stay open forever and block all later runs. If the process still works, the run lock keeps it and
-# the next run apart.
+# The age at which an open run no longer blocks later runs. A run whose process was killed would otherwise block them forever. If the
+# process still works, the run lock keeps it and the next run apart.
 LOST_SECONDS = 24 * 3600.0
 UNDER_WAY = [  # While a run is in one of these states, the schedule requests no second one, which would only wait.
     dg.DagsterRunStatus.QUEUED,

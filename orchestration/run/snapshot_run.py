@@ -27,7 +27,8 @@ from sluice.orchestration.run.merge_run import as_failure, only_writer
 from sluice.orchestration.run.table_events import TableEvents
 
 OBSERVED_SECONDS = 10.0  # The interval between two observations of one table's progress.
-# Reading this many rows takes about OBSERVED_SECONDS. A table without a key is read in one chunk.
+# If a table has at least this many rows, waiting tables are added to the newest consistent snapshot while it is read. Reading this many
+# rows takes about OBSERVED_SECONDS, and a table without a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 

@@ -15,7 +15,9 @@ from sluice.orchestration.sensor.backoff import FailedRuns
 from sluice.orchestration.sensor.runs import RunStore
 
 LOOK_SECONDS = 15.0  # The interval between two reads of the records; each read costs one query per kind.
-FAILED_MIN = 2  # A single failure is often a killed process, and the next run succeeds.
+# How many runs in a row must fail before this is reported. The cause of a single failure is often a killed process, and the next run
+# succeeds.
+FAILED_MIN = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from sluice.orchestration.base.ports import TableFailure
 
-TRIES_MAX = 4  # With the waits of `backoff`, this many runs take more than a minute.
+# How many consecutive runs may fail because of one table. With the waits of `backoff`, they take more than a minute.
+TRIES_MAX = 4
 
 
 def tables_to_stop(runs: Sequence[Mapping[str, TableFailure]]) -> dict[str, tuple[str, str]]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.tables.lake_look import LakeLook
 
 SHARE = 20  # An inspection may take 1/SHARE of the time, so that a slow lake is inspected less often.
-# A longer inspection is reported. It costs two stat calls per table and reads changed Delta logs, but an unmounted disk may never answer.
+# An inspection that takes longer is reported. Usually it costs two stat calls per table and reads changed Delta logs, but an unmounted disk
+# may never answer.
 LOOK_SECONDS_MAX = 300.0
 SHOWN_MAX = 5  # The number of tables that are named; an unmounted disk affects all of them.
 

@@ -18,10 +18,13 @@ from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
-# A started run takes the run lock within a second, and ends within a second after it releases the lock.
+# How long the run lock may be free while a run counts as started. The run takes the lock within a second, and ends within a second after it
+# releases the lock.
 LOCK_FREE_SECONDS_MAX = 30.0
-SUBMIT_SECONDS_MAX = 120.0  # A run may be created and never queued if the daemon dies in between.
-STARTING_SECONDS_MAX = 180.0  # The process imports Dagster, possibly on a very busy machine.
+# How long a run may be created and not queued. If the daemon dies in between, the run is never queued.
+SUBMIT_SECONDS_MAX = 120.0
+# How long a run may take to start. Its process imports Dagster, possibly on a very busy machine.
+STARTING_SECONDS_MAX = 180.0
 
 
 class RunVerdict(enum.Enum):

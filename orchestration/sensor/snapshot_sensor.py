@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
     from sluice.cdc_engine.snapshot.steps import StepDecision
 
-INTERVAL_SECONDS_MIN = 1  # As in the engine's sensor.
+# The same value as for the engine's sensor, for the same reason (`sensors.INTERVAL_SECONDS_MIN`).
+INTERVAL_SECONDS_MIN = 1
 # The wait after a failed run doubles with each consecutive failure.
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0
 RUNS_LOOKED_AT = 10
 NAMED_MAX = 5  # The number of tables that a tick's reason names.
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-LOST_SECONDS = 60.0  # A run takes the lock as soon as it has imported its modules.
+# A run that has not taken the reading lock after this time is lost, because a run takes the lock as soon as it has imported its modules.
+LOST_SECONDS = 60.0
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:

@@ -31,7 +31,7 @@ PERIOD_TYPES = {
     TO_KEY: pa.int64(),
     OPERATION_NAME: pa.string(),
 }
-PERIOD = (  # Sluice's columns. They follow the source's columns.
+PERIOD = (  # Sluice's columns in a history, which follow the source's columns.
     LakeColumn(name=VALID_FROM, type="timestamp"),
     LakeColumn(name=VALID_TO, type="timestamp"),
     LakeColumn(name=IS_CURRENT, type="boolean"),

@@ -27,13 +27,14 @@ from sluice.spark_jobs.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-# Starting a task takes as long as one merge. A task with this number of tables takes about a second.
+# How many tables a task merges. Starting a task takes as long as one merge, and a task with this number of tables takes about a second.
 TABLES_A_TASK = 12
 ANSWER = "number long, answer string"
 SILENT = "its Spark task returned no result"
-PACKAGES = ("deltalake", "pyarrow")  # Tasks must use the versions of the run, with which Sluice was tested.
+PACKAGES = ("deltalake", "pyarrow")  # The packages of which tasks must have the same versions as the run.
 NO_TABLE = -1  # The job number of an answer that is about the executor itself.
-THREADS_MAX = 4  # Each thread may have a table of `ways.ROWS_MAX` rows in memory.
+# The most threads that merge tables in the run. Each may have a table of `ways.ROWS_MAX` rows in memory.
+THREADS_MAX = 4
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # Tasks must run the same minor version of Python.
 UNFIT = "unfit"  # A key in answers: the reason why the executors cannot merge any table.
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"

@@ -26,7 +26,8 @@ from sluice.spark_jobs.staged_batch import (
     STAGED_TYPES,
 )
 
-READ = "snapshot"  # The operation of a row that was read. Other rows have insert, update or delete.
+# The operation of a row that the snapshot read. Rows of buffered changes have insert, update or delete.
+READ = "snapshot"
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_held"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 

@@ -38,7 +38,8 @@ MAPPING_METADATA = "delta.columnMapping."
 # Metadata of a field in a table with column mapping: the column's name in files and statistics.
 PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"
 VECTORS_FEATURE = "deletionVectors"
-# A table that was created without a column of this type must enable the feature before it gets one.
+# Delta's feature for timestamps without a time zone. A table that was created without such a column must enable the feature before it gets
+# one.
 LOCAL_TIMES_FEATURE = "timestampNtz"
 # Delta accepts these characters in column names only if columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
@@ -48,8 +49,8 @@ FILE_METRICS = {  # The names in metrics of Delta and deltalake for added and re
     "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
 }
 COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
-# Spark makes a checkpoint in a separate job. Delta's default of 10 commits would make this too expensive for small
-# commits.
+# The number of commits between two checkpoints. Spark makes a checkpoint in a separate job, so Delta's default of 10 would be too expensive
+# for small commits.
 CHECKPOINT_COMMITS = 50
 
 

@@ -38,7 +38,7 @@ NOT_CARRIED = (
 
 
 def nowhere(_name: str) -> TableTarget | None:
-    """Returns None, for a merge that has no targets of other tables."""
+    """Returns None: the default of `target_of`, for a merge that has no targets of other tables."""
     return None
 
 

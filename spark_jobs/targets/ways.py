@@ -23,7 +23,8 @@ FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapp
 # FEATURES.
 PLAIN_WRITER, FEATURED_WRITER = 2, 7
 MAPPINGS = frozenset({"none", "name"})
-UNSAFE_KEYS = frozenset({"float", "double"})  # In Spark, 0.0 and -0.0 are the same key.
+# Types of key columns that only Spark merges: in Spark, 0.0 and -0.0 are the same key.
+UNSAFE_KEYS = frozenset({"float", "double"})
 CONFIGURED = "conf/ says so"
 PLAIN_TYPES = frozenset(
     {

@@ -53,7 +53,7 @@ CODECS: dict[str, tuple[str, dict[str, str]]] = {
     "utf8mb3": ("utf_8", {}),
     "utf8mb4": ("utf_8", {}),
 }
-# Python's cp1252 has no characters for these bytes; MySQL keeps them as control characters.
+# The bytes for which Python's cp1252 has no characters. MySQL keeps them as control characters.
 _LATIN1_HOLES = "\x81\x8d\x8f\x90\x9d"
 
 CODEC_PREFIX = "mysql_"

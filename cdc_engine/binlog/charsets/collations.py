@@ -103,7 +103,7 @@ _COLLATIONS: dict[str, tuple[int, Ranges]] = {
     ),
 }
 
-_ALIASES = {"utf8": "utf8mb3"}  # MySQL 5.7 and MariaDB print this name.
+_ALIASES = {"utf8": "utf8mb3"}  # A name that MySQL 5.7 and MariaDB print → the charset's name.
 
 CHARSETS: dict[str, Charset] = {
     name: BINARY if name == "binary" else Charset(name, bytes_max, codec_of(name))

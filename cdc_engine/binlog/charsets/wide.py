@@ -16,7 +16,8 @@ import numpy as np
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-UTF8_BYTES_A_BYTE = 3  # The worst case: one byte of sjis can become a character of three bytes.
+# The most bytes of UTF-8 for one byte of text: one byte of sjis can become a character of three bytes.
+UTF8_BYTES_A_BYTE = 3
 # Codec → (bytes per unit, whether it is little-endian)
 UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
 NOT_DEFINED = -1  # The tables have this where no character is defined.

@@ -32,7 +32,7 @@ NO_DATE = np.iinfo(np.int64).min  # The kernels write this for an invalid date.
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)
 # Bytes of a DATETIME in MariaDB's own format, indexed by its fraction digits.
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
-# The whole seconds of a DATETIME2 take forty bits. The highest bit is set if the value is not negative.
+# The bytes of a DATETIME2 before the fraction, and the highest of their forty bits, which is set if the value is not negative.
 DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39
 
 

@@ -24,7 +24,8 @@ from sluice.cdc_engine.binlog.documents.print_documents import DONE, print_docum
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Bytes, Column, Int32s
 
-SPARE_BYTES = 1 << 10  # The kernels require more free bytes for a number than its text uses.
+# The bytes of a text buffer beyond the expected text: the kernels require more free bytes for a number than its text uses.
+SPARE_BYTES = 1 << 10
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 
 

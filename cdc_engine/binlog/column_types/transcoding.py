@@ -27,7 +27,7 @@ from sluice.cdc_engine.binlog.column_types.entry import (
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
-ARROW_BYTES_MAX = (1 << 31) - 1  # The offsets of an Arrow string have 32 bits.
+ARROW_BYTES_MAX = (1 << 31) - 1  # The most bytes of all strings of an Arrow array, because its offsets have 32 bits.
 ASCII = np.arange(0x80, dtype=np.int32)
 UNDEFINED = 0xFFFF  # Code point in a table for a byte that the charset does not define.
 

@@ -26,7 +26,8 @@ LITERALS = {0: "null", 1: "true", 2: "false"}
 NUMBERS = {INT16: "<h", UINT16: "<H", INT32: "<i", UINT32: "<I", INT64: "<q", UINT64: "<Q"}
 INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
-DEPTH_MAX = 101  # The server allows 100 levels of containers; a scalar in the last one is on level 101.
+# The deepest level of a value. The server allows 100 levels of containers, and a scalar in the innermost container is on level 101.
+DEPTH_MAX = 101
 # A document of n bytes has at most TEXT_FACTOR * n + TEXT_SPARE bytes of text. More text means that its entries share values.
 TEXT_FACTOR, TEXT_SPARE = 8, 64
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"

@@ -30,8 +30,9 @@ CUT_OFF, ENDLESS, KIND_UNKNOWN, ROOM = statuses.CUT_OFF, statuses.ENDLESS, statu
 LITERAL_UNKNOWN = statuses.LITERAL
 ESCAPED_BYTES_MAX = len(r"\u0000")  # The most bytes that one byte of a string becomes.
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
-LENGTH_SHIFT_MAX = 28  # A length has 7 bits per byte, in at most five bytes.
-NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)  # Indexed by kind; 0: not a number.
+LENGTH_SHIFT_MAX = 28  # The shift of the last byte of a length, which has 7 bits per byte, in at most five bytes.
+# The bytes of a number, indexed by kind; 0: not a number.
+NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)
 # Indexed by kind: a shift left and then right by this number of bits extends the sign of INT16 and INT32.
 SIGN_SHIFT = np.array([0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64)
 DECIMAL = int(TypeCode.NEWDECIMAL)

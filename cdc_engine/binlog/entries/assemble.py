@@ -29,7 +29,8 @@ NULL, ABSENT = -1, -2
 QUERY_KIND = 7  # numbers.EventType.QUERY
 # A Column message of a column can begin in three ways, which differ in sqlType. These are the indices of the beginnings.
 PLAIN, HIGH, OF_NULL = 0, 1, 2
-ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # The bytes of a Pair before the length of its value.
+# The bytes of the Pair `rowsCount` before the length of its value.
+ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)
 
 
 @nb.njit(inline="always")

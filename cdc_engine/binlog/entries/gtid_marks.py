@@ -22,7 +22,7 @@ from sluice.cdc_engine.gtid import SetText, gtid_name, is_mariadb, parse_execute
 # A transaction has three pieces: its props (protobuf Pairs), the key and length of the field `gtid`, and that field's text.
 PROPS, FIELD, TEXT = range(3)
 PIECES = 3
-# The bytes of a protobuf Pair up to the length of its value.
+# For each of Canal's props: the bytes of the protobuf Pair up to the length of its value.
 CURRENT = np.frombuffer(b"\x0a\x08curtGtid\x12", np.uint8)
 SEQUENCE = np.frombuffer(b"\x0a\x0acurtGtidSn\x12", np.uint8)
 COMMITTED = np.frombuffer(b"\x0a\x0bcurtGtidLct\x12", np.uint8)

@@ -42,7 +42,8 @@ CHECKSUM_CRC32 = 1
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
-_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24  # Only MariaDB writes this bit.
+# The variable with flags, and its bit for explicit_defaults_for_timestamp, which only MariaDB sets.
+_FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24
 _SIZES = {
     _FLAGS: 4,
     _SQL_MODE: 8,
@@ -71,7 +72,7 @@ _STARTED_AS_BYTES = 8
 # Minor → first patch version of MariaDB 10 that logs explicit_defaults_for_timestamp in the flags. From 10.10 on, all versions do.
 _TELLS_TIMESTAMPS = {5: 17, 6: 9, 7: 5, 8: 4, 9: 2}
 _QUERY_HEADER_BYTES, _LOAD_HEADER_BYTES = 13, 13
-_COLLATION_PAIR_BYTES = 4  # Each pair in MariaDB's character_set_collations has two collation ids of two bytes.
+_COLLATION_PAIR_BYTES = 4  # The bytes of a pair in MariaDB's character_set_collations: two collation ids of two bytes.
 
 
 @dataclasses.dataclass(frozen=True)

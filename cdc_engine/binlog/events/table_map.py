@@ -41,7 +41,7 @@ _NONE: frozenset[int] = frozenset(
         *(TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP),
     }
 )
-# On both servers YEAR has a bit in the signedness bitmap, and the bit is set; BIT has no bit.
+# The types that have a bit in the signedness bitmap. On both servers YEAR has one, which is always set, and BIT has none.
 NUMERIC: frozenset[int] = frozenset(
     {
         *(TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG),

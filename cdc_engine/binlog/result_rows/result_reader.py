@@ -24,7 +24,8 @@ from sluice.cdc_engine.errors import SourceConnectionError
 
 # A function that receives bytes into the given memory and returns their number; 0 means that the connection ended.
 Receive = Callable[[memoryview], int]
-ERROR_TEXT_AT = 9  # An error packet has 0xFF, the code (2 bytes), '#', the SQL state (5 bytes), and the text.
+# The offset of the text in an error packet: after 0xFF, the code (2 bytes), '#' and the SQL state (5 bytes).
+ERROR_TEXT_AT = 9
 ERROR_BYTES_MIN = 3
 WIDER = 0xFC  # First byte of a length-encoded integer whose next two bytes are the number.
 

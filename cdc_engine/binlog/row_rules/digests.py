@@ -18,7 +18,7 @@ from sluice.cdc_engine.contracts import Bytes, Int64s
 Words = npt.NDArray[np.uint32]
 BLOCK_BYTES = 64
 DIGEST_CHARS = 64
-_LENGTH_BYTES = 8  # The last block ends with the number of hashed bits in eight bytes.
+_LENGTH_BYTES = 8  # The bytes at the end of the last block that contain the number of hashed bits.
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 

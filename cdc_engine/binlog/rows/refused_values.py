@@ -17,7 +17,7 @@ from sluice.cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"
-# If more values of a table in one batch cannot be decoded, the table stops: its charset is probably wrong.
+# The most values of a table in one batch that may be undecodable. With more, the table stops: its charset is probably wrong.
 REFUSED_VALUES_MAX = 100_000
 
 

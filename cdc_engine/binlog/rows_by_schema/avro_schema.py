@@ -51,8 +51,8 @@ class AvroType:
 
 
 UNSIGNED_PRECISION = 20
-# Not Avro's time-micros, which allows less than a day: a TIME can be longer. The property `column_type` distinguishes a TIME from a BIGINT
-# when schemas are compared.
+# The type of a TIME. Avro's time-micros is not used, because it allows less than a day, and a TIME can be longer. The property
+# `column_type` distinguishes a TIME from a BIGINT when schemas are compared.
 TIME = {"type": "long", "column_type": "time"}
 NAMES_OF_KINDS: dict[ColumnKind, Any] = {
     ColumnKind.INT: "int",

@@ -47,7 +47,7 @@ REFUSED = {
 }
 # Bytes between the end of a DDL statement and the transaction offset of rows after it in the same transaction: two units of the order key.
 DEFINITION_BYTES = 32
-GTID_LIST_COUNT_BITS = 28  # In GTID_LIST, the upper four bits of the count are flags.
+GTID_LIST_COUNT_BITS = 28  # The bits of the count in GTID_LIST. The four bits above them are flags.
 
 
 class ControlEvents:

@@ -36,7 +36,8 @@ from sluice.cdc_engine.binlog.scan.state import (
 )
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
-# Bytes of a GTID event: flags 1, source 16, number 8, kind of clock 1, two clocks 8 each, then commit times of 7 each.
+# Offsets in the body of a GTID event: of the kind of clock, and of the end of the two clocks. The body has flags (1 byte), source (16),
+# number (8), kind of clock (1), two clocks (8 each), and commit times (7 each).
 CLOCK_KIND, LOGICAL_CLOCK = 25, 42
 KNOWN_CLOCK = 2
 HAS_ORIGINAL_TIME = 1 << 55  # Set in the replica's commit time if the original server's commit time follows.

@@ -17,11 +17,11 @@ from sluice.cdc_engine.config.brokers import RegistryConfig
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import PublishError
 
-ANSWER_SECONDS_MAX = 5.0  # for a request after it has connected; connecting may take as long
+ANSWER_SECONDS_MAX = 5.0  # The longest time of a request after it has connected. Connecting may take as long again.
 ANSWER_BYTES_MAX, SAID_CHARS = 1 << 20, 400
-VERSIONS_MAX = 50  # of a subject, before its latest one, that are read
+VERSIONS_MAX = 50  # The most versions of a subject that are read, in addition to its latest one.
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-AVRO_TYPE = "AVRO"  # A registry leaves the type out for Avro.
+AVRO_TYPE = "AVRO"  # The type of a schema for which a registry states none.
 OK, NOT_FOUND = 200, 404
 
 

@@ -14,8 +14,8 @@ from sluice.cdc_engine.brokers.registry.field_numbers import Followed
 from sluice.cdc_engine.brokers.registry.schema_forms import AVRO, SchemaForm
 from sluice.cdc_engine.errors import PublishError
 
-IDS_MAX = 10_000  # cached numbers
-CHECK_SECONDS = 120.0  # After this time the registry is asked again for a number that is still used.
+IDS_MAX = 10_000  # The most cached ids.
+CHECK_SECONDS = 120.0  # After this time the registry is asked again for an id that is still used.
 log = structlog.get_logger()
 
 

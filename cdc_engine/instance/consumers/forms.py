@@ -33,10 +33,10 @@ ALL_ENTRIES = ShownEntries()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forms:
-    """Settings that decide how consumers see rows. `policies` (with the row rules) and `keys`: by "database.table", only of tables that
-    have them. `kept`: returns the captured columns of a table; all if None. `named`: returns, for "database.table", the columns that conf/
-    captures and those that it leaves out. `entries`: what clients get; `of_brokers`: what brokers get, by their numbers. `full_batches`: a
-    client's get waits until it can take as much as it requests.
+    """Settings that decide how consumers see rows. `policies` (with the row rules) and `keys`: by "database.table", only for tables that
+    have such settings. `kept`: returns the captured columns of a table; all if None. `named`: returns, for "database.table", the columns
+    that conf/ captures and those that it leaves out. `entries`: what clients get; `of_brokers`: what brokers get, by their numbers.
+    `full_batches`: a client's get waits until it can take as much as it requests.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)

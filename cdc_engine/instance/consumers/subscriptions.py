@@ -27,7 +27,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.consumer import ConsumerService
 from sluice.cdc_engine.sink.table_filter import TableFilter
 
-CONSUMERS_MAX = 64  # Limited, because the ledger has a record of each consumer and is written as a whole.
+CONSUMERS_MAX = 64  # The most consumers of a destination. The ledger has a record of each and is written as a whole.
 IDENTITY_BYTES = 6
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 

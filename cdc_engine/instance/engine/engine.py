@@ -444,7 +444,7 @@ class Engine:
     def _lose(self, reason: str) -> None:
         """Stops all reading, staging and writing for the destination, because another process may hold it by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # First, because another engine may send the same changes already.
+        self._stop_serving()  # Serving stops first, because another engine may already send consumers the same changes.
         self._service.stop(self.name)
         with self._steering:
             if self._parts is not None:
@@ -472,7 +472,7 @@ class Engine:
         # Only the parser stopped; it restarts at another position.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
-            return  # The earlier state says more than that the parser stopped.
+            return  # The state is not replaced, because it says more than that the parser stopped.
         self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
         if reported in ENDED:
             log.error("engine_stopped", destination=self.name, state=reported, reason=reason)

@@ -20,7 +20,7 @@ from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "re-snapshot it with `sluice snapshot start`"
-# Rough values on 2 processors, for an estimate only: the seconds of a table's merge of any size, and what each change
+# Rough values on 2 processors, for an estimate only: the seconds that the merge of a table takes at least, and the seconds that each change
 # adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
@@ -47,8 +47,8 @@ class RequestedInterval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """The facts that decide whether a table is refused. `stop`, `snapshot`: their state, or empty. `follows`: foreign keys change its rows
-    without row events.
+    """The facts that decide whether a table is refused. `stop`: the state in which the table stopped, or empty. `snapshot`: the state of
+    its open snapshot, or empty. `follows`: foreign keys change its rows without row events.
 
     `statements`: statements of the interval that concern it, each with its position. `unread`: why its rows cannot be decoded. `partial`:
     its row images lack columns. `quarantined`: values of it could not be decoded. `current_state`: whether it has a current-state table.

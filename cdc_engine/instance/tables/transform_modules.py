@@ -23,7 +23,7 @@ DIGEST_CHARS = 16
 _MODULES: dict[str, tuple[ModuleType, str]] = {}  # Name → the module, and the digest of its file at the import.
 # The folders of installed packages and of the standard library.
 _INSTALLED = {Path(sysconfig.get_path(each)) for each in ("stdlib", "platstdlib", "purelib", "platlib")}
-_BEGUN = time.time()  # A file that is older than this has not changed since any import of this process.
+_BEGUN = time.time()  # When this process began. A file that is older has not changed since this process imported it.
 
 
 def module_of(name: str) -> tuple[ModuleType, str]:

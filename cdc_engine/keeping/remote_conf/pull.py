@@ -28,7 +28,8 @@ from sluice.cdc_engine.keeping.remote_conf.git import fetch_git
 
 LOCK_FILE = "remote-conf.lock"
 LOOK_SECONDS = 0.2
-PULL_SECONDS_MAX = 240.0  # Three commands of git wait for the server, each for at most a minute.
+# How long to wait for a pull of another process. Three commands of git wait for the server, each for at most a minute.
+PULL_SECONDS_MAX = 240.0
 FIRST_SECONDS = 1.0  # The interval between two checks while conf/remote.yaml is missing or invalid.
 
 log = structlog.get_logger()

@@ -24,7 +24,8 @@ from sluice.cdc_engine.source.server import Source
 ASK_SECONDS = 1.0  # The minimum time between two requests for a line.
 # How long a parser requests no line after a dump could not begin, or after its line could not be read.
 QUIET_SECONDS = 60.0
-SHARERS_MIN = 2  # A parser that is alone uses its own connection.
+# How many parsers must share a server before they get a shared stream. A parser that is alone uses its own connection.
+SHARERS_MIN = 2
 
 log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
 CHECK_BYTES = 1 << 20  # The number of bytes per read while a record is verified.
-CALL_BYTES_MAX = 1 << 30  # Linux transfers at most 2 GiB - 4 KiB in one call.
+CALL_BYTES_MAX = 1 << 30  # The most bytes per system call. Linux transfers at most 2 GiB - 4 KiB.
 
 Arrays = Sequence[npt.NDArray[Any]]
 

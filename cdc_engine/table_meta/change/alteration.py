@@ -49,7 +49,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 )
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
-# CONVERT TO cannot enlarge a longtext, the largest text type.
+# Text type → bytes of the length before its values, for the types that CONVERT TO can enlarge; longtext is the largest.
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}
 
 

@@ -104,7 +104,7 @@ _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "flo
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
 # Lengths of types whose declaration contains none.
 _LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}
-FLOAT_DIGITS_MAX = 24  # In binary digits: FLOAT(25) and longer ones are DOUBLE.
+FLOAT_DIGITS_MAX = 24  # The most binary digits of a FLOAT; FLOAT(25) and longer ones are DOUBLE.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

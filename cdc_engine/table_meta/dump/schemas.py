@@ -18,7 +18,7 @@ from sluice.cdc_engine.table_meta.history.kept.table_records import snapshot_rec
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, rows_elsewhere
 
-DUMP_BYTES_MAX = 64 << 20  # A larger file is probably a dump with rows.
+DUMP_BYTES_MAX = 64 << 20  # The largest file that is read. A larger one is probably a dump with rows.
 SAVED_HISTORY = ".jsonl"
 
 

@@ -112,7 +112,7 @@ def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredCo
     return ""
 
 
-# If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, which its DDL does not show.
+# The type codes of TIMESTAMP. If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, which its DDL does not show.
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 

@@ -17,7 +17,7 @@ from sluice.console.toolchain.spark.class_archive import can_archive, class_arch
 from sluice.console.toolchain.spark.server import ClassRecording, SparkConnectServer
 
 WARM_SECONDS_MAX = 300.0
-END_SECONDS_MAX = 300.0  # The server writes its classes when it ends.
+END_SECONDS_MAX = 300.0  # How long the server may take to end, because it writes its classes then.
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:

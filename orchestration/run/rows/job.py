@@ -37,7 +37,7 @@ from sluice.orchestration.run.snapshot_run import request_snapshots
 JOB = "operate_on_rows"
 STEP = "rows"  # The step's name must differ from the job's name, because Dagster would not distinguish them.
 TAG = "sluice/rows"
-# MySQL keeps its binlogs for 30 days by default. A run for a purged hour fails at once.
+# How many days of hours the backfill page offers. MySQL keeps its binlogs for 30 days by default. A run for a purged hour fails at once.
 DAYS_ON_OFFER = 31
 WAIT_SECONDS = 6 * 3600.0  # The longest wait for another operation on the destination's rows.
 FROM_TIME = "-1h"

@@ -18,7 +18,8 @@ from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
 AGAIN_SECONDS = 2.0  # The wait after a request without an answer.
-ANSWERS_MAX = 4  # A stream that is read with a delay has reached only an older answer.
+# How many answers are kept. A stream that is read with a delay has reached only the time of an older answer.
+ANSWERS_MAX = 4
 
 log = structlog.get_logger()
 

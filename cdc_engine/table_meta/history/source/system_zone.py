@@ -10,7 +10,8 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5  # Zones that agree at each of the sampled times count as equal.
+# The sampled times: every STEP_DAYS in these years. Zones that agree at each of them count as equal.
+FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5
 _FORM = "%Y-%m-%d %H:%M:%S"
 Ask = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its row.
 
