@@ -18,7 +18,7 @@ NAMES = {
     "mariadb1011": "MariaDB 10.11.5",
     "mariadb114": "MariaDB 11.4.5",
 }
-LABELS_SHOWN = 40  # characters of a long enum or set
+LABELS_SHOWN = 40  # characters of an enum or set; of a longer one, only the first and the last label
 MATRIX, ORACLE = "test_matrix", "test_oracle_schemas"
 
 HEAD = """# Fidelity: what becomes of every type
@@ -209,7 +209,8 @@ def _groups() -> list[list[Kind]]:
 def _row(group: list[Kind]) -> str:
     servers = {server for kind in group for server in kind.servers}
     declared = group[0].declared
-    shown = declared if len(declared) <= LABELS_SHOWN else f"{declared[:LABELS_SHOWN]}…"
+    first, last = declared.partition(",")[0], declared.rpartition(",")[2]
+    shown = declared if len(declared) <= LABELS_SHOWN else f"{first},…,{last}"
     cells = " | ".join("M" if server in servers else "-" for server in SERVERS)
     read = "S, by value" if any(kind.by_value for kind in group) else "S"
     return f"| `{shown}` | {group[0].delta} | {cells} | {read} | {group[0].note} |"
