@@ -351,7 +351,7 @@ def demo(  # noqa: PLR0917  one argument an option
     seconds: Annotated[int, typer.Option(min=1, help="Seconds of traffic with --once.")] = 60,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary of --once to this file.")] = None,
     rate: Annotated[float, typer.Option(min=0.1, help="Transactions per second.")] = 20.0,
-    port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of five ports; 0: the usual ones.")] = 0,
+    port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of four ports; 0: the default ports.")] = 0,
     folder: Annotated[Path | None, typer.Option("--dir", help="Directory of the demo's data.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: delete what an earlier demo left.")] = False,
     visits: Annotated[

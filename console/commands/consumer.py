@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import YesOption, screen
+from sluice.console.commands.options import DestinationArgument, YesOption, screen
 
 consumer_app = typer.Typer(
     name="consumer",
@@ -17,7 +17,7 @@ consumer_app = typer.Typer(
 
 @consumer_app.command("forget")
 def consumer_forget(
-    destination: str,
+    destination: DestinationArgument,
     client_id: Annotated[int, typer.Argument(metavar="ID", help="Number of the consumer, as `status` shows it.")],
     yes: YesOption = False,
 ) -> None:

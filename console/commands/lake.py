@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, YesOption, config_now, errors, screen
+from sluice.console.commands.options import DestinationArgument, JsonOption, YesOption, config_now, errors, screen
 
 lake_app = typer.Typer(name="lake", help="The owners of a destination's Delta tables.", no_args_is_help=True)
 
 
 @lake_app.command("show")
-def lake_show(destination: str, as_json: JsonOption = False) -> None:
+def lake_show(destination: DestinationArgument, as_json: JsonOption = False) -> None:
     """Show the Delta tables of a destination: version, owner, epoch, path."""
     from sluice.cdc_engine.destination_files import read_ledger  # noqa: PLC0415
     from sluice.console.lake.tables import DestinationLake, render  # noqa: PLC0415
@@ -29,7 +29,7 @@ def lake_show(destination: str, as_json: JsonOption = False) -> None:
 
 @lake_app.command("accept")
 def lake_accept(
-    destination: str,
+    destination: DestinationArgument,
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
     as_it_is: Annotated[
         bool, typer.Option("--as-it-is", help="Do not re-snapshot it. Rows that are missing stay missing.")
@@ -48,7 +48,7 @@ def lake_accept(
 
 @lake_app.command("swap")
 def lake_swap(  # noqa: PLR0917  one argument an option
-    destination: str,
+    destination: DestinationArgument,
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
     rebuilt: Annotated[
         str,
@@ -83,7 +83,7 @@ def lake_swap(  # noqa: PLR0917  one argument an option
 
 
 @lake_app.command("register")
-def lake_register(destination: str, as_json: JsonOption = False) -> None:
+def lake_register(destination: DestinationArgument, as_json: JsonOption = False) -> None:
     """Register the Delta tables of a destination in the catalog of conf/, also if others removed them. Exit code 1 if one is refused."""
     from sluice.console.lake.register import register  # noqa: PLC0415
 
@@ -108,7 +108,7 @@ TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", h
 
 
 @quarantine_app.command("list")
-def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
+def quarantine_list(destination: DestinationArgument, table: TableOption = "", as_json: JsonOption = False) -> None:
     """Show the values of a destination that could not be decoded and are NULL in the lake."""
     from sluice.console.lake.quarantine import quarantined, render, to_json  # noqa: PLC0415
 
@@ -117,7 +117,7 @@ def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOpti
 
 
 @quarantine_app.command("replay")
-def quarantine_replay(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
+def quarantine_replay(destination: DestinationArgument, table: TableOption = "", as_json: JsonOption = False) -> None:
     """Decode quarantined values again with the current conf/, and write them to their rows. Exit code 1 if some cannot be decoded."""
     from sluice.console.lake.quarantine import render_replayed, replay  # noqa: PLC0415
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from sluice.console.commands.options import JsonOption, config_now, errors, named, screen
+from sluice.console.commands.options import DestinationArgument, JsonOption, config_now, errors, named, screen
 
 
 def maintain(  # noqa: PLR0917  one argument an option
-    destination: str,
+    destination: DestinationArgument,
     tables: Annotated[
         str,
         typer.Option(

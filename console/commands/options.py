@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 screen = standard_output()
 errors = Console(stderr=True)
+DestinationArgument = Annotated[str, typer.Argument(help="A destination: the name of its file in conf/destinations.")]
+AnyDestinationArgument = Annotated[str, typer.Argument(help="Only this destination. Default: all.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 TablesOption = Annotated[

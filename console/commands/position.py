@@ -7,13 +7,21 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, YesOption, config_now, errors, screen
+from sluice.console.commands.options import (
+    AnyDestinationArgument,
+    DestinationArgument,
+    JsonOption,
+    YesOption,
+    config_now,
+    errors,
+    screen,
+)
 
 position_app = typer.Typer(name="position", help="Show or set the position of a destination.", no_args_is_help=True)
 
 
 @position_app.command("show")
-def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
+def position_show(destination: AnyDestinationArgument = "", as_json: JsonOption = False) -> None:
     """Show the acked position of one destination, or of all."""
     from sluice.console.acts.position import render_positions, saved_positions  # noqa: PLC0415
 
@@ -23,7 +31,7 @@ def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: J
 
 @position_app.command("set")
 def position_set(  # noqa: PLR0917  one argument an option
-    destination: str,
+    destination: DestinationArgument,
     position: Annotated[
         str,
         typer.Argument(

@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, SettleOption, config_now, errors, named, screen
+from sluice.console.commands.options import (
+    DestinationArgument,
+    JsonOption,
+    SettleOption,
+    config_now,
+    errors,
+    named,
+    screen,
+)
 
 
 def sql(
@@ -35,7 +43,7 @@ def sql(
 
 
 def equal(  # noqa: PLR0917  one argument an option
-    destination: str,
+    destination: DestinationArgument,
     tables: Annotated[
         str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables to compare. Default: all.")
     ] = "",

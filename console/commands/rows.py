@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.console.commands.options import (
+from sluice.console.commands.options import DestinationArgument
     JsonOption,
     SettleOption,
     TablesOption,
@@ -20,7 +20,7 @@ from sluice.console.commands.options import (
 
 
 def backfill(  # noqa: PLR0913, PLR0917  one argument an option
-    destination: str,
+    destination: DestinationArgument,
     from_word: Annotated[
         str,
         typer.Option(
@@ -99,7 +99,7 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
 
 
 def repair(  # noqa: PLR0917  one argument an option
-    destination: str,
+    destination: DestinationArgument,
     tables: TablesOption = "",
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Compare and show which rows would be read again; change nothing.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, screen
+from sluice.console.commands.options import AnyDestinationArgument, DestinationArgument, JsonOption, config_now, screen
 
 schema_app = typer.Typer(name="schema", help="Show tables, and decide on pending schema changes.", no_args_is_help=True)
 TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
@@ -22,7 +22,7 @@ PositionOption = Annotated[
 
 
 @schema_app.command("show")
-def schema_show(destination: str, as_json: JsonOption = False) -> None:
+def schema_show(destination: DestinationArgument, as_json: JsonOption = False) -> None:
     """Show the tables of a destination: columns, key, state, and which schema changes would wait for approval."""
     from sluice.console.acts.schema import render_schema, schema_json  # noqa: PLC0415
 
@@ -31,7 +31,7 @@ def schema_show(destination: str, as_json: JsonOption = False) -> None:
 
 
 @schema_app.command("held")
-def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
+def schema_held(destination: AnyDestinationArgument = "", as_json: JsonOption = False) -> None:
     """Show the schema changes that wait for approval, and what each plan would do."""
     from sluice.console.acts.schema import pending_changes_of, pending_json, render_pending  # noqa: PLC0415
 
@@ -41,7 +41,7 @@ def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: Jso
 
 @schema_app.command("approve")
 def schema_approve(
-    destination: str,
+    destination: DestinationArgument,
     table: TableArgument,
     plan: Annotated[str, typer.Option("--plan", help="One of the plans that `schema held` lists.")] = "apply",
     position: PositionOption = "",
@@ -55,7 +55,7 @@ def schema_approve(
 
 
 @schema_app.command("resume")
-def schema_resume(destination: str, table: TableArgument, position: PositionOption = "") -> None:
+def schema_resume(destination: DestinationArgument, table: TableArgument, position: PositionOption = "") -> None:
     """Resume a stopped table after the cause of its stop is fixed. If the cause is still there, the table stops again.
 
     A table that stopped because of its Delta table is refused while that is missing, restored, replaced or of another owner.
@@ -73,7 +73,7 @@ def schema_resume(destination: str, table: TableArgument, position: PositionOpti
 
 @schema_app.command("resolve")
 def schema_resolve(
-    destination: str,
+    destination: DestinationArgument,
     table: TableArgument,
     create_table: Annotated[
         str, typer.Option("--create-table", metavar="FILE", help="File with the CREATE TABLE statement; - for stdin.")

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, TablesOption, config_now, named, screen
+from sluice.console.commands.options import (
+    AnyDestinationArgument,
+    DestinationArgument,
+    JsonOption,
+    TablesOption,
+    config_now,
+    named,
+    screen,
+)
 
 snapshot_app = typer.Typer(
     name="snapshot", help="Read the existing rows of tables into the lake.", no_args_is_help=True
@@ -18,7 +26,7 @@ Name = Annotated[str, typer.Argument(help="database.table")]
 
 @snapshot_app.command("start")
 def start(
-    destination: str,
+    destination: DestinationArgument,
     tables: TablesOption = "",
     where: Annotated[
         str, typer.Option(metavar="SQL", help="Condition of the rows to read. The lake table then has no other rows.")
@@ -50,7 +58,7 @@ def start(
 
 @snapshot_app.command("status")
 def status(
-    destination: Annotated[str, typer.Argument()] = "",
+    destination: AnyDestinationArgument = "",
     as_json: JsonOption = False,
     follow: Annotated[bool, typer.Option("--follow", help="Stay until no snapshot is in progress.")] = False,
 ) -> None:
@@ -70,7 +78,7 @@ def status(
 
 
 @snapshot_app.command("pause")
-def pause(destination: str, table: Name) -> None:
+def pause(destination: DestinationArgument, table: Name) -> None:
     """Pause a snapshot: read no more chunks. Changes of the table stay buffered."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
@@ -80,7 +88,7 @@ def pause(destination: str, table: Name) -> None:
 
 
 @snapshot_app.command("resume")
-def resume(destination: str, table: Name) -> None:
+def resume(destination: DestinationArgument, table: Name) -> None:
     """Continue a paused snapshot, or start a failed one again."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415
@@ -90,7 +98,7 @@ def resume(destination: str, table: Name) -> None:
 
 
 @snapshot_app.command("cancel")
-def cancel(destination: str, table: Name) -> None:
+def cancel(destination: DestinationArgument, table: Name) -> None:
     """Cancel a snapshot. The table stops at its previous position; `sluice schema resume` continues it from there."""
     from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from sluice.console.acts.schema import directory_of  # noqa: PLC0415

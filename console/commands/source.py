@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import JsonOption, config_now, screen
+from sluice.console.commands.options import DestinationArgument, JsonOption, config_now, screen
 
 source_app = typer.Typer(
     name="source",
@@ -18,7 +18,7 @@ source_app = typer.Typer(
 
 
 @source_app.command("list")
-def source_list(destination: str, as_json: JsonOption = False) -> None:
+def source_list(destination: DestinationArgument, as_json: JsonOption = False) -> None:
     """Show the sources of a destination: which one is read, and which ones could take over at the current position."""
     from sluice.console.source.switch import listed, render  # noqa: PLC0415
 
@@ -31,7 +31,7 @@ def source_list(destination: str, as_json: JsonOption = False) -> None:
 
 @source_app.command("switch")
 def source_switch(
-    destination: str,
+    destination: DestinationArgument,
     to: Annotated[int, typer.Option("--to", metavar="N", min=0, help="Number in `source list`. 0: the next one.")] = 0,
     as_json: JsonOption = False,
 ) -> None:

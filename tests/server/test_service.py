@@ -1,4 +1,4 @@
-"""The service: Canal's scenarios (canal.md §6.1, §12.4) on batches of whole transactions, over the real store and ledger."""
+"""The service: Canal's scenarios on batches of whole transactions, over the real store and ledger."""
 
 from __future__ import annotations
 

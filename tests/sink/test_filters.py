@@ -1,4 +1,4 @@
-"""Table and column filters, with every example of the reference (canal.md §3.1, §2.7, §12.5)."""
+"""Table and column filters, with examples of every form."""
 
 from __future__ import annotations
 

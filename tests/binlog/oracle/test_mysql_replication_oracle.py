@@ -1,6 +1,6 @@
 """Oracle: inserts, updates and deletes as mysql-replication reads them from the server, for the types it reads rightly.
 
-Not asked of it, since it loses something there (canal.md §11): byte strings, bit, set, JSON, float, zero dates, fractions of a time.
+Not asked of it, since it loses something there: byte strings, bit, set, JSON, float, zero dates, fractions of a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Unmodified clients of Canal against a running engine, and what they are shown, field by field (canal.md §2.6-2.7, §12.6)."""
+"""Unmodified clients of Canal against a running engine, and what they are shown, field by field."""
 
 from __future__ import annotations
 

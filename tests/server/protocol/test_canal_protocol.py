@@ -1,4 +1,4 @@
-"""The protocol on the wire: the vectors of canal.md §12.1, errors by their numbers, strangers, lying lengths, random bytes."""
+"""The protocol on the wire: fixed vectors, errors by their numbers, strangers, lying lengths, random bytes."""
 
 from __future__ import annotations
 
