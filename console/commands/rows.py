@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.console.commands.options import DestinationArgument
+from sluice.console.commands.options import (
+    DestinationArgument,
     JsonOption,
     SettleOption,
     TablesOption,
@@ -73,19 +74,25 @@ def backfill(  # noqa: PLR0913, PLR0917  one argument an option
 ) -> None:
     """Apply the changes of an interval of the past again, while the stream continues. Exit code 1 if a table is refused."""
     from sluice.console.lake import rows as act  # noqa: PLC0415
+    from sluice.orchestration.run.rows.job import RowsConfig  # noqa: PLC0415
 
     if sum(map(bool, (from_word, run, gtids))) != 1 or (to_word and not from_word):
         raise typer.BadParameter("name --from TIME, or --run ID or --gtids SET without --to.")
     if gtids and into:
         raise typer.BadParameter("--into builds a table as it was at a time: name --from and --to instead of --gtids.")
     config = config_now()
-    if gtids:
-        request = act.backfill_by_gtids(destination, gtids, named(tables))
-    elif run:
-        request = act.backfill_by_run(config, destination, run, named(tables), into)
-    else:
-        request = act.backfill_by_times(destination, (from_word, to_word), named(tables), into)
-    request = act.from_archive(request, archive, schemas)
+    given = RowsConfig(
+        destination=destination,
+        tables=list(named(tables)),
+        from_time=from_word,
+        to_time=to_word,
+        run=run,
+        gtids=gtids,
+        into=into,
+        archive=archive,
+        schemas=schemas,
+    )
+    request = act.backfill_request(config, given)
     if only_plan:
         made = act.backfill_plan(config, request)
         shown, refused = made.to_json(), made.problems

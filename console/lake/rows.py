@@ -5,7 +5,6 @@ rules are in `cdc_engine.instance.rows` and `orchestration.run.rows`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,17 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.config.reading import archive_of_request
 from sluice.cdc_engine.instance.rows.plan import Plan
 from sluice.cdc_engine.progress import BINLOG, ReadProgress
-from sluice.cdc_engine.time_text import time_us
 from sluice.console.lake.operation import ports_of_command, results
 from sluice.console.lake.progress_bars import ProgressBars
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.run.rows.backfill import Done, plan_backfill, run_backfill
-from sluice.orchestration.run.rows.merged_run import backfill_of_run
+from sluice.orchestration.run.rows.job import RowsConfig, backfill_of
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired, TableRepair, plan_repair, run_repair
 from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest, RowsListener
@@ -33,42 +30,13 @@ from sluice.orchestration.run.rows.request import BackfillRequest, RepairRequest
 MIB = 1 << 20
 
 
-def backfill_by_times(
-    destination: str, times: tuple[str, str], tables: tuple[str, ...], into: str = ""
-) -> BackfillRequest:
-    """Returns the request for a backfill between two times; an empty second time means now. Raises ConfigurationError for an invalid
-    time.
-    """
-    now_us, (begin, end) = time.time_ns() // 1000, times
-    return BackfillRequest(
-        destination=destination,
-        from_us=time_us(begin, now_us),
-        to_us=time_us(end, now_us) if end else None,
-        tables=tables,
-        into=into,
-    )
-
-
-def from_archive(request: BackfillRequest, archive: str, schemas: str) -> BackfillRequest:
-    """Returns the request with the archive and the schemas of the options, if they are set. Raises ConfigurationError."""
-    found, file = archive_of_request(archive, schemas, Path.cwd())
-    return dataclasses.replace(request, archive=found, schemas=file)
-
-
-def backfill_by_run(
-    config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
-) -> BackfillRequest:
-    """Returns the request to apply the changes of a Dagster run again. Raises ConfigurationError, SetupError."""
-    require_destination(config, destination)
+def backfill_request(config: SluiceConfig, given: RowsConfig) -> BackfillRequest:
+    """Returns the request that the options describe, as the launchpad of the job does. Raises ConfigurationError, SetupError."""
+    require_destination(config, given.destination)
     try:
-        return backfill_of_run(config, destination, run, tables, into)
+        return backfill_of(config, given, time.time_ns() // 1000, Path.cwd())
     except MergeFailedError as error:
         raise SetupError(str(error)) from error
-
-
-def backfill_by_gtids(destination: str, gtids: str, tables: tuple[str, ...]) -> BackfillRequest:
-    """Returns the request to apply exactly the transactions of a GTID set again."""
-    return BackfillRequest(destination=destination, from_us=0, to_us=None, tables=tables, gtids=gtids)
 
 
 def backfill_plan(config: SluiceConfig, request: BackfillRequest) -> Plan:

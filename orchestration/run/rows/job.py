@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import enum
 import time
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -152,14 +153,19 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
         case OperationKind.snapshot:
             return SnapshotRequest(destination=destination, tables=tables, where=given.where)
         case OperationKind.backfill:
-            archive, schemas = archive_of_request(given.archive, given.schemas)
-            request = _backfill_of(config, given, destination, now_us)
-            return dataclasses.replace(request, archive=archive, schemas=schemas)
+            return backfill_of(config, given, now_us)
 
 
-def _backfill_of(config: SluiceConfig, given: RowsConfig, destination: str, now_us: int) -> BackfillRequest:
-    """Returns the backfill of an interval, of a run, or of a GTID set. Raises ConfigurationError if the config names several of them."""
-    tables = tuple(given.tables)
+def backfill_of(config: SluiceConfig, given: RowsConfig, now_us: int, folder: Path | None = None) -> BackfillRequest:
+    """Returns the backfill of an interval, of a run, or of a GTID set. `folder`: where relative paths start; None refuses them. Raises
+    ConfigurationError if the config names several of them.
+    """
+    archive, schemas = archive_of_request(given.archive, given.schemas, folder)
+    return dataclasses.replace(_changes_of(config, given, now_us), archive=archive, schemas=schemas)
+
+
+def _changes_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> BackfillRequest:
+    destination, tables = one_destination(given.destination, config.destinations), tuple(given.tables)
     if sum(map(bool, (given.from_time or given.to_time, given.run, given.gtids))) > 1:
         raise ConfigurationError(
             "the changes are named by from_time and to_time, or by run, or by gtids: leave the others empty"
