@@ -26,10 +26,9 @@ from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
 # Matches a whole value that names a variable, or a URL whose password names one.
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
-_NAMED = re.compile(r"(.*_)?env")  # The value of a key like this is the name of an environment variable.
-_OF_SECRET = re.compile(r"(password|password_hash|token)_(file|command)")
+_NAMES_VARIABLE = "env"  # `{env: NAME}` is `$NAME`.
 # The check of the row rules reads the salt; the check of the store reads its options.
-_CHECKED_ELSEWHERE = frozenset({"salt_env", "storage_options"})
+_CHECKED_ELSEWHERE = frozenset({"salt", "storage_options"})
 
 
 def conf_problems(conf: Path) -> list[str]:
@@ -53,8 +52,9 @@ def unset_passwords(record: dict[str, Any]) -> list[str]:
     """Returns the environment variables of a destination's passwords, of all its sources, that are not set."""
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]
-    names = [source.get("password_env") for source in sources if isinstance(source, dict)]
-    return sorted({name for name in names if isinstance(name, str) and name and name not in os.environ})
+    texts = [source.get("password") for source in sources if isinstance(source, dict)]
+    names = {_variable_of("password", text) for text in texts if isinstance(text, str)}
+    return sorted(name for name in names if name and name not in os.environ)
 
 
 def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
@@ -96,11 +96,8 @@ def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocat
         return
     for name, part in value.items():
         key = f"{setting}.{name}" if setting else str(name)
-        found = _OF_SECRET.fullmatch(str(name))
-        whole = str(name) in {"file", "command"} and len(value) == 1
-        if (found or whole) and part:
-            file = str(name).endswith("file")
-            if file and isinstance(part, str):
+        if name in {"file", "command"} and len(value) == 1 and part:
+            if name == "file" and isinstance(part, str):
                 yield key, SecretLocation(file=Path(part))
             elif isinstance(part, list):
                 yield from _commands(key, part)
@@ -118,7 +115,7 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 def _variable_of(key: str, text: str) -> str:
     """Returns the environment variable that a value, or a password in it, names; otherwise an empty text."""
-    if _NAMED.fullmatch(key):
+    if key == _NAMES_VARIABLE:
         return text
     found = _VARIABLE.fullmatch(text)
     return (found["whole"] or found["password"]) if found else ""

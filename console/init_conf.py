@@ -102,7 +102,7 @@ class SourceLogin:
             raise ConfigurationError(
                 "--password-env and --password-file name two places of the password: leave one out"
             )
-        password = {"password_file": self.file} if self.file else {"password_env": self.variable}
+        password: dict[str, Any] = {"password": {"file": self.file} if self.file else f"${self.variable}"}
         if not self.bastion:
             if self.key_file or self.known_hosts_file:
                 raise ConfigurationError(

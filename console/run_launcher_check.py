@@ -13,7 +13,7 @@ OWN_LAUNCHER = "DefaultRunLauncher"  # With this launcher, runs are children of 
 # Each of these settings names a class that Dagster imports, with the keys `module` and `class`.
 STORAGES = ("storage", "run_storage", "event_log_storage", "schedule_storage")
 FOR_ENGINES_ONLY = {"alarms", "brokers", "canal_server"}
-REFERENCE = re.compile(r"\$(\w+)")
+REFERENCE = re.compile(r"\$(?!file:|command:)(\w+)")
 
 
 def launcher_findings(settings: Mapping[str, Any], config: SluiceConfig) -> Iterator[str]:
@@ -84,4 +84,4 @@ def _named(part: Any, key: str = "") -> Iterator[str]:
         for each in part:
             yield from _named(each, key)
     elif isinstance(part, str) and part:
-        yield from [part] if key == "env" or key.endswith("_env") else REFERENCE.findall(part)
+        yield from [part] if key == "env" else REFERENCE.findall(part)

@@ -28,9 +28,9 @@ from sluice.cdc_engine.brokers.publisher import (
     unknown_target,
 )
 from sluice.cdc_engine.config.brokers import Addresses, PartitionedConfig, addresses_of
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
-from sluice.cdc_engine.source.settings import SecretConfig, TlsFilesConfig
+from sluice.cdc_engine.source.settings import SecretReference, TlsFilesConfig
 from sluice.extras import Extra, require
 
 PORT, TLS_PORT = 6650, 6651
@@ -51,8 +51,8 @@ class PulsarConfig(PartitionedConfig):
     namespace: str = Field(
         "public/default", pattern=r"^[\w.-]+/[\w.-]+$", description="Tenant and namespace of the topics."
     )
-    token: SecretConfig | None = Field(
-        None, description="Where the token of the login is: `env`, `file` or `command`. Empty: no login."
+    token: SecretReference = Field(
+        "", description="Token of the login, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Empty: no login."
     )
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
@@ -69,7 +69,7 @@ class PulsarConfig(PartitionedConfig):
 
     def token_now(self) -> str:
         """Returns the current token; empty without a login. Raises ConfigurationError."""
-        return secret_at(self.token.location, "brokers.token") if self.token else ""
+        return filled(self.token, "brokers.token")
 
     @property
     def url(self) -> str:

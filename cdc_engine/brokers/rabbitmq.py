@@ -26,7 +26,7 @@ from sluice.cdc_engine.brokers.connecting import tls_context
 from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
 from sluice.cdc_engine.brokers.settings import RabbitConfig
 from sluice.cdc_engine.config.brokers import addresses_of
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import PublishError
 
 LOOK_SECONDS = 0.1
@@ -76,9 +76,9 @@ def target_of(config: RabbitConfig) -> RabbitTarget:
     """Reads the target from conf/. Raises ConfigurationError if the secret or a certificate cannot be read."""
 
     def password() -> str:
-        if config.password is None:
-            return "guest" if config.user == "guest" else ""
-        return secret_at(config.password.location, "brokers.password")
+        if not config.password and config.user == "guest":
+            return "guest"
+        return filled(config.password, "brokers.password")
 
     _ = password()
     return RabbitTarget(config, password, tls_context(config.tls) if config.tls else None)

@@ -22,7 +22,7 @@ from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
 from sluice.cdc_engine.brokers.rocketmq_wire import Queue, RocketAnswer
 from sluice.cdc_engine.brokers.settings import RocketConfig
 from sluice.cdc_engine.config.brokers import address_of, addresses_of
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import PublishError
 
 LOOK_SECONDS = 0.1
@@ -58,7 +58,7 @@ def target_of(config: RocketConfig) -> RocketTarget:
     """Reads the target from conf/. Raises ConfigurationError if the secret or a certificate cannot be read."""
 
     def secret() -> str:
-        return secret_at(config.secret_key.location, "brokers.secret_key") if config.secret_key else ""
+        return filled(config.secret_key, "brokers.secret_key")
 
     _ = secret()
     return RocketTarget(config, secret, tls_context(config.tls) if config.tls else None)

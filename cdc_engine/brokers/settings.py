@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sluice.cdc_engine.config.brokers import Addresses, BrokerConfig, PartitionedConfig
-from sluice.cdc_engine.source.settings import SecretConfig, SecretText, TlsFilesConfig
+from sluice.cdc_engine.source.settings import SecretReference, SecretText, TlsFilesConfig
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
 # Options → the values that a user may set. Other values could lose or reorder messages before the ack.
@@ -68,7 +68,9 @@ class RabbitConfig(BrokerConfig):
     virtual_host: str = Field("/", description="Virtual host.")
     exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
     user: str = Field("guest", description="User name.")
-    password: SecretConfig | None = Field(None, description="Where the password is: `env`, `file` or `command`.")
+    password: SecretReference = Field(
+        "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+    )
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )
@@ -97,7 +99,9 @@ class RocketConfig(PartitionedConfig):
     namespace: str = Field("", description="Namespace of the topics.")
     tag: str = Field("", description="Tag of every message.")
     access_key: str = Field("", description="Access key of the access control list.")
-    secret_key: SecretConfig | None = Field(None, description="Where the secret key is: `env`, `file` or `command`.")
+    secret_key: SecretReference = Field(
+        "", description="Secret key of `access_key`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+    )
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )

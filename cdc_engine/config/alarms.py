@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from sluice.cdc_engine.config.brokers import address_of
-from sluice.cdc_engine.source.settings import LocalFile, SecretText, Strict
+from sluice.cdc_engine.source.settings import LocalFile, SecretReference, SecretText, Strict
 
 _MAIL_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
@@ -33,7 +33,7 @@ class AlarmConfig(Strict):
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
     user: str = Field("", description="User name at the SMTP server. Empty: no login.")
-    password: SecretText = Field(
+    password: SecretReference = Field(
         "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
     )
     sender: str = Field("", description="Sender address of the emails.")
@@ -63,9 +63,5 @@ class AlarmConfig(Strict):
             )
         if bool(self.user) != bool(self.password):
             raise ValueError("set both user and password, or neither")
-        if self.password and not self.password.startswith("$"):
-            raise ValueError(
-                "password must be $NAME of an environment variable, {file: …} or {command: […]}, not the secret itself"
-            )
         if self.user and self.encryption == "none":
             raise ValueError("encryption none would send the password unencrypted")

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from sluice.cdc_engine.config.consumers import RenderingConfig
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.source.settings import LOOPBACK, SecretConfig, Strict, TlsFilesConfig
+from sluice.cdc_engine.source.settings import LOOPBACK, SecretReference, Strict, TlsFilesConfig
 from sluice.plugins import PluginGroup, described
 
 BROKERS = PluginGroup("sluice.brokers", "kind of broker")
@@ -49,7 +49,9 @@ class RegistryConfig(Strict):
 
     url: str = Field(description="Address of the registry: `http://host:8081`, or `https://…`.")
     user: str = Field("", description="User name of the login. Empty: no login.")
-    password: SecretConfig | None = Field(None, description="Where the password is: `env`, `file` or `command`.")
+    password: SecretReference = Field(
+        "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+    )
     tls: TlsFilesConfig | None = Field(
         None, description="Certificates for a URL with https. Default: the system's certificate authorities."
     )

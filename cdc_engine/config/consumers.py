@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from sluice.cdc_engine import limits
-from sluice.cdc_engine.source.settings import LocalFile, Strict
+from sluice.cdc_engine.source.settings import LocalFile, SecretReference, Strict, moved_secret
 
 EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
 
@@ -39,6 +40,8 @@ class RenderingConfig(Strict):
 
 class CanalServerConfig(RenderingConfig):
     """The server for Canal clients of one destination. Destinations with the same host and port share it."""
+
+    removed: ClassVar[Mapping[str, str]] = moved_secret("password_hash")
 
     transaction_entries: bool = Field(
         True,
@@ -72,14 +75,10 @@ class CanalServerConfig(RenderingConfig):
         "127.0.0.1", description="Address on which the server listens. An address other than loopback requires `user`."
     )
     user: str = Field("", description="User name that clients must send. Empty: no authentication.")
-    password_hash_env: str = Field(
+    password_hash: SecretReference = Field(
         "",
-        description="Environment variable with hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. Without this and "
-        "the next two settings, clients need no password.",
-    )
-    password_hash_file: LocalFile | None = Field(None, description="File with this hash, read when a client logs in.")
-    password_hash_command: tuple[str, ...] = Field(
-        (), description="Program and arguments that write this hash. Runs when a client logs in."
+        description="hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`: `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read when "
+        "a client logs in. Empty: no password.",
     )
     certificate_file: LocalFile | None = Field(
         None, description="PEM file with the server's certificate chain. The server then accepts TLS only."

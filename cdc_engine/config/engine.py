@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import LocalFile, Strict, secret_location
-from sluice.secret_values import SecretLocation
+from sluice.cdc_engine.source.settings import LocalFile, SecretReference, Strict, moved_secret
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -23,6 +23,8 @@ def host_and_port(word: str) -> tuple[str, int]:
 class EngineConfig(Strict):
     """Where engines run. `remote`: `./sluice engine` processes, on this host or on others, that Dagster's code server calls."""
 
+    removed: ClassVar[Mapping[str, str]] = moved_secret("token")
+
     kind: Literal["embedded", "remote"] = Field(
         "embedded",
         description="`embedded`: engines run in Dagster's code server. `remote`: engines run in `sluice engine` "
@@ -34,22 +36,16 @@ class EngineConfig(Strict):
     listen: str = Field(
         "", description="`host:port` on which an engine host listens, for `remote`. Default: its address."
     )
-    token_env: str = Field(
+    token: SecretReference = Field(
         "",
-        description="Environment variable with the token that both sides share. Default: a token of this machine in "
-        "`data_dir`.",
+        description="Token that both sides share, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Default: a token of this machine "
+        "in `data_dir`.",
     )
-    token_file: LocalFile | None = Field(None, description="File with the token.")
-    token_command: tuple[str, ...] = Field((), description="Program and arguments that write the token.")
     certificate: LocalFile | None = Field(None, description="PEM file with the engine host's certificate. Enables TLS.")
     key: LocalFile | None = Field(None, description="PEM file with the key of the certificate.")
     authority: LocalFile | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
-
-    @property
-    def token_location(self) -> SecretLocation:
-        return secret_location("token", self.token_env, self.token_file, self.token_command)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -65,14 +61,13 @@ class EngineConfig(Strict):
 
     @model_validator(mode="after")
     def _safe(self) -> EngineConfig:
-        _ = self.token_location
         words = [*self.addresses, self.listens_at]
         if len(self.addresses) > 1 and not self.listen:
             raise ValueError("with several engine hosts, set the address on which each listens: listen: 0.0.0.0:4267")
         far = [word for word in words if host_and_port(word)[0] not in LOOPBACK]
-        if far and not (self.token_location and self.tls):
+        if far and not (self.token and self.tls):
             raise ValueError(
-                f"{far[0]} can be reached from other hosts: set a token (token_env, token_file), and a certificate and its key, or the "
+                f"{far[0]} can be reached from other hosts: set a token, and a certificate and its key, or the "
                 "authority where none listens"
             )
         if (self.certificate is None) != (self.key is None):

@@ -5,29 +5,29 @@ condition.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import LocalFile, Strict, secret_location
-from sluice.secret_values import SecretLocation
+from sluice.cdc_engine.source.settings import SecretReference, Strict, moved_secret
 
-MASK_SALT_ENV = "SLUICE_MASK_SALT"
+MASK_SALT = "$SLUICE_MASK_SALT"
 
 
 class MaskConfig(Strict):
     """What a column shows instead of its values. Short forms: `hash`, `null`, `truncate:4`."""
 
+    removed: ClassVar[Mapping[str, str]] = moved_secret("salt")
+
     kind: Literal["hash", "truncate", "null"] = Field(
         description="`hash`: a salted hash. `truncate`: the first `chars` characters. `null`: NULL."
     )
     chars: int = Field(0, ge=0, description="Characters that `truncate` keeps; bytes for binary values.")
-    salt_env: str = Field(
-        MASK_SALT_ENV, description="Environment variable with the salt that `hash` prepends to each value."
-    )
-    salt_file: LocalFile | None = Field(None, description="File with the salt, instead of `salt_env`.")
-    salt_command: tuple[str, ...] = Field(
-        (), description="Program and arguments that write the salt, instead of `salt_env`."
+    salt: SecretReference = Field(
+        MASK_SALT,
+        min_length=1,
+        description="Salt that `hash` prepends to each value, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`.",
     )
     if_missing: Literal["stop", "ignore"] = Field(
         "stop",
@@ -47,17 +47,6 @@ class MaskConfig(Strict):
             raise ValueError(f"{record!r} is not a mask: use hash, null or truncate:4 (the first 4 characters)")
         kind, chars = short.groups()
         return {"kind": kind, **({"chars": int(chars)} if chars else {})}
-
-    @property
-    def salt_location(self) -> SecretLocation:
-        """Returns the location of the salt. A file or a command replaces the variable, which has a default name."""
-        env = "" if self.salt_file or self.salt_command else self.salt_env
-        return secret_location("salt", env, self.salt_file, self.salt_command)
-
-    @model_validator(mode="after")
-    def _one_salt(self) -> MaskConfig:
-        _ = self.salt_location
-        return self
 
     @model_validator(mode="after")
     def _chars_of_truncate(self) -> MaskConfig:

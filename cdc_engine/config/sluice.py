@@ -28,7 +28,7 @@ from sluice.cdc_engine.config.locations import (
 from sluice.cdc_engine.config.operation import DagsterConfig, MetricsConfig
 from sluice.cdc_engine.config_paths import comparable_path
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, ZooKeeperServers
-from sluice.cdc_engine.source.settings import LocalPath, SecretText, Strict, TlsFilesConfig
+from sluice.cdc_engine.source.settings import LocalPath, SecretReference, Strict, TlsFilesConfig
 from sluice.secret_values import is_reference
 
 TOKEN = re.compile(r";token=([^;]*)")
@@ -51,7 +51,7 @@ class SparkConfig(Strict):
         description="Address of the Spark Connect server that runs attach to. With the default `sluice up` starts one. "
         "Write a token in it as `;token=$NAME`.",
     )
-    token: SecretText = Field(
+    token: SecretReference = Field(
         "",
         description="Token for `remote`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read when a run attaches.",
     )
@@ -80,10 +80,8 @@ class SparkConfig(Strict):
     @model_validator(mode="after")
     def _no_bare_token(self) -> SparkConfig:
         inside = TOKEN.search(self.remote)
-        if (inside and not is_reference(inside[1])) or (self.token and not is_reference(self.token)):
-            raise ValueError(
-                "the token must be $NAME of an environment variable, {file: …} or {command: […]}, not the token itself"
-            )
+        if inside and not is_reference(inside[1]):
+            raise ValueError("remote must have ;token=$NAME of an environment variable, not the token itself")
         if inside and self.token:
             raise ValueError("set token, or write ;token=$NAME in remote, not both")
         return self
@@ -121,7 +119,7 @@ class MetaConfig(Strict):
         "",
         description="User at ZooKeeper. Only this user may then use the nodes that Sluice creates. Empty: no authentication.",
     )
-    password: SecretText = Field(
+    password: SecretReference = Field(
         "",
         description="Password of the user of `url` or of `user`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read "
         "at each connect.",
@@ -152,10 +150,6 @@ class MetaConfig(Strict):
             raise ValueError("kind sql needs the url of a database")
         if self.kind in {"zookeeper", "mixed", "period_mixed"} and not self.hosts:
             raise ValueError(f"kind {self.kind} needs hosts, such as zk1:2181,zk2:2181,zk3:2181")
-        if self.password and not is_reference(self.password):
-            raise ValueError(
-                "password must be $NAME of an environment variable, {file: …} or {command: […]}, not itself"
-            )
         if self.hosts and bool(self.user) != bool(self.password) and self.sasl != "GSSAPI":
             raise ValueError("set both user and password for ZooKeeper, or neither")
         if self.sasl == "DIGEST-MD5" and not self.user:

@@ -30,7 +30,7 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
         host=given.host,
         port=given.port,
         user=given.user,
-        password=given.password if given.auth == "password" else functools.partial(iam_token, given),
+        password=given.password_now if given.auth == "password" else functools.partial(iam_token, given),
         tls_mode=given.tls.mode,
         ca_file=given.tls.ca_file,
         certificate_file=given.tls.certificate_file,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from sluice.cdc_engine import config_paths, limits
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
 from sluice.secret_values import SecretLocation, is_reference
@@ -57,20 +57,17 @@ class Strict(BaseModel):
         return record
 
 
-def secret_location(setting: str, env: str, file: Path | None, command: tuple[str, ...]) -> SecretLocation:
-    """Returns the location that `<setting>_env`, `<setting>_file` or `<setting>_command` names. Raises ValueError if several are set, or if
-    one is not a valid location.
-    """
-    if [bool(env), file is not None, bool(command)].count(True) > 1:
-        raise ValueError(f"set one of {setting}_env, {setting}_file and {setting}_command")
-    try:
-        return SecretLocation(env=env, file=file, command=command)
-    except ValueError as error:
-        raise ValueError(f"{setting}_{'command' if command else 'env'}: {error}") from None
+def moved_secret(setting: str) -> dict[str, str]:
+    """Returns the removed settings that named the location of a secret, for `removed`."""
+    return {
+        f"{setting}_env": f"write `{setting}: $NAME`",
+        f"{setting}_file": f"write `{setting}: {{file: PATH}}`",
+        f"{setting}_command": f"write `{setting}: {{command: [PROGRAM, ARGUMENT]}}`",
+    }
 
 
 class SecretConfig(Strict):
-    """The location of a secret: an environment variable, a file, or the output of a command."""
+    """The location of a secret: an environment variable, a file, or the output of a command. `$NAME` is short for `{env: NAME}`."""
 
     env: str = Field("", description="Environment variable with the secret.")
     file: LocalFile | None = Field(
@@ -79,6 +76,11 @@ class SecretConfig(Strict):
     command: tuple[str, ...] = Field(
         (), description="Program and arguments that write the secret. Runs at each connect, for 20 seconds at most."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_short(cls, given: Any) -> Any:
+        return {"env": given[1:]} if isinstance(given, str) and is_reference(given) else given
 
     @model_validator(mode="after")
     def _exactly_one(self) -> SecretConfig:
@@ -103,8 +105,16 @@ def _reference(given: Any, info: ValidationInfo) -> Any:
     return SecretConfig.model_validate(given, context=info.context).location.reference
 
 
+def _location_only(text: str) -> str:
+    if text and not is_reference(text):
+        raise ValueError("write $NAME of an environment variable, {file: …} or {command: […]}, not the secret itself")
+    return text
+
+
 # A text that may name a secret: `$NAME`, `{file: PATH}` or `{command: [PROGRAM, ARGUMENT]}`.
 SecretText = Annotated[str, BeforeValidator(_reference)]
+# The same, of a setting that is a secret as a whole. Empty: no secret.
+SecretReference = Annotated[SecretText, AfterValidator(_location_only)]
 
 
 class TlsFilesConfig(Strict):
@@ -153,16 +163,15 @@ class SshConfig(Strict):
 class SourceConfig(Strict):
     """A MySQL or MariaDB server."""
 
+    removed: ClassVar[Mapping[str, str]] = moved_secret("password")
+
     host: str = Field("127.0.0.1", description="Host name or IP address.")
     port: int = Field(3306, ge=1, le=65535, description="Port.")
     user: str = Field(description="Account on the server.")
-    password_env: str = Field(
+    password: SecretReference = Field(
         "",
-        description="Environment variable with the password. Without this and the next two settings, the account has no password.",
-    )
-    password_file: LocalFile | None = Field(None, description="File with the password, read at each connect.")
-    password_command: tuple[str, ...] = Field(
-        (), description="Program and arguments that write the password. Runs at each connect, for 20 seconds at most."
+        description="Password of the account, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read at each connect. "
+        "Empty: no password.",
     )
     auth: Literal["password", "aws-iam"] = Field(
         "password",
@@ -185,26 +194,22 @@ class SourceConfig(Strict):
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
-    @property
-    def password_location(self) -> SecretLocation:
-        return secret_location("password", self.password_env, self.password_file, self.password_command)
-
     @model_validator(mode="after")
     def _safe_login(self) -> SourceConfig:
         if self.auth == "password":
-            _ = self.password_location
-        elif self.password_location:
-            raise ValueError("auth aws-iam needs no password: remove password_env, password_file or password_command")
-        elif self.tls.mode not in {"VERIFY_CA", "VERIFY_IDENTITY"}:
+            return self
+        if self.password:
+            raise ValueError("auth aws-iam needs no password: remove password")
+        if self.tls.mode not in {"VERIFY_CA", "VERIFY_IDENTITY"}:
             raise ValueError(
                 "auth aws-iam sends its token as it is: set tls.mode to VERIFY_IDENTITY, and ca_file to the provider's "
                 "certificate authorities"
             )
         return self
 
-    def password(self) -> str:
+    def password_now(self) -> str:
         """Returns the current password; empty if none is configured. Raises SecretUnavailableError."""
-        return secret_at(self.password_location, f"the password of {self.user}@{self.address}")
+        return filled(self.password, f"the password of {self.user}@{self.address}")
 
 
 FIRST_OFFSET = 4  # The offset of the first event in a binlog file, after a magic number of 4 bytes.

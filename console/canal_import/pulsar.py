@@ -29,6 +29,6 @@ def pulsar_of(name: str, settings: Settings, report: ImportReport) -> dict[str, 
         else:
             report.left.append("pulsarmq.topicTenantPrefix: it is no tenant/namespace: set `namespace` of the broker")
     if settings.get("pulsarmq.roleToken"):
-        found["token"] = {"env": report.secret(name, "PULSAR_TOKEN", "pulsarmq.roleToken")}
+        found["token"] = f"${report.secret(name, 'PULSAR_TOKEN', 'pulsarmq.roleToken')}"
     report.taken.append("canal.serverMode pulsarMQ: a topic must exist, with its partitions")
     return found

@@ -18,7 +18,7 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
     found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, report)
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
     if settings.get("rabbitmq.password"):
-        found["password"] = {"env": report.secret(name, "RABBITMQ_PASSWORD", "rabbitmq.password")}
+        found["password"] = f"${report.secret(name, 'RABBITMQ_PASSWORD', 'rabbitmq.password')}"
     if keys := settings.given("canal.aliyun.accessKey", "rabbitmq.resource.ownerId"):
         report.left.append(
             f"{keys}: Alibaba's own login to RabbitMQ, whose password changes with the time, is not there: name a user "
@@ -53,7 +53,7 @@ def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
     if uri.username:
         found["user"] = urllib.parse.unquote(uri.username)
     if uri.password:
-        found["password"] = {"env": report.secret(name, "RABBITMQ_PASSWORD", "the password in rabbitmq.host")}
+        found["password"] = f"${report.secret(name, 'RABBITMQ_PASSWORD', 'the password in rabbitmq.host')}"
     if len(uri.path) > 1:
         found["virtual_host"] = urllib.parse.unquote(uri.path[1:])
     if uri.scheme == "amqps":

@@ -33,7 +33,7 @@ def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
     if key := settings.get("canal.aliyun.accessKey"):
         report.taken.append("canal.aliyun.accessKey: the broker's access_key")
         found["access_key"] = key
-        found["secret_key"] = {"env": report.secret(name, "ROCKETMQ_SECRET", "canal.aliyun.secretKey")}
+        found["secret_key"] = f"${report.secret(name, 'ROCKETMQ_SECRET', 'canal.aliyun.secretKey')}"
     for left, word, why in LEFT:
         if settings.get(left).lower() == word:
             report.left.append(f"{left}: {why}")

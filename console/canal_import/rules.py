@@ -136,8 +136,9 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: `source`")
     if settings.get("canal.instance.dbPassword"):
-        source["password_env"] = _variable(name, "PASSWORD")
-        findings.secrets[source["password_env"]] = f"canal.instance.dbPassword of {name}"
+        variable = _variable(name, "PASSWORD")
+        source["password"] = f"${variable}"
+        findings.secrets[variable] = f"canal.instance.dbPassword of {name}"
     replica = settings.number("canal.instance.mysql.slaveId")
     if replica:
         source["server_id"] = replica
@@ -257,7 +258,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     password = settings.get("canal.passwd")
     user, address = settings.get("canal.user"), settings.get("canal.ip", ANYWHERE)
     if user and password:
-        server |= {"user": user, "password_hash_env": HASH_VARIABLE, "host": address}
+        server |= {"user": user, "password_hash": f"${HASH_VARIABLE}", "host": address}
         findings.secrets[HASH_VARIABLE] = "canal.passwd, the hash unchanged"
     elif address != "127.0.0.1":
         findings.left.append(

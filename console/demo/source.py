@@ -73,7 +73,7 @@ class DemoSource:
 
     def destination(self) -> dict[str, Any]:
         """Returns the content of conf/destinations/shop.yaml for this server."""
-        source = {"host": LOOPBACK, "port": self.server.port, "user": USER, "password_env": PASSWORD_VARIABLE}
+        source = {"host": LOOPBACK, "port": self.server.port, "user": USER, "password": f"${PASSWORD_VARIABLE}"}
         return {
             "source": source,
             "include": rf"{DATABASE}\..*",

@@ -263,7 +263,7 @@ class Stack:
         for name, destination in self.config.destinations.items():
             from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
 
-            password = self._options.environment.get(destination.source.password_env)
+            password = self._options.environment.get(destination.source.password.removeprefix("$"))
             try:
                 discover(self.config, name, password)
             except SluiceError as error:

@@ -25,7 +25,7 @@ attributes:
   # or, instead of `destinations`, a folder with Sluice's own files:  conf: conf
   destinations:
     shop:
-      source: {{host: db.example.com, user: sluice, password_env: SLUICE_SHOP_PASSWORD}}
+      source: {{host: db.example.com, user: sluice, password: $SLUICE_SHOP_PASSWORD}}
       include: shop\\..*
   settings: {{lake: ../lake}} # the content of sluice.yaml; relative to .sluice/
   # translation:

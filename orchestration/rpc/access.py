@@ -13,7 +13,7 @@ import grpc
 from sluice.cdc_engine.config import EngineConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 from sluice.cdc_engine.durable_files import make_folder, sync
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
@@ -31,11 +31,11 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
     """Returns the token that engine and callers share. `make`: create the token file if it does not exist, as an engine host does. Raises
     ConfigurationError, whose message does not contain the token.
     """
-    if config.token_location:
-        token = secret_at(config.token_location, "engine.token")
+    if config.token:
+        token = filled(config.token, "engine.token")
         if len(token) < TOKEN_LENGTH_MIN:
             raise ConfigurationError(
-                f"engine.token: the secret at {config.token_location.reference} has fewer than {TOKEN_LENGTH_MIN} characters"
+                f"engine.token: the secret at {config.token} has fewer than {TOKEN_LENGTH_MIN} characters"
             )
         return token
     path = data_dir / TOKEN_FILE

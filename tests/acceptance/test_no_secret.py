@@ -60,7 +60,7 @@ class SecretStack:
             ],
         }
         shop = {
-            "source": {"user": "secret_user", "port": port, "password_file": "places/source"},
+            "source": {"user": "secret_user", "port": port, "password": {"file": "places/source"}},
             "include": r"secret_shop\..*",
             "snapshot": "initial",
             "tables": {"secret_shop.people": {"masks": {"name": "hash"}}},

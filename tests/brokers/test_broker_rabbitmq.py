@@ -18,7 +18,7 @@ from sluice.cdc_engine.brokers.publisher import Message, Publisher
 from sluice.cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of
 from sluice.cdc_engine.brokers.settings import RabbitConfig
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
-from sluice.cdc_engine.source.settings import SecretConfig, TlsFilesConfig
+from sluice.cdc_engine.source.settings import TlsFilesConfig
 from sluice.console.toolchain.ports import LOOPBACK
 from tests.waiting import wait_for
 
@@ -182,8 +182,6 @@ def test_broker_rabbitmq_is_sent_to_by_tls_where_its_certificate_is_known(
 
 
 def test_broker_rabbitmq_password_that_is_not_set_is_said() -> None:
-    config = RabbitConfig(
-        kind="rabbitmq", servers="rabbit", topic="all", password=SecretConfig(env="NOT_SET"), tls=TlsFilesConfig()
-    )
+    config = RabbitConfig(kind="rabbitmq", servers="rabbit", topic="all", password="$NOT_SET", tls=TlsFilesConfig())  # noqa: S106
     with pytest.raises(ConfigurationError, match="variable NOT_SET"):
         target_of(config)

@@ -15,7 +15,7 @@ from sluice.cdc_engine.server.protocol.session import Access
 from sluice.secret_values import SecretLocation
 
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # hash of "canal"
-CANAL = Access(user="canal", password_hash=SecretLocation(command=("echo", HASH)))
+CANAL = Access(user="canal", password_hash=SecretLocation(command=("echo", HASH)).reference)
 INSERT, UPDATE, DELETE, ALTER = 1, 2, 3, 5
 Column = tuple[str, str, str | None]
 

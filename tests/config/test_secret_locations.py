@@ -44,18 +44,18 @@ FILE = {"file": "secret"}
 EVERYWHERE: dict[str, Any] = {
     "meta": {"kind": "zookeeper", "hosts": "zk:2181", "user": "sluice", "password": FILE},
     "spark": {"remote": "sc://spark.example:443/;use_ssl=true", "token": FILE},
-    "engine": {"token_file": "secret"},
+    "engine": {"token": FILE},
     "alarms": [{"kind": "webhook", "url": FILE, "headers": {"X-Token": {"command": ["cat", "/dev/null"]}}}],
     "storage_options": {"AWS_SECRET_ACCESS_KEY": FILE},
 }
 SHOP: dict[str, Any] = {
-    "source": {"user": "sluice", "password_file": "secret"},
-    "canal_server": {"user": "canal", "password_hash_file": "secret"},
+    "source": {"user": "sluice", "password": FILE},
+    "canal_server": {"user": "canal", "password_hash": FILE},
     "brokers": [
         {"kind": "kafka", "servers": "k:9092", "topic": "t", "options": {"sasl.password": FILE}},
         {"kind": "rabbitmq", "servers": "r", "topic": "t", "client_id": 2, "password": FILE},
     ],
-    "tables": {"shop.a": {"masks": {"email": {"kind": "hash", "salt_file": "secret"}}}},
+    "tables": {"shop.a": {"masks": {"email": {"kind": "hash", "salt": FILE}}}},
 }
 
 
@@ -72,9 +72,9 @@ def test_a_file_of_conf_is_read_from_the_folder_that_holds_conf(tmp_path: Path) 
         assert filled(reference, "setting") == SECRET
     assert storage_options(config.storage_options) == {"AWS_SECRET_ACCESS_KEY": SECRET}
     assert lake_error_line(config, f"the store said {SECRET}") == "the store said ***"
-    assert config.destinations["shop"].source.password() == SECRET
+    assert config.destinations["shop"].source.password_now() == SECRET
     (tmp_path / "secret").write_text("another")
-    assert config.destinations["shop"].source.password() == "another"
+    assert config.destinations["shop"].source.password_now() == "another"
 
 
 def test_an_error_hides_a_secret_of_the_store_that_was_rotated_and_reads_none_again(
@@ -111,14 +111,14 @@ def test_a_volume_of_kubernetes_is_rotated_by_a_link_whose_earlier_target_is_rem
         (volume / f"..{number}" / "password").write_text(secret)
     (volume / "..data").symlink_to("..0")
     (volume / "password").symlink_to("..data/password")
-    source = {"user": "sluice", "password_file": "volume/password"}
+    source = {"user": "sluice", "password": {"file": "volume/password"}}
     given = {"alarms": [{"kind": "webhook", "url": {"file": f"{volume}/password"}}]}
     config = load_config(written(tmp_path, given, {"source": source}))
-    assert config.destinations["shop"].source.password() == filled(config.alarms[0].url, "alarms.url") == SECRET
+    assert config.destinations["shop"].source.password_now() == filled(config.alarms[0].url, "alarms.url") == SECRET
     (volume / "..new").symlink_to("..1")
     (volume / "..new").replace(volume / "..data")
     (volume / "..0" / "password").unlink()
-    assert config.destinations["shop"].source.password() == filled(config.alarms[0].url, "alarms.url") == "another"
+    assert config.destinations["shop"].source.password_now() == filled(config.alarms[0].url, "alarms.url") == "another"
 
 
 def test_each_login_at_a_broker_and_of_a_canal_client_reads_the_secret_again(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_each_login_at_a_broker_and_of_a_canal_client_reads_the_secret_again(tmp
         RocketConfig.model_validate({"kind": "rocketmq", "access_key": "sluice", "secret_key": secret, **names})
     )
     kafka_config = KafkaConfig.model_validate({"kind": "kafka", "options": {"sasl.password": secret}, **names})
-    canal = Access(user="canal", password_hash=SecretLocation(file=tmp_path / "secret"))
+    canal = Access(user="canal", password_hash=SecretLocation(file=tmp_path / "secret").reference)
 
     def given() -> list[str]:
         (parameters,) = rabbit.parameters()
@@ -173,6 +173,7 @@ def test_a_variable_in_the_address_of_spark_is_its_token(monkeypatch: pytest.Mon
         {"spark": {"token": SECRET}},
         {"meta": {"kind": "zookeeper", "hosts": "zk:1", "user": "sluice", "password": SECRET}},
         {"storage_options": {"AWS_SECRET_ACCESS_KEY": SECRET}},
+        {"engine": {"token": SECRET}},
         {"alarms": [{"kind": "email", "server": "m", "user": "u", "password": SECRET, "sender": "a@b", "to": ["c@d"]}]},
     ],
 )
@@ -195,12 +196,18 @@ def test_a_text_that_names_no_location_is_refused_by_conf_and_check_without_show
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ({"password_env": "A", "password_file": "secret"}, "set one of password_env, password_file and password_com"),
-        ({"password_env": "A B"}, "password_env: the name of an environment variable has"),
-        ({"password_command": ["cat", ""]}, "password_command: a command is a list of strings"),
+        ({"password": {"command": ["cat"], "file": "secret"}}, "source.password: set env, the name of an environment"),
+        ({"password": "$A B"}, "source.password: the name of an environment variable has"),
+        ({"password": {"command": ["cat", ""]}}, "source.password: a command is a list of strings"),
+        ({"password_env": "A"}, r"password_env was removed: write `password: \$NAME`"),
+        ({"password_file": "a"}, "password_file was removed: write `password: {file: PATH}`"),
+        (
+            {"password_command": ["a"]},
+            r"password_command was removed: write `password: {command: \[PROGRAM, ARGUMENT\]}`",
+        ),
         ({"auth": "aws-iam"}, "set tls.mode to VERIFY_IDENTITY"),
         ({"auth": "aws-iam", "tls": {"mode": "REQUIRED"}}, "set tls.mode to VERIFY_IDENTITY"),
-        ({"auth": "aws-iam", "password_file": "secret", "tls": {"mode": "VERIFY_CA"}}, "needs no password"),
+        ({"auth": "aws-iam", "password": FILE, "tls": {"mode": "VERIFY_CA"}}, "needs no password"),
     ],
 )
 def test_a_login_that_is_not_safe_or_not_clear_is_refused(source: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -215,8 +222,8 @@ def test_check_names_each_file_and_command_that_gives_no_secret(tmp_path: Path) 
     missing = [each for each in problems if "secret cannot be read: No such file" in each]
     named = {each.split(": ")[1] for each in missing}
     assert named == {
-        "meta.password.file", "spark.token.file", "engine.token_file", "alarms.0.url.file", "source.password_file",
-        "canal_server.password_hash_file", "brokers.0.options.sasl.password.file", "brokers.1.password.file",
+        "meta.password.file", "spark.token.file", "engine.token.file", "alarms.0.url.file", "source.password.file",
+        "canal_server.password_hash.file", "brokers.0.options.sasl.password.file", "brokers.1.password.file",
         "tables.shop.a.masks.email",
     }  # fmt: skip
     assert any("the output of the command cat is empty" in each for each in problems)

@@ -36,7 +36,7 @@ class Place:
         (self.conf / name).write_text(yaml.safe_dump(record))
 
     def destination(self, port: int, user: str = "sluice") -> Path:
-        source = {"port": port, "user": user, "password_env": "SLUICE_TEST_PASSWORD"}
+        source = {"port": port, "user": user, "password": "$SLUICE_TEST_PASSWORD"}
         self.write("destinations/shop.yaml", {"source": source, "include": r"shop\..*"})
         return self.data / "engine" / "shop"
 

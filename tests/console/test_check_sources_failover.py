@@ -13,7 +13,7 @@ from sluice.console.toolchain.ports import free_port
 def test_failover_check_names_the_unset_passwords_of_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLUICE_STANDBY", raising=False)
     monkeypatch.setenv("SLUICE_MASTER", "x")
-    sources = [{"password_env": "SLUICE_MASTER"}, {"password_env": "SLUICE_STANDBY"}]
+    sources = [{"password": "$SLUICE_MASTER"}, {"password": "$SLUICE_STANDBY"}]
     assert unset_passwords({"sources": sources}) == ["SLUICE_STANDBY"]
     assert unset_passwords({"source": sources[1]}) == ["SLUICE_STANDBY"]
     assert unset_passwords({"sources": 7, "source": "none"}) == []

@@ -112,7 +112,7 @@ def test_check_says_everything_that_is_wrong_in_conf_at_once(place: Place, monke
     monkeypatch.delenv("SLUICE_TEST_PASSWORD")
     place.destination(1)
     place.write("destinations/Bad-Name.yaml", {"source": {"user": "u"}})
-    source = {"user": "u", "password_env": "SLUICE_OTHER_PASSWORD", "prot": 1}
+    source = {"user": "u", "password": "$SLUICE_OTHER_PASSWORD", "prot": 1}
     place.write("destinations/other.yaml", {"source": source, "include": "shop.(,a", "column_exclude": "no colon"})
     answer = RUNNER.invoke(app, ["check"])
     assert answer.exit_code == 1

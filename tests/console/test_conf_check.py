@@ -16,8 +16,8 @@ alarms:
 storage_options: {AWS_SECRET_ACCESS_KEY: $STORE_SECRET}
 """
 SHOP = """
-sources: [{user: root, password_env: FIRST}, {user: root, port: 3307, password_env: SECOND}]
-canal_server: {port: 11111, user: canal, password_hash_env: CANAL_HASH}
+sources: [{user: root, password: $FIRST}, {user: root, port: 3307, password: $SECOND}]
+canal_server: {port: 11111, user: canal, password_hash: $CANAL_HASH}
 """
 
 
@@ -39,8 +39,8 @@ def test_each_variable_that_is_not_set_is_told_with_its_key(conf: Path) -> None:
         f"sluice.yaml: alarms.0.url: {variable} HOOK",
         f"sluice.yaml: alarms.0.headers.X-Token: {variable} HOOK_TOKEN",
         f"sluice.yaml: alarms.1.password: {variable} MAIL_PASSWORD",
-        f"destinations/shop.yaml: sources.1.password_env: {variable} SECOND",
-        f"destinations/shop.yaml: canal_server.password_hash_env: {variable} CANAL_HASH",
+        f"destinations/shop.yaml: sources.1.password: {variable} SECOND",
+        f"destinations/shop.yaml: canal_server.password_hash: {variable} CANAL_HASH",
     }
 
 

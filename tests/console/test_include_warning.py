@@ -26,7 +26,7 @@ def captured(directory: Path, *names: str) -> None:
 
 
 def included(place: Place, port: int, include: str, **more: Any) -> Path:
-    source = {"port": port, "user": "root", "password_env": "SLUICE_TEST_PASSWORD"}
+    source = {"port": port, "user": "root", "password": "$SLUICE_TEST_PASSWORD"}
     place.write("destinations/shop.yaml", {"source": source, "include": include, **more})
     return place.data / "engine" / "shop"
 
@@ -63,7 +63,7 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Pla
             cursor.execute(statement)
         cursor.execute("CREATE USER IF NOT EXISTS include12@'%%' IDENTIFIED BY %s", (SECRET,))
         cursor.execute("GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO include12@'%'")
-    source = {"port": mysql80.port, "user": "include12", "password_env": "SLUICE_TEST_PASSWORD"}
+    source = {"port": mysql80.port, "user": "include12", "password": "$SLUICE_TEST_PASSWORD"}
     for include, warned in ((r"include_12\.t", False), (r"include_12\.nothing", True), (r"include_12\.t,x\..*", True)):
         place.write("destinations/shop.yaml", {"source": source, "include": include})
         warnings = check_include(load_config(place.conf).destinations["shop"]).warnings

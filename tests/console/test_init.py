@@ -115,7 +115,7 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     (conf / "destinations" / "silent.yaml").unlink()
     shop = load_config(conf).destinations["init_shop"]
     assert shop.snapshot == "initial"
-    assert (shop.source.user, shop.source.password_env, shop.include) == ("init_poor", VARIABLE, r"init_shop\..*")
+    assert (shop.source.user, shop.source.password, shop.include) == ("init_poor", f"${VARIABLE}", r"init_shop\..*")
     assert SECRET not in answer.output + "".join(file.read_text() for file in conf.rglob("*.yaml"))
 
 
@@ -301,9 +301,9 @@ def test_the_password_is_read_from_a_file_through_a_bastion(
             source = load_config(conf).destinations["init_shop"].source
             assert source.ssh is not None
             assert (source.ssh.host, source.ssh.port, source.ssh.user) == ("127.0.0.1", bastion.port, bastion.user)
-            assert (source.password(), source.password_env) == (SECRET, "")
+            assert source.password_now() == SECRET
             written = (conf / "destinations" / "init_shop.yaml").read_text()
-            assert "password_file: secrets/shop" in written
+            assert "password:\n    file: secrets/shop" in written
             assert SECRET not in written + answer.output
             (tmp_path / "secrets" / "shop").unlink()
             gone = RUNNER.invoke(app, [*named, *through, *known, "--name", "gone"])

@@ -35,7 +35,7 @@ def shelf(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (conf / "sluice.yaml").write_text(
         yaml.safe_dump({"data_dir": str(made.config.data_dir), "lake": str(made.config.lake)})
     )
-    source = {"port": mysql80.port, "user": "root", "password_env": "SLUICE_EQUAL_PASSWORD"}
+    source = {"port": mysql80.port, "user": "root", "password": "$SLUICE_EQUAL_PASSWORD"}
     (conf / "destinations/shelf.yaml").write_text(
         yaml.safe_dump({"source": source, "include": rf"{made.database}\..*"})
     )

@@ -95,7 +95,7 @@ class Production:
             (host / folder).mkdir(parents=True)
         calls = {"kind": "remote", "address": ",".join(f"127.0.0.1:{self._ports[each]}" for each in ENGINES)}
         tls = {"certificate": str(self._certificate), "key": str(self._key)} if name in ENGINES else {}
-        listens = {"listen": f"127.0.0.1:{self._ports.get(name, 4267)}", "token_env": "PRODUCTION_TOKEN"}
+        listens = {"listen": f"127.0.0.1:{self._ports.get(name, 4267)}", "token": "$PRODUCTION_TOKEN"}
         main = {
             "data_dir": str(host / "data"),
             "lake": f"{self._prefix}/lake",

@@ -41,7 +41,7 @@ def test_importing_the_definitions_is_pure(tmp_path: Path) -> None:
     destinations = tmp_path / "conf" / "destinations"
     destinations.mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")
-    (destinations / "shop.yaml").write_text("source: {host: 192.0.2.1, user: sluice, password_env: NOT_SET}\n")
+    (destinations / "shop.yaml").write_text("source: {host: 192.0.2.1, user: sluice, password: $NOT_SET}\n")
     output = subprocess.run(
         [sys.executable, "-c", IMPORT_DEFINITIONS],
         cwd=ROOT,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from sluice.cdc_engine.config.brokers import RegistryConfig
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import PublishError
 
 ANSWER_SECONDS_MAX = 5.0  # The longest time of a request after it has connected. Connecting may take as long again.
@@ -131,7 +131,7 @@ class HttpRegistry:
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE}
         if self._config.user:
-            password = secret_at(self._config.password.location, "registry.password") if self._config.password else ""
+            password = filled(self._config.password, "registry.password")
             basic = base64.b64encode(f"{self._config.user}:{password}".encode()).decode()
             headers["Authorization"] = f"Basic {basic}"
         return headers

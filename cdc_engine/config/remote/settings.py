@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from sluice.cdc_engine.source.settings import LOOPBACK, LocalPath, SecretText, Strict
+from sluice.cdc_engine.source.settings import LOOPBACK, LocalPath, SecretReference, SecretText, Strict
 from sluice.secret_values import is_reference
 
 REMOTE = "remote.yaml"
@@ -38,7 +38,7 @@ class RemoteConfig(Strict):
     user: str = Field(
         "", description="User name that belongs to the token. Empty: `git` for git, a bearer token for an archive."
     )
-    token: SecretText = Field(
+    token: SecretReference = Field(
         "", description="Token or password for https, as `$NAME`, `{file: …}` or `{command: […]}`."
     )
     data_dir: LocalPath = Field(
@@ -75,10 +75,6 @@ class RemoteConfig(Strict):
 
     @model_validator(mode="after")
     def _no_secret(self) -> RemoteConfig:
-        if self.token and not is_reference(self.token):
-            raise ValueError(
-                "token must be $NAME of an environment variable, {file: …} or {command: […]}, not the secret itself"
-            )
         if not is_reference(self.url) and (problem := url_problem(self.kind, self.url)):
             raise ValueError(problem)
         return self

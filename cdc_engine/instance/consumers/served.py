@@ -17,7 +17,7 @@ from sluice.cdc_engine.instance.consumers.forms import Forms, display_of, forms_
 from sluice.cdc_engine.instance.consumers.statements import described
 from sluice.cdc_engine.server.protocol.listener import Address, CannotListenError, listen
 from sluice.cdc_engine.server.protocol.session import Access, SessionConsumer
-from sluice.cdc_engine.source.settings import LOOPBACK, secret_location
+from sluice.cdc_engine.source.settings import LOOPBACK
 
 
 class Clients(Protocol):
@@ -71,18 +71,13 @@ def address_of(config: CanalServerConfig) -> Address:
     """Returns the address to listen on. Raises ConfigurationError if anyone on the network could connect, or the password's hash is
     invalid.
     """
-    location = secret_location(
-        "password_hash", config.password_hash_env, config.password_hash_file, config.password_hash_command
-    )
-    access = Access(user=config.user, password_hash=location)
+    access = Access(user=config.user, password_hash=config.password_hash)
     _ = access.hash_now()
-    if config.user and not location:
+    if config.user and not access.password_hash:
+        raise ConfigurationError("canal_server.user without a password: set password_hash to the location of its hash")
+    if config.host not in LOOPBACK and not access.password_hash:
         raise ConfigurationError(
-            "canal_server.user without a password: name its hash in password_hash_env or password_hash_file"
-        )
-    if config.host not in LOOPBACK and not location:
-        raise ConfigurationError(
-            f"canal_server.host {config.host} is not a loopback address: set user and password_hash_env"
+            f"canal_server.host {config.host} is not a loopback address: set user and password_hash"
         )
     return Address(
         host=config.host,

@@ -14,7 +14,7 @@ from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.binlog.rows.shard_column import ShardColumn
 from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.config.rows import MaskConfig
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
 from sluice.cdc_engine.instance.tables.transform_functions import transform_of
 
@@ -102,13 +102,11 @@ def _mask(name: str, column: str, mask: MaskConfig) -> ColumnMask:
     salt = ""
     if mask.kind == HASH:
         try:
-            salt = secret_at(mask.salt_location, f"tables.{name}.masks.{column}: salt")
+            salt = filled(mask.salt, f"tables.{name}.masks.{column}: salt")
         except SecretUnavailableError as error:
             raise SecretUnavailableError(f"{error}; {NO_SALT}") from None
         if not salt:
-            raise ConfigurationError(
-                f"tables.{name}.masks.{column}: the salt at {mask.salt_location.reference} is empty; {NO_SALT}"
-            )
+            raise ConfigurationError(f"tables.{name}.masks.{column}: the salt at {mask.salt} is empty; {NO_SALT}")
     return ColumnMask(
         column=column, kind=mask.kind, chars=mask.chars, salt=salt, may_be_missing=mask.if_missing == "ignore"
     )

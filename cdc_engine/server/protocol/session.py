@@ -13,17 +13,15 @@ from typing import Any, Protocol
 
 import structlog
 
-from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError, UnknownDestinationError
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
 from sluice.cdc_engine.server.protocol.token import is_hash, knows_password
 from sluice.cdc_engine.server.protocol.traffic import traffic_of
-from sluice.secret_values import SecretLocation
 
 log = structlog.get_logger()
-NO_SECRET = SecretLocation()
 SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
@@ -65,18 +63,18 @@ class Served(Protocol):
 class Access:
     """The rule that decides which clients are allowed. Empty `user`: any. Empty `password_hash`: no password is needed.
 
-    `password_hash`: the location of hex(SHA1(SHA1(password))), which is read at each login.
+    `password_hash`: the location of hex(SHA1(SHA1(password))) as `$NAME` or in another form of conf/, which is read at each login.
     """
 
     user: str = ""
-    password_hash: SecretLocation = NO_SECRET
+    password_hash: str = ""
 
     def hash_now(self) -> str:
         """Returns the password's hash; empty if no password is needed. Raises SecretUnavailableError, ConfigurationError."""
-        found = secret_at(self.password_hash, SETTING).removeprefix("*")
+        found = filled(self.password_hash, SETTING).removeprefix("*")
         if self.password_hash and not is_hash(found):
             raise ConfigurationError(
-                f"{SETTING}: {self.password_hash.reference} has no hash of a password: hex(SHA1(SHA1(password))), 40 characters"
+                f"{SETTING}: {self.password_hash} has no hash of a password: hex(SHA1(SHA1(password))), 40 characters"
             )
         return found
 

@@ -31,7 +31,7 @@ def test_canals_own_conf_is_a_conf_that_sluice_takes(tmp_path: Path, monkeypatch
     (name, shop), *others = config.destinations.items()
     assert (name, others) == ("example", [])
     assert (shop.source.host, shop.source.port, shop.source.user) == ("127.0.0.1", 3306, "canal")
-    assert shop.source.password_env.startswith("EXAMPLE_")
+    assert shop.source.password.startswith("$EXAMPLE_")
     assert (shop.include, shop.exclude.split(",")[-1]) == (r".*\..*", r"mysql\.slave_.*")
     assert (shop.canal_server.port, shop.canal_server.host) == (11111, "127.0.0.1")
     assert (config.metrics.port, config.meta.kind) == (11112, "file")
@@ -62,10 +62,10 @@ canal.instance.filter.field = shop.orders:id/status
     assert (shop.start.file, shop.start.offset) == ("mysql-bin.000007", 120)
     assert shop.column_include == "shop.orders:id/status"
     server_conf = shop.canal_server
-    assert (server_conf.host, server_conf.user, server_conf.password_hash_env) == (
+    assert (server_conf.host, server_conf.user, server_conf.password_hash) == (
         "10.0.0.5",
         "canal",
-        "CANAL_PASSWORD_HASH",
+        "$CANAL_PASSWORD_HASH",
     )
     said = "\n".join(found.sentences())
     assert "E3619321" not in said + "".join(file.read_text() for file in found.files)
@@ -174,7 +174,7 @@ canal.instance.detecting.retry.threshold = 2
     found = imported(canal_folder(tmp_path, detecting, instance), tmp_path)
     shop = load_config(tmp_path / "conf").destinations["example"]
     assert [(each.address, each.user) for each in shop.sources] == [("db1:3307", "canal"), ("db2:3306", "canal")]
-    assert {each.password_env for each in shop.sources} == {"EXAMPLE_PASSWORD"}
+    assert {each.password for each in shop.sources} == {"$EXAMPLE_PASSWORD"}
     beat = shop.heartbeat
     assert (beat.sql, beat.seconds, beat.retries, beat.switch) == ("select 1 from dual", 7.0, 2, True)
     assert "not known" not in "\n".join(found.sentences())

@@ -98,9 +98,9 @@ def test_an_engine_on_the_loopback_address_is_not_reached_by_runs_on_other_hosts
     ],
 )
 def test_a_variable_that_containers_of_runs_lack_is_named(tmp_path: Path, launcher: dict[str, Any], said: str) -> None:
-    config = apart(make_config(tmp_path), token_env="TOKEN")  # noqa: S106  a name
+    config = apart(make_config(tmp_path), token="$TOKEN")  # noqa: S106  a name
     shop = config.destinations["shop"]
-    source = shop.source.model_copy(update={"password_env": "PASSWORD"})
+    source = shop.source.model_copy(update={"password": "$PASSWORD"})
     config = config.model_copy(
         update={
             "storage_options": {"aws_secret_access_key": "$LAKE_SECRET"},

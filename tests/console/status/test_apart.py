@@ -23,7 +23,7 @@ ENGINE = {
     "kind": "remote",
     "address": "engine1:4267,engine2:4267",
     "listen": "0.0.0.0:4267",
-    "token_env": "TOKEN",
+    "token": "$TOKEN",
     "authority": "authority.pem",
 }
 

@@ -68,7 +68,7 @@ def test_a_canal_server_that_becomes_wrong_meanwhile_is_a_trouble_and_comes_back
     monkeypatch.setenv("HASH", "e3619321c1a937c46a0d8bd1dac39f93b27d4458")
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
-        serving = Serving(CanalServerConfig(port=port, user="canal", password_hash_env="HASH"), "shop", nobody)  # noqa: S106
+        serving = Serving(CanalServerConfig(port=port, user="canal", password_hash="$HASH"), "shop", nobody)  # noqa: S106
         serving.begin()
         monkeypatch.setenv("HASH", "none")
         serving.again()

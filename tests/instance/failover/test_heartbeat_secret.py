@@ -18,7 +18,7 @@ from sluice.console.toolchain.database.server import DatabaseServer
 pytestmark = pytest.mark.secret
 
 SECRET = "heartbeat-secret-61"  # noqa: S105
-BY_FILE = "{host: 127.0.0.1, port: 1, user: root, password_file: secret}"
+BY_FILE = "{host: 127.0.0.1, port: 1, user: root, password: {file: secret}}"
 BY_TLS = "{host: 127.0.0.1, port: 2, user: root, tls: {mode: VERIFY_CA, ca_file: none.pem}}"
 
 
@@ -77,7 +77,7 @@ def test_failover_a_refused_password_never_counts_as_a_failure_of_the_source(
     """It was rotated: the source is there, and its replicas have the same accounts."""
     with mysql80.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER IF NOT EXISTS rotated IDENTIFIED BY 'new'")
-    refused = f"{{host: 127.0.0.1, port: {mysql80.port}, user: rotated, password_file: secret}}"
+    refused = f"{{host: 127.0.0.1, port: {mysql80.port}, user: rotated, password: {{file: secret}}}}"
     watch = watch_of(tmp_path, monkeypatch, refused, BY_TLS)
     (tmp_path / "secret").write_text("old")
     assert not any(watch.beat_safely() for _ in range(5))

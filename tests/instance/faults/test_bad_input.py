@@ -228,7 +228,7 @@ def test_a_source_that_refuses_is_a_sentence_and_goes_on_once_it_does_not(
     secret = "not-to-be-shown"  # noqa: S105
     captured.run(f"CREATE USER poor IDENTIFIED BY '{secret}'")
     monkeypatch.setenv("POOR_PASSWORD", "wrong")
-    source = f"{{user: poor, password_env: POOR_PASSWORD, port: {captured.server.port}}}"
+    source = f"{{user: poor, password: $POOR_PASSWORD, port: {captured.server.port}}}"
     captured.describe(source=source)
 
     def refusal() -> SluiceError:

@@ -48,11 +48,13 @@ def rotated(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
     made.captured.run(f"DROP USER {USER}")
 
 
-@pytest.mark.parametrize("location", ["password_file: {file}", "password_command: [cat, {file}]"])
+@pytest.mark.parametrize("location", ["file: {file}", "command: [cat, {file}]"])
 def test_a_rotated_password_needs_no_restart(rotated: Rotated, location: str) -> None:
     captured, file = rotated.captured, rotated.file
     file.write_text(FIRST)
-    captured.describe(source=f"{{user: {USER}, port: {captured.server.port}, {location.format(file=file)}}}")
+    captured.describe(
+        source=f"{{user: {USER}, port: {captured.server.port}, password: {{{location.format(file=file)}}}}}"
+    )
     engine = Engine(captured.config, "shop")
     engine.start()
     try:
@@ -80,7 +82,7 @@ def test_a_rotated_password_needs_no_restart(rotated: Rotated, location: str) ->
 
 def _is_told(engine: Engine, setting: str, file: Path) -> bool:
     reason = engine.status().reason
-    return f"the file {file} cannot be read" in reason if setting == "password_file" else "the command cat" in reason
+    return f"the file {file} cannot be read" in reason if setting == "file" else "the command cat" in reason
 
 
 class Aws:

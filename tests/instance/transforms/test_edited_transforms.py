@@ -110,7 +110,7 @@ def test_rows_are_not_read_with_a_salt_that_the_engine_does_not_have(
     monkeypatch.setenv("NOTE_SALT", "one")
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\nlake: {tmp_path}/lake\n")
-    masks = "masks: {note: {kind: hash, salt_env: NOTE_SALT}}"
+    masks = "masks: {note: {kind: hash, salt: $NOTE_SALT}}"
     text = f"source: {{user: u}}\ntables:\n  shop.orders: {{{masks}}}\n  shop.parents: {{rows: id > 1}}\n"
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(text)
     config = load_config(tmp_path / "conf")

@@ -232,7 +232,7 @@ def test_ha_an_engine_host_without_a_certificate_listens_on_the_loopback_address
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
-    words = {"kind": "remote", "address": "a:1", "token_env": VARIABLE, "authority": "/ca.pem"}
+    words = {"kind": "remote", "address": "a:1", "token": f"${VARIABLE}", "authority": "/ca.pem"}
     wanted = EngineConfig.model_validate({**words, "listen": "0.0.0.0:4267"})
     config = config_at(tmp_path, 1).model_copy(update={"engine": wanted})
     with pytest.raises(ConfigurationError, match=r"cannot listen at 0\.0\.0\.0:4267 without TLS"):
@@ -299,7 +299,7 @@ def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, mon
 def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_at(tmp_path, 1, token_env=VARIABLE)
+    config = config_at(tmp_path, 1, token=f"${VARIABLE}")
     engines = FakeHost(FakeEngine(tmp_path))
     for value in ("", "short"):
         monkeypatch.setenv(VARIABLE, value)
@@ -308,7 +308,7 @@ def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
         assert "short" not in str(said.value)
     monkeypatch.setenv(VARIABLE, TOKEN)
     server = server_of(engines, config)
-    host = RemoteHost(config_at(tmp_path, server.port, token_env=VARIABLE))
+    host = RemoteHost(config_at(tmp_path, server.port, token=f"${VARIABLE}"))
     assert host.get_or_start("shop").outstanding() is None
     host.close()
     server.close()
@@ -348,7 +348,7 @@ def test_ha_tls_lets_in_who_trusts_the_certificate_and_nobody_else(tmp_path: Pat
         ({"address": "127.0.0.1:0"}, "write host:port"),
         ({"address": "a:1,b:2"}, "set the address on which each listens"),
         ({"address": "engine:4267"}, "set a token"),
-        ({"address": "engine:4267", "token_env": "T"}, "and a certificate"),
+        ({"address": "engine:4267", "token": "$T"}, "and a certificate"),
         ({"listen": "0.0.0.0:4267"}, "can be reached from other hosts"),
         ({"certificate": "/a.pem"}, "set both engine.certificate and engine.key"),
     ],
@@ -360,6 +360,6 @@ def test_ha_addresses_that_others_reach_need_a_token_and_tls(words: dict[str, st
 
 def test_ha_several_hosts_with_all_that_they_need_are_fine() -> None:
     made = EngineConfig.model_validate(
-        {"kind": "remote", "address": "a:1, b:2", "listen": "0.0.0.0:1", "token_env": "T", "authority": "/ca.pem"}
+        {"kind": "remote", "address": "a:1, b:2", "listen": "0.0.0.0:1", "token": "$T", "authority": "/ca.pem"}
     )
     assert (made.addresses, made.tls) == (("a:1", "b:2"), True)

@@ -38,7 +38,7 @@ def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Capture
 
 
 def describe(captured: Captured, root: Path, *lines: str) -> None:
-    source = f"{{user: {USER}, port: {captured.server.port}, password_file: {root / 'password'}}}"
+    source = f"{{user: {USER}, port: {captured.server.port}, password: {{file: {root / 'password'}}}}}"
     captured.describe(*lines, source=source)
 
 

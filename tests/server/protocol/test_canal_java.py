@@ -30,7 +30,7 @@ def test_canals_java_client_gets_rolls_back_comes_again_and_acks(
     port = free_port()
     monkeypatch.setenv("CANAL_HASH", HASH)
     captured = Captured(tmp_path, mysql80)
-    captured.describe(f"canal_server: {{port: {port}, user: canal, password_hash_env: CANAL_HASH}}")
+    captured.describe(f"canal_server: {{port: {port}, user: canal, password_hash: $CANAL_HASH}}")
     engine = Engine(captured.config, "shop")
     engine.start()
     try:

@@ -103,7 +103,7 @@ def test_a_token_proves_the_password_and_nothing_else_does() -> None:
 
 def test_a_stranger_is_refused_and_gone() -> None:
     session = ClientSession(
-        Access(user="canal", password_hash=SecretLocation(command=("echo", HASH))), lambda _name: Example()
+        Access(user="canal", password_hash=SecretLocation(command=("echo", HASH)).reference), lambda _name: Example()
     )
     session.seed = SEED
     for first in (SUBSCRIPTION, b"\x18\x02\x2a\x07" + b"\x0a\x05canal", b""):
@@ -160,7 +160,10 @@ def test_a_get_waits_as_long_as_it_says() -> None:
 @pytest.fixture
 def listener() -> Iterator[CanalListener]:
     made = CanalListener(
-        Address(access=Access(user="canal", password_hash=SecretLocation(command=("echo", HASH))), connections_max=2)
+        Address(
+            access=Access(user="canal", password_hash=SecretLocation(command=("echo", HASH)).reference),
+            connections_max=2,
+        )
     )
     made.serve("example", Example())
     yield made

@@ -101,9 +101,7 @@ def test_group_whose_password_is_not_there_says_so_until_it_is_for_its_consumers
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = Host(tmp_path, free_port(), "east", "west")
-    server = host.config.groups["all"].canal_server.model_copy(
-        update={"user": "canal", "password_hash_env": "GROUP_HASH"}
-    )
+    server = host.config.groups["all"].canal_server.model_copy(update={"user": "canal", "password_hash": "$GROUP_HASH"})
     host.group._group = host.config.groups["all"].model_copy(update={"canal_server": server})
     host.group.start()
     try:
