@@ -100,8 +100,8 @@ class AlterationKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One change that a DDL statement makes to a table. `new_name`: for RENAME. `old_type`, `new_type`: MySQL's types for WIDEN and
-    CONVERT; the key's columns for KEY.
+    """One change that a DDL statement makes to a table. `new_name`: the column's new name, for RENAME. `old_type`, `new_type`: MySQL's
+    types for WIDEN and CONVERT; the key's columns for KEY.
 
     `plan`: what the lake does about the change (docs/architecture.md). `table_meta.policy` sets it to a value of the policy for this kind.
     """

@@ -32,7 +32,9 @@ LABELS = {"enum", "set"}
 
 @dataclasses.dataclass(frozen=True)
 class ClientColumnType:
-    """The type of a column. `name`: in lower case. `numbers`: precision and scale, or length. `labels`: the labels of an enum or set."""
+    """The type of a column. `name`: the type's name in lower case. `numbers`: precision and scale, or length. `labels`: the labels of an
+    enum or set.
+    """
 
     name: str
     numbers: tuple[int, ...] = ()

@@ -167,7 +167,7 @@ NO_QUERIES: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement in the binlog that does not change rows. `offset`, `length`: those of its event. `seconds`: since 1970."""
+    """A statement in the binlog that does not change rows. `offset`, `length`: those of its event. `seconds`: time since 1970."""
 
     text: str
     database: str
@@ -437,11 +437,12 @@ class ZooKeeperServers:
 class LedgerLocation:
     """The location of a destination's ledger, leases and run records: its files, or a store that several hosts can reach.
 
-    `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
-    SQLAlchemy's, for `sql`, and `password`: the location of its password. `zookeeper`: the ZooKeeper servers. `session_seconds`: a holder
-    that renews nothing for this long loses its leases and locks. `address`: "host:port" at which other hosts find this one. `source`:
-    (host, port) of the source, for Canal's cursor. `staging`: prefix of an object store for staged batches; empty: they are in `directory`.
-    `storage_options`: (name, value) of that store, as in conf/, with the locations of secrets instead of secrets.
+    `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: the directory of the destination's
+    files. `url`: the database's URL in SQLAlchemy's form, for `sql`. `password`: the location of its password. `zookeeper`: the ZooKeeper
+    servers. `session_seconds`: a holder that renews nothing for this long loses its leases and locks. `address`: "host:port" at which other
+    hosts find this one. `source`: (host, port) of the source, for Canal's cursor. `staging`: prefix of an object store for staged batches;
+    empty: they are in `directory`. `storage_options`: (name, value) of that store, as in conf/, with the locations of secrets instead of
+    secrets.
     """
 
     destination: str

@@ -18,7 +18,7 @@ ROWS, BINLOG = Unit(name="rows"), Unit(name="MiB", size=1 << 20)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadProgress:
-    """The progress of reading. `done`: units read so far. `expected`: in total, an estimate; 0 if unknown. `percent`, `seconds_left`:
+    """The progress of reading. `done`: units read so far. `expected`: an estimate of all units; 0 if unknown. `percent`, `seconds_left`:
     estimates, None if unknown.
     """
 

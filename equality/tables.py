@@ -37,8 +37,8 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class ComparedRow:
-    """The rows of one key on both sides. `lake_rows`: number of rows in the lake. `order_key`: of the lake's row; -1 if
-    the lake has none.
+    """The rows of one key on both sides. `lake_rows`: number of rows in the lake. `order_key`: the order key of the lake's row; -1 if the
+    lake has none.
     """
 
     seen: Seen

@@ -120,7 +120,7 @@ class Seen:
     """What one look found for one key. `source`, `lake`: hashes of the rows, or for a table without a key, their numbers; None if a side
     has no row. The lake was read after it had reached the source's position.
 
-    `order_key`: of the lake's row; -1 if the lake has none. `doubled`: the lake has several rows of the key.
+    `order_key`: the order key of the lake's row; -1 if the lake has none. `doubled`: the lake has several rows of the key.
     """
 
     source: int | None

@@ -51,8 +51,8 @@ class CutTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A consistent snapshot: a position of the source, and the version of each table at it. `commit_time`: of the last transaction in it.
-    `tables`: by "database.table".
+    """A consistent snapshot: a position of the source, and the version of each table at it. `commit_time`: the commit time of the last
+    transaction in it. `tables`: by "database.table".
     """
 
     order_key: int

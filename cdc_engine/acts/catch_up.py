@@ -60,7 +60,7 @@ class CatchUpEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The progress of a destination. `state`, `reason`: from the engine's status; empty if it has written none recently. An engine on
+    """The progress of a destination. `state`, `reason`: those in the engine's status; empty if it has written none recently. An engine on
     another host writes no status here; it counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
 
     `ticked`: whether the engine had a tick since the wait began; ticks re-snapshot stopped tables. `snapshots`: the open snapshots.

@@ -27,8 +27,8 @@ NO_ORIGIN = MessageOrigin()
 @dataclasses.dataclass(frozen=True)
 class Message:
     """A message for a broker. `partition`: the number of the topic's partition, from 0 on; a broker without partitions ignores it.
-    `origin`: for the message's headers, if the broker has headers; a message of several events has the origin of the last one. `key`: the
-    row's key, for brokers whose messages have keys; empty if there is none.
+    `origin`: the position and GTID for the message's headers, if the broker has headers; a message of several events has the origin of the
+    last one. `key`: the row's key, for brokers whose messages have keys; empty if there is none.
     """
 
     topic: str

@@ -40,7 +40,7 @@ _sender, _count = secrets.token_bytes(10), itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """A queue of a topic. `number`: its number within the broker. `address`: of the broker's master; empty if it has none now."""
+    """A queue of a topic. `number`: its number within the broker. `address`: that of the broker's master; empty if it has none now."""
 
     broker: str
     number: int

@@ -127,8 +127,8 @@ class EngineStatus:
 
     `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 if there was none since the engine started.
 
-    `consumers`: the consumers' statuses. `group`: for a group's engine only. `troubles`: what else is wrong, one sentence each, with what
-    to do (`health`).
+    `consumers`: the consumers' statuses. `group`: the figures of a group, only for a group's engine. `troubles`: what else is wrong, one
+    sentence each, with what to do (`health`).
     """
 
     state: str

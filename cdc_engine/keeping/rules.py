@@ -23,10 +23,10 @@ class KeeperFacts:
     """The facts of one destination in one process.
 
     `conf`: digest of its file in use; empty if there is none. `running`: digest of the file from which its engine here was made; empty if
-    none runs or starts here. `tried`: digest of the file with which the last start was tried. `stopped`: by an operator, permanently.
-    `requested`: an operator's order, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has ended by itself,
-    because another source is to be read or its lease is lost. `due`: nothing runs here, and the pause after the last start attempt is
-    over.
+    none runs or starts here. `tried`: digest of the file with which the last start was tried. `stopped`: an operator stopped it
+    permanently. `requested`: an operator's order, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has
+    ended by itself, because another source is to be read or its lease is lost. `due`: nothing runs here, and the pause after the last start
+    attempt is over.
     """
 
     conf: str = ""

@@ -19,7 +19,7 @@ CLASS = "com.alibaba.otter.canal.protocol.position.LogPosition"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanalCursor:
     """Canal's cursor. `offset`: where the acked event starts, in bytes. `gtid_set`: the executed set, including that event's transaction.
-    `time_ms`: since 1970.
+    `time_ms`: the event's time in milliseconds since 1970.
     """
 
     file: str

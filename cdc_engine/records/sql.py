@@ -53,8 +53,8 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlRecordStore(RecordStore):
-    """Stores records in a SQL database. `url`: in SQLAlchemy's form. `password`, or the password in `url`, is the location of the password,
-    which is read at each connect.
+    """Stores records in a SQL database. `url`: the database's URL in SQLAlchemy's form. `password`, or the password in `url`, is the
+    location of the password, which is read at each connect.
     """
 
     def __init__(self, url: str, destination: str, password: str = "") -> None:

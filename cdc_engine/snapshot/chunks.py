@@ -20,8 +20,8 @@ PRIMARY = "PRIMARY"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A key range. `number`: from 1 on. `after`: the exclusive lower bound as SQL literals of the key columns, () for the table's
-    beginning. `up_to`: the inclusive upper bound, () for the last chunk, which is open.
+    """A key range. `number`: the chunk's number, from 1 on. `after`: the exclusive lower bound as SQL literals of the key columns, () for
+    the table's beginning. `up_to`: the inclusive upper bound, () for the last chunk, which is open.
     """
 
     number: int

@@ -17,7 +17,9 @@ BURST_SECONDS = 1.0  # After a delay, reading exceeds the rate until it has caug
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaceLimits:
-    """The limits. `rows_per_second`: 0 for unlimited. `threads_running_max`: of the source's Threads_running, 0 for any number."""
+    """The limits of a snapshot's speed. `rows_per_second`: the most rows read per second; 0 for unlimited. `threads_running_max`: the
+    source's Threads_running above which the snapshot waits; 0 for any number.
+    """
 
     rows_per_second: float = 0
     threads_running_max: int = 0

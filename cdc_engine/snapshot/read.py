@@ -49,8 +49,8 @@ class Marks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkFacts:
-    """Figures of a chunk. `bytes`: the file's. `received`: the bytes that the source sent. `refused`: values that could not be decoded; if
-    the table's policy is quarantine, they are NULL in the file.
+    """Figures of a chunk. `bytes`: the size of the file. `received`: the bytes that the source sent. `refused`: values that could not be
+    decoded; if the table's policy is quarantine, they are NULL in the file.
     """
 
     rows: int

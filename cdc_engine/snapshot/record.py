@@ -52,11 +52,11 @@ class SnapshotRecord:
     `since`: where the table continues without its rows when the snapshot is canceled: no change after it was merged since the request.
     `generation`: grows when all chunks are read again; each has its own folder. `buffered_after`: the generation's buffered changes are
     after this order key. `began_at`: the position up to which the stream was merged when reading began, None before that. `columns`: (name,
-    Spark type) of the rows that are read; `version`: of the table's schema. `high`: the end of the source's binlog once everything was
-    read; the stream must pass it before the table is published. `label`: the order key that the rows got. `rows`: read so far, in complete
-    chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often the chunks were
-    read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`: how often in a row
-    the same reason prevented progress. `causes`: how many of the restarts each `RestartCause` had.
+    Spark type) of the rows that are read; `version`: the version of the table's schema. `high`: the end of the source's binlog once
+    everything was read; the stream must pass it before the table is published. `label`: the order key that the rows got. `rows`: read so
+    far, in complete chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often
+    the chunks were read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`:
+    how often in a row the same reason prevented progress. `causes`: how many of the restarts each `RestartCause` had.
 
     `waits_for`: tables whose snapshots are published before this one reads, because foreign keys change its rows through theirs.
     """

@@ -27,7 +27,8 @@ class SnapshotSituation:
     """The state of a destination at one moment. `begin`: the position up to which the stream was staged. `cursor`: the position up to which
     it is merged or buffered.
 
-    `version`: the table's schema version at the current position of the stream; empty if it is not captured. `stop`: of the table.
+    `version`: the table's schema version at the current position of the stream; empty if it is not captured. `stop`: the record of the
+    table's stop.
     """
 
     begin: Position | None

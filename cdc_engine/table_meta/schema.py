@@ -131,8 +131,9 @@ class TableSchema:
     """A table's schema. `charset`: the default of new columns. `key`: the primary key's columns in key order. `foreign_keys`: ordered by
     name.
 
-    `engine`: in capitals; empty for engines that support foreign keys, and if the statement has none (InnoDB). `from_create`: the stream
-    contained the CREATE TABLE while the table was captured, so all its rows came as row events. `comment`: as in DeclaredColumn.
+    `engine`: the storage engine's name in capitals; empty for engines that support foreign keys, and if the statement has none (InnoDB).
+    `from_create`: the stream contained the CREATE TABLE while the table was captured, so all its rows came as row events. `comment`: as in
+    DeclaredColumn.
     """
 
     database: str

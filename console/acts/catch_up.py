@@ -72,8 +72,8 @@ def catch_up(
     """Waits until the lake has all changes that each source had at the time of the call. If nothing runs, starts what is needed and stops
     it again.
 
-    `names`: destinations, all if empty. `seconds_max`: for all of them, 0 for no limit. `until`: as in `wanted_end`. Raises SluiceError,
-    SetupError.
+    `names`: destinations, all if empty. `seconds_max`: the longest wait for all of them together; 0 for no limit. `until`: as in
+    `wanted_end`. Raises SluiceError, SetupError.
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
     ends = {name: wanted_end(config.destinations[name], until, time.time_ns() // 1000) for name in chosen}

@@ -23,7 +23,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A draining run between two batches. `seconds`: since it attached. `idle_seconds`: since its last batch was settled."""
+    """A draining run between two batches. `seconds`: time since it attached. `idle_seconds`: time since its last batch was settled."""
 
     seconds: float
     idle_seconds: float

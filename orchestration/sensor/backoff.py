@@ -43,7 +43,7 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailedRuns:
-    """Consecutive failed runs of a job. `run_id`, `reason`: of the newest one."""
+    """Consecutive failed runs of a job. `run_id`, `reason`: the id of the newest one, and why it failed."""
 
     in_a_row: int
     run_id: str

@@ -182,7 +182,7 @@ class LockWatch:
         self._free_since: dict[tuple[str, DagsterRunStatus], float] = {}
 
     def observe(self, runs: Sequence[RunRecord], *, lock_held: bool, now_seconds: float) -> list[RunRecord]:
-        """Returns the runs with `lock_free_seconds` set. `now_seconds`: from a monotonic clock."""
+        """Returns the runs with `lock_free_seconds` set. `now_seconds`: the time of a monotonic clock."""
         keys = {(run.run_id, run.status) for run in runs}
         self._free_since = {} if lock_held else {key: self._free_since.get(key, now_seconds) for key in keys}
         return [

@@ -37,8 +37,8 @@ MARK = "sluice-past"  # The prefix in the Delta name of a table with a past stat
 class PastState:
     """A past state to build. `base`: the live table, opened with deltalake at the version before the interval.
 
-    `images`: the last image of each key in the interval; None if nothing changed. `path`: of the new table. `description`: the new table's
-    description. `folder`: for temporary files. `record`: stored in the new table's commit.
+    `images`: the last image of each key in the interval; None if nothing changed. `path`: the path of the new table. `description`: the new
+    table's description. `folder`: a folder for temporary files. `record`: stored in the new table's commit.
     """
 
     name: str

@@ -32,8 +32,8 @@ NONE_BUFFERED: Mapping[str, int] = {}
 
 @dataclasses.dataclass(frozen=True)
 class ChangeOrder:
-    """The position of a change in the batch. `order_key`: of its transaction. `index`: its sequence number in the batch. `commit_time`: as
-    staged.
+    """The position of a change in the batch. `order_key`: the order key of its transaction. `index`: its sequence number in the batch.
+    `commit_time`: its commit time as staged.
     """
 
     order_key: int
@@ -43,8 +43,8 @@ class ChangeOrder:
 
 @dataclasses.dataclass
 class CascadeRow:
-    """A row of a table during the replay. `values`: by column name in lower case. `order_key`: of the image that wrote the row. `of_lake`:
-    the row was loaded from the lake. `stale`: why some of its columns are unknown, or empty.
+    """A row of a table during the replay. `values`: the row's values by column name in lower case. `order_key`: the order key of the image
+    that wrote the row. `of_lake`: the row was loaded from the lake. `stale`: why some of its columns are unknown, or empty.
 
     `count`: number of equal rows, in a table without a key.
     """
@@ -208,8 +208,8 @@ class Play:
         self.errors: dict[str, TableError] = {}
 
     def run(self, lake: Mapping[str, Iterable[CascadeRow]], changes: Iterable[Image | Event]) -> None:
-        """Replays the changes. `lake`: the rows as they were before the batch. `changes`: in stream order; the image of a parent row
-        precedes its event.
+        """Replays the changes. `lake`: the rows as they were before the batch. `changes`: the changes in stream order; the image of a
+        parent row precedes its event.
         """
         for name, rows in lake.items():
             for row in rows:

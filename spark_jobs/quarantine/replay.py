@@ -61,8 +61,9 @@ class ReplayedTable:
     storage_options: Mapping[str, str]
 
     def write(self, statement: str, folder: Path) -> None:
-        """Executes a statement that commits to the table once, and updates the table's history from this commit. `folder`: for files that
-        Spark reads. Raises TableError if the table has another owner, its history lacks a batch, or another commit has replaced this one.
+        """Executes a statement that commits to the table once, and updates the table's history from this commit. `folder`: a folder for
+        files that Spark reads. Raises TableError if the table has another owner, its history lacks a batch, or another commit has replaced
+        this one.
         """
         table = self._opened()
         key = self._key_of_history(table)

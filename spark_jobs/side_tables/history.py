@@ -71,7 +71,7 @@ class Commit:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
     """The history of one table. `session`: the Spark session for large merges; None: deltalake merges everything. `by_spark`: Spark merges
-    everything. `folder`: for files that Spark reads.
+    everything. `folder`: a folder for files that Spark reads.
     """
 
     table: SideTable
@@ -446,8 +446,8 @@ def row_count(table: SideTable) -> int:
 
 
 def is_large(table: SideTable, rows: int, size_bytes: int) -> bool:
-    """Returns whether a history with its changes is too large for this process, so that Spark must merge it. `rows`, `size_bytes`: of the
-    changes.
+    """Returns whether a history with its changes is too large for this process, so that Spark must merge it. `rows`, `size_bytes`: the
+    number and the size of the changes.
     """
     return rows + row_count(table) > ROWS_MAX or size_bytes > BYTES_MAX
 

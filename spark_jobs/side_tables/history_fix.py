@@ -48,9 +48,9 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryFix:
-    """Updates a history together with a write of its current-state table that is not part of the stream. `folder`: for files that Spark
-    reads. `position`: order key and commit time (µs) of the current-state table. `record`: stored in the commits. `fence`: the fence of the
-    run.
+    """Updates a history together with a write of its current-state table that is not part of the stream. `folder`: a folder for files that
+    Spark reads. `position`: order key and commit time (µs) of the current-state table. `record`: stored in the commits. `fence`: the fence
+    of the run.
     """
 
     session: LakeSession | None

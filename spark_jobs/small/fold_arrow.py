@@ -59,7 +59,7 @@ class Lake:
 
 
 def staged_images(segment: ChangesSegment, storage_options: Mapping[str, str]) -> pa.Table:
-    """Returns all images of the segment's file in stream order. `storage_options`: for a file in an object store."""
+    """Returns all images of the segment's file in stream order. `storage_options`: deltalake's options, for a file in an object store."""
     file = opened(segment.stored, storage_options) if segment.stored else segment.file
     return pq.read_table(file, columns=list(staged_types(segment)), memory_map=False)
 

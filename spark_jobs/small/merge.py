@@ -60,7 +60,7 @@ STAGED, LAKE = "s", "t"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallJob:
-    """The part of a batch that belongs to one table. `batch`: without its tables. `known`: the record that the last run stored.
+    """The part of a batch that belongs to one table. `batch`: the batch without its tables. `known`: the record that the last run stored.
     `staged_at`: in seconds of the file system's clock.
 
     `makes_tables`: whether the task may create the table if it is missing. `run`: the id of the run, which is stored in the commits.

@@ -51,7 +51,7 @@ class AffectedRows:
         """Returns the affected rows that were read, and the affected images. With a key, the last image of a key replaces its row. Without
         a key, all images after the rows were read are returned.
 
-        The sequence numbers of images are multiples of `step`. `order_keys`: of the events.
+        The sequence numbers of images are multiples of `step`. `order_keys`: the order keys of the events.
         """
         given, keyed = self._given, bool(self.key)
         read = [record for record, _ in self._records(given.chunks, self._points)]

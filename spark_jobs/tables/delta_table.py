@@ -122,7 +122,7 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSize:
-    """The size of a table, from its log. `rows`: without rows that deletion vectors remove; None if the log does not
+    """The size of a table, from its log. `rows`: the number of rows, without those that deletion vectors remove; None if the log does not
     contain their number.
     """
 

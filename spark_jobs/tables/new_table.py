@@ -27,8 +27,8 @@ FIRST_COMMIT = f"{0:020d}.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What the first commit contains in addition to protocol, schema and properties. `actions`: in Delta's form. `metrics`: as Spark counts
-    them.
+    """What the first commit contains in addition to protocol, schema and properties. `actions`: further actions in Delta's form. `metrics`:
+    the metrics of the operation, as Spark counts them.
     """
 
     operation: str = "CREATE TABLE"

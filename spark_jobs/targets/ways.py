@@ -55,8 +55,8 @@ class MergeChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeFacts:
-    """What the decision depends on. `rows`, `bytes`: of the changes and the files that they may match. `alters`: whether statements must be
-    executed before rows are merged.
+    """The facts on which the decision depends. `rows`, `bytes`: the size of the changes and of the files that they may match. `alters`:
+    whether statements must be executed before rows are merged.
 
     `makes`: whether the task can create a missing table. `mapping`: the mode of Delta's column mapping. `rounded`: whether files may have
     bounds that deltalake rounded. `columns`: (name, Spark SQL type). `ruled`: columns with a constraint or a generated value.

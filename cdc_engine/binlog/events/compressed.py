@@ -42,7 +42,7 @@ COMPRESSED = frozenset(
 
 
 def content_of(event: Bytes) -> Content:
-    """Returns the plain events in an event whose type is in COMPRESSED. `event`: without its checksum. Raises BinlogFormatError."""
+    """Returns the plain events in an event whose type is in COMPRESSED. `event`: bytes without the checksum. Raises BinlogFormatError."""
     if event[types.TYPE_AT] == types.TRANSACTION_PAYLOAD:
         return _payload_content(event[types.HEADER_BYTES :])
     return RecordedEvents(_plain_event(event.tobytes()))

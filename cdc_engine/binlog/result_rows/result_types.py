@@ -75,8 +75,8 @@ class ResultType:
 
 
 def result_type(column: Column, declared_charset: str, zero_dates: str = "null") -> ResultType:
-    """Returns how a SELECT reads a column. `column`: with the charset of its stored values. `declared_charset`: the charset that the source
-    declares. Raises TypeUnsupportedError.
+    """Returns how a SELECT reads a column. `column`: the column, with the charset of its stored values. `declared_charset`: the charset
+    that the source declares. Raises TypeUnsupportedError.
     """
     found = type_of(column, zero_dates)
     if _PRINTED.match(column.mysql_type):

@@ -45,8 +45,8 @@ class ConditionRefusedError(Exception):
 
 
 class Condition:
-    """A condition with its literals converted to the column types. `types`: by lower-case name. Raises ConditionRefusedError if a literal
-    does not fit its column.
+    """A condition with its literals converted to the column types. `types`: the columns' types by lower-case name. Raises
+    ConditionRefusedError if a literal does not fit its column.
     """
 
     def __init__(self, expression: Expression, types: Mapping[str, pa.DataType]) -> None:

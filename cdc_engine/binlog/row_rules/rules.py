@@ -35,7 +35,7 @@ from sluice.cdc_engine.states import TableState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowRules:
-    """A table's rules in conf/. `condition`: of the row filter, see `expression`; empty for all rows. `masks`: one per masked column.
+    """A table's rules in conf/. `condition`: the row filter as text, see `expression`; empty for all rows. `masks`: one per masked column.
     `transform`: the operator's function, or None.
     """
 

@@ -85,7 +85,7 @@ def _changed(document: bytes, differences: bytes, row: int) -> bytes:
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
-    """Replaces the values in the rows that have differences by `texts`. `differences`: with ascending rows."""
+    """Replaces the values in the rows that have differences by `texts`. `differences`: the differences, in ascending order of rows."""
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True
     column: AnyArray = pc.replace_with_mask(others, pa.array(chosen), texts)

@@ -40,7 +40,7 @@ class ColumnKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class SchemaType:
-    """The kind of a column's values. `precision`, `scale`: of a decimal, else 0."""
+    """The kind of a column's values. `precision`, `scale`: those of a decimal; 0 for other kinds."""
 
     kind: ColumnKind
     precision: int = 0

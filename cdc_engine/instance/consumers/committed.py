@@ -58,7 +58,7 @@ class StreamPositionTexts:
 
 
 def packed(identity: str, record: dict[str, Any]) -> str:
-    """Encodes a record as a text for a broker. `identity`: of the consumer whose position the record has."""
+    """Encodes a record as a text for a broker. `identity`: the identity of the consumer whose position the record has."""
     text = json.dumps({"format": FORMAT, CONSUMER: identity, **record}, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 

@@ -18,7 +18,7 @@ from sluice.cdc_engine.sink.column_filter import ColumnFilter
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownEntries:
     """The kinds of entries that a consumer gets. `rows_queries`: SQL of statements that change rows. `transactions`: every beginning and
-    end; otherwise one every few seconds. `statements`: of any kind; `others`: those of the type QUERY.
+    end; otherwise one every few seconds. `statements`: statements of any kind; `others`: those of the type QUERY.
     """
 
     rows: bool = True

@@ -72,7 +72,7 @@ def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> S
 class SourceWatch:
     """Watches a source. `ask`: returns the source's facts about itself and its files. `saved`: returns the position where reading would
     continue after a restart. `retention_left_hours_min`: retention left below which a warning is reported. `retention_hours_min`: the same
-    for what the source keeps at all. `archived`: an archive has what the source purged.
+    for the source's whole retention. `archived`: an archive has what the source purged.
 
     All methods but `run` may be called from any thread.
     """

@@ -70,7 +70,9 @@ class IntervalReader:
         self.whole = False
 
     def staged(self, directory: Path, policies: Mapping[str, ValuePolicy]) -> StagingResult:
-        """Stages the interval as one batch in a folder of `directory`. `policies`: by "database.table". Raises SluiceError."""
+        """Stages the interval as one batch in a folder of `directory`. `policies`: each table's policy by "database.table". Raises
+        SluiceError.
+        """
         began, parts = time.monotonic(), self._parts()
         nothing_yet = Batch(batch_id=0, start=self.start, end=self.start)
         columns = ColumnFilter(self._config.column_include, self._config.column_exclude)

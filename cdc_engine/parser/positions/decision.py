@@ -26,8 +26,8 @@ from sluice.cdc_engine.position import Position
 class RequestedPosition:
     """The position that conf/ or an operator requests. Without any value, the latest position.
 
-    `file` alone: the file's beginning. `offset`: in that file, also inside a transaction. `time_us`: over all files, or only in `file`.
-    `earliest`: the beginning of the oldest existing file.
+    `file` alone: the file's beginning. `offset`: an offset in that file, which may be inside a transaction. `time_us`: over all files, or
+    only in `file`. `earliest`: the beginning of the oldest existing file.
     """
 
     file: str = ""

@@ -12,8 +12,8 @@ LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # The upper bounds of latencies, the same
 
 @dataclasses.dataclass(frozen=True)
 class TrafficCounters:
-    """The counters at one moment. `packets`: by kind. `errors`: by number. `latencies`: the number of answers from each bound of LATENCY_MS
-    to the next, with one more number above the last bound.
+    """The counters at one moment. `packets`: the number of packets by kind. `errors`: the number of errors by error number. `latencies`:
+    the number of answers from each bound of LATENCY_MS to the next, with one more number above the last bound.
     """
 
     packets: dict[str, int]

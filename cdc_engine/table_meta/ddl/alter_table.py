@@ -82,8 +82,8 @@ class _Action:
 
 
 def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: bool = False) -> AlterTable:
-    """Parses the actions. Raises UnreadableError at an unknown action. `ignore`: for ALTER IGNORE, which deletes rows that violate a
-    constraint.
+    """Parses the actions. Raises UnreadableError at an unknown action. `ignore`: whether the statement is ALTER IGNORE, which deletes rows
+    that violate a constraint.
     """
     alteration = _Alteration(flavour)
     if cursor.accept("WAIT"):

@@ -37,8 +37,8 @@ class TokenKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token. `text`: without quotes and escapes for strings and names, otherwise as written. `apart`: the token is a sign, and blanks or
-    a comment precede it.
+    """A token. `text`: the token's text; of strings and names, without quotes and escapes. `apart`: the token is a sign, and blanks or a
+    comment precede it.
     """
 
     kind: TokenKind

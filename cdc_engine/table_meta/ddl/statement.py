@@ -285,7 +285,7 @@ class Query:
 @dataclasses.dataclass(frozen=True)
 class CreateStoredObject:
     """CREATE or ALTER of a trigger or view. `name` None: the statement could not be parsed. `table`: the trigger's table. `words`, `calls`:
-    of the body, as in StatementRowChange.
+    those of the body, as in StatementRowChange.
     """
 
     kind: str

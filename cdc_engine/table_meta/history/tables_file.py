@@ -136,8 +136,8 @@ def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str],
 
 
 def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
-    """Returns a sentence that describes how the lake stores tables without a key. `verbose`: with the names of all tables, otherwise of the
-    first three.
+    """Returns a sentence that describes how the lake stores tables without a key. `verbose`: name all tables; otherwise only the first
+    three.
     """
     shown = names if verbose else names[:3]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

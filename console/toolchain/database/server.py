@@ -145,7 +145,7 @@ class DatabaseServer:
         self.start()
 
     def connect(self, **arguments: Any) -> "pymysql.Connection[Any]":
-        """Connects as root over TCP with autocommit. `arguments`: for PyMySQL; they override the defaults."""
+        """Connects as root over TCP with autocommit. `arguments`: arguments for PyMySQL, which override the defaults."""
         settings: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "user": "root", "autocommit": True}
         return pymysql.connect(**{**settings, "charset": "utf8mb4", **arguments})
 

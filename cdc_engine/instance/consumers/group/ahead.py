@@ -15,8 +15,8 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
-    """The available part of a member's stream. `pieces`: from a position up to `end`. `times`: commit times (µs since 1970) of the
-    transactions that end in them, in the stream's order; if none ends, the time of the open one. `restarted`: as in `WindowReading`.
+    """The available part of a member's stream. `pieces`: the pieces from a position up to `end`. `times`: commit times (µs since 1970) of
+    the transactions that end in them, in the stream's order; if none ends, the time of the open one. `restarted`: as in `WindowReading`.
     """
 
     pieces: tuple[WindowPiece, ...]
