@@ -1,11 +1,13 @@
-"""Runs Dagster's daemon with shorter waits: the end of a tick wakes the run queue, and the launch of a run wakes the sensors.
+"""Runs Dagster's daemon with shorter waits and without work for assets that have no freshness policy. The end of a tick wakes the run
+queue, and the launch of a run wakes the sensors.
 
     python -m sluice.orchestration.daemon run -w workspace.yaml
 
-This module accepts the arguments of `dagster-daemon run` and differs in one point. Dagster evaluates sensors every five seconds, so a
+This module accepts the arguments of `dagster-daemon run` and differs in two points. Dagster evaluates sensors every five seconds, so a
 busy destination would merge at most one batch in five seconds. This daemon evaluates the sensors again when a run was launched: the tick
 waits until the run ends, settles its batch and requests the next run. When a tick has ended, the daemon inspects the queue, because the
-tick may have requested a run. `dagster-daemon run` also works, but changes wait longer.
+tick may have requested a run. And Dagster stores a freshness state for each asset at the first start, also for the thousands that have no
+policy; this daemon leaves them out. `dagster-daemon run` also works, but changes wait longer.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from dagster._core.definitions.freshness import FreshnessStateRecord
 from dagster._daemon import controller
 from dagster._daemon.daemon import SensorDaemon, SpanMarker
+from dagster._daemon.freshness import FreshnessDaemon
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 from dagster._daemon.sensor import execute_sensor_iteration
 from dagster._daemon.utils import DaemonErrorCapture
@@ -24,7 +28,9 @@ from dagster._daemon.utils import DaemonErrorCapture
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetNode
     from dagster._core.instance import DagsterInstance
+    from dagster._core.loader import LoadingContext
     from dagster._core.workspace.context import IWorkspaceProcessContext
     from dagster._daemon.daemon import DaemonIterator, DagsterDaemon
 
@@ -34,6 +40,7 @@ SENSOR_SECONDS = 5.0
 # (`sensors.INTERVAL_SECONDS_MIN`).
 AGAIN_SECONDS = 1.1
 SHUTDOWN_LOOK_SECONDS = 0.5
+FRESHNESS = "FRESHNESS_DAEMON"  # Dagster's type of the daemon that evaluates freshness policies.
 
 
 class Wake:
@@ -119,12 +126,21 @@ class WokenSensors(SensorDaemon):
                 tick.add_done_callback(lambda _: self._queue.set())
 
 
+class PoliciesOnly(FreshnessDaemon):
+    """Evaluates the freshness of assets that have a policy, or that had one when their state was stored."""
+
+    async def _evaluate_asset(self, context: LoadingContext, node: BaseAssetNode) -> bool:
+        if not node.freshness_policy_or_from_metadata and await FreshnessStateRecord.gen(context, node.key) is None:
+            return False
+        return await super()._evaluate_asset(context, node)
+
+
 def _error(logger: Any, message: str) -> Any:
     return DaemonErrorCapture.process_exception(sys.exc_info(), logger=logger, log_message=message)
 
 
 def wake_each_other() -> None:
-    """Makes the sensor daemon and the run queue daemon of this process wake each other."""
+    """Makes the sensor daemon and the run queue daemon of this process wake each other, and the freshness daemon evaluate policies only."""
     create = controller.create_daemon_of_type
     sensors, queue = Wake(), Wake()
 
@@ -134,6 +150,8 @@ def wake_each_other() -> None:
         if daemon_type == QueuedRunCoordinatorDaemon.daemon_type():
             interval_seconds: Any = getattr(instance.run_coordinator, "dequeue_interval_seconds", 1)
             return WokenRunQueue(interval_seconds, queue, sensors)
+        if daemon_type == FRESHNESS:
+            return PoliciesOnly()
         return create(daemon_type, instance)
 
     controller.create_daemon_of_type = create_woken
