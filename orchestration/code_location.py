@@ -11,6 +11,7 @@ import dagster as dg
 
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.assets import delta_assets, merge_job, merge_name, source_specs
+from sluice.orchestration.base.shown_tables import others_specs, shown_tables
 from sluice.orchestration.base.side_tables import side_specs, side_tables
 from sluice.orchestration.base.table_catalog import defined_tables
 from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
@@ -75,7 +76,8 @@ def _definitions(
     undefined: tuple[str, ...] = (),
 ) -> dg.Definitions:
     """Returns the definitions of a destination, with assets for `tables`. `undefined`: a sentence about each table without an asset."""
-    job = merge_job(config, destination, tables, ports)
+    job, shown = merge_job(config, destination, tables, ports), shown_tables(config, destination)
+    own = shown.own(tables)
 
     def run_lock_held(directory: Path) -> bool:
         files = ports.files()
@@ -89,7 +91,8 @@ def _definitions(
     line = DestinationSensor(
         destination=destination,
         op_name=merge_name(destination),
-        tables=tuple(table.name for table in tables),
+        tables=tuple(table.name for table in own),
+        selects_assets=not shown.grouped,
         run_lock_held=run_lock_held,
         tick_seconds=tick_seconds(len(config.destinations)),
         lake=LakeWatch(config, destination),
@@ -102,16 +105,17 @@ def _definitions(
     )
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
         engine_asset(config, destination),
-        *source_specs(config, destination, tables),
+        *source_specs(config, destination, own),
+        *others_specs(config, shown, tables),
     ]
-    if tables:
+    if own:
         assets.append(delta_assets(config, destination, tables, ports))
-        sides = side_tables(config, destination, tables).values()
+        sides = side_tables(config, destination, own).values()
         assets += side_specs(config, [side for of_table in sides for side in of_table])
     reading = snapshot_job(config, destination, ports)
     looking_after = maintain_job(config, destination, ports)
     checks, jobs, schedules = (
-        [destination_checks(config, destination, tables)],
+        [destination_checks(config, destination, own)],
         [job, reading, backfill_by_hour_job(config, destination, ports)],
         maintain_schedules(config, destination, looking_after),
     )

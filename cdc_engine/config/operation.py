@@ -139,3 +139,9 @@ class AssetsOfDestination(AssetConfig):
     lag_seconds_max: float = Field(
         900.0, gt=0, description="The check `caught_up` fails if the lake is more seconds behind the source than this."
     )
+    table_assets_max: int = Field(
+        500,
+        ge=0,
+        description="Tables up to which each is an asset of its own in Dagster. Above, the tables without an entry in `tables` "
+        "share one asset per database.",
+    )

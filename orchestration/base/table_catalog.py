@@ -19,7 +19,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ ENGINE = "engine"  # The last part of the asset key of an engine.
 SOURCE = "Source"
 DELTA_KINDS = {"deltalake", "spark"}
 LOOK_SECONDS = 2.0  # The interval between two reads of a list in an object store.
+# Sluice's columns in each Delta table, as `spark_jobs` writes them, with their types; the last one in tables with soft deletes.
+OWN_COLUMNS = (("_sluice_order_key", "bigint"), ("_sluice_commit_time", "timestamp"), ("_sluice_operation", "string"))
+DELETED_COLUMN = ("_sluice_deleted", "boolean")
 # The most columns of a table for which the lineage is shown, because each adds a few hundred bytes to every materialization.
 LINEAGE_COLUMNS_MAX = 200
 
@@ -234,7 +237,12 @@ def checkable(destination: str, names: Iterable[str]) -> list[str]:
     """Returns the tables that can have a check. Dagster builds the check's name from the table's letters, digits and underscores. Tables
     whose name contains other characters or gives an ambiguous check name have no check of their own; the engine's check reports them.
     """
-    identifiers = {name: delta_key(destination, name).to_python_identifier() for name in names}
+    return checkable_keys({name: delta_key(destination, name) for name in names})
+
+
+def checkable_keys(keys: Mapping[str, dg.AssetKey]) -> list[str]:
+    """Returns the names of those asset keys that can have a check, by the same rule."""
+    identifiers = {name: key.to_python_identifier() for name, key in keys.items()}
     counts = Counter(identifiers.values())
     return [
         name
@@ -259,11 +267,15 @@ def _names(columns: Iterable[str], name: str) -> bool:
 
 
 class SourceColumns:
-    """Maps columns in the lake to columns in the source, by the engine's current list of tables. One instance serves one run."""
+    """Maps columns in the lake to columns in the source. One instance serves one run, or the definitions of one destination.
 
-    def __init__(self, config: SluiceConfig, destination: str) -> None:
+    `path`: returns the path of the list of tables, by default of the engine's current list.
+    """
+
+    def __init__(self, config: SluiceConfig, destination: str, path: Callable[[], Path] | None = None) -> None:
         self._settings = config.destinations[destination].tables
-        self._directory, self._destination = config.destination_dir(destination), destination
+        directory, self._destination = config.destination_dir(destination), destination
+        self._find = path or (lambda: _list_of_now(directory))
         self._written_ns, self._tables = -1, dict[str, TableVersion]()
         self._comments: tables_file.Comments = {}
         self._path, self._looked = Path(), -math.inf
@@ -314,7 +326,7 @@ class SourceColumns:
         batches, and their schema changes alter tables.
         """
         if time.monotonic() - self._looked >= LOOK_SECONDS:
-            self._path, self._looked = _list_of_now(self._directory), time.monotonic()
+            self._path, self._looked = self._find(), time.monotonic()
         try:
             written_ns = self._path.stat().st_mtime_ns
             if written_ns != self._written_ns:
@@ -325,3 +337,43 @@ class SourceColumns:
             return {}
         found = self._tables.get(table)
         return {column.name: column.mysql_type for column in found.columns} if found else {}
+
+
+class DefinedColumns:
+    """The columns that the definition of a lake table's asset shows, with their source columns, so that the materializations of each batch
+    need not carry them. A table without an entry in the list of types, and one whose settings change types, is shown with other columns
+    than the lake has; then its materializations carry them.
+    """
+
+    def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._path = _list_of_definitions(config, destination)
+        self._settings, self._destination = config.destinations[destination], destination
+        self._sources = SourceColumns(config, destination, lambda: self._path)
+        self._list, self._tables = tuple[TableVersion, ...](), dict[str, TableVersion]()
+
+    def metadata(self, table: TableVersion) -> dict[str, dg.MetadataValue[Any]]:
+        """Returns the metadata for the definition of a table's asset; empty if the types of its columns are not known."""
+        columns = self._columns(table)
+        return self._sources.metadata(table.name, columns) if columns else {}
+
+    def shows(self, name: str, columns: Iterable[tuple[str, str]]) -> bool:
+        """Returns whether the definition of a "database.table" shows exactly these columns, in any order."""
+        table = self._known().get(name)
+        return table is not None and set(self._columns(table)) == set(columns)
+
+    def _known(self) -> dict[str, TableVersion]:
+        try:
+            tables = tables_file.read_tables(self._path)
+        except MetaError:  # Missing metadata must not fail a merge.
+            return {}
+        if tables is not self._list:
+            self._list, self._tables = tables, {table.name: table for table in tables}
+        return self._tables
+
+    def _columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
+        types = tables_file.read_types(self._path).get(table.name, ())
+        if not types or len(types) != len(table.columns):
+            return ()
+        deletes = self._settings.table(table.database, table.table).deletes
+        named = zip((column.name for column in table.columns), types, strict=True)
+        return (*named, *OWN_COLUMNS, *((DELETED_COLUMN,) if deletes == "soft" else ()))

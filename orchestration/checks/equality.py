@@ -21,10 +21,13 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import SluiceError
 from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.orchestration.base.markdown import code
 from sluice.orchestration.base.ports import CompareTables
-from sluice.orchestration.base.table_catalog import checkable, source_key
+from sluice.orchestration.base.shown_tables import others_source_key, shown_tables
+from sluice.orchestration.base.table_catalog import checkable, checkable_keys, source_key
 
 EQUAL_CHECK = "equals_lake"  # The check of the asset of a source table.
+NAMED_MAX, TOLD_MAX = 3, 100  # The number of tables that a sentence names, and that the metadata of a result list.
 Metadata = dict[str, dg.MetadataValue[Any]]
 NIGHTLY = "17 3 * * *"  # The time of the schedule if conf/ sets none; the schedule is then off.
 # Dagster's enums cannot contain a hyphen, so the config writes since_last.
@@ -51,22 +54,31 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: CompareTables
 ) -> dg.AssetChecksDefinition | None:
-    """Returns the check of every table in `tables` that can have one; None if there is no such table."""
-    table_of, settings = _tables(config, destination, tables), config
-    if not table_of:
+    """Returns the check of every table in `tables` that can have one, and of the assets that tables share. None if there is no table to
+    compare.
+    """
+    tables_of, settings = _tables(config, destination, tables), config
+    if not tables_of:
         return None
     specs = [
-        dg.AssetCheckSpec(EQUAL_CHECK, asset=key, description=f"The Delta table of {table_of[key]} has its rows.")
-        for key in table_of
+        dg.AssetCheckSpec(EQUAL_CHECK, asset=key, description=f"The Delta table of {_named(names)} has its rows.")
+        for key, names in tables_of.items()
     ]
 
     @dg.multi_asset_check(name=_step(destination), specs=specs, can_subset=True)
     def check(context: dg.AssetCheckExecutionContext, config: EqualityRun) -> Iterator[dg.AssetCheckResult]:
-        keys = {table_of[each.asset_key]: each.asset_key for each in context.selected_asset_check_keys}
+        keys = {name: key.asset_key for key in context.selected_asset_check_keys for name in tables_of[key.asset_key]}
         extent = Extent(mode=MODES[config.mode], percent=config.percent, settle_seconds=config.settle_seconds)
+        shared = dict[dg.AssetKey, list[TableResult]]()
         try:
             for found in compare(settings, destination, sorted(keys), extent):
-                yield result_of(keys[found.table], found, repaired_metadata(settings, destination, found.table))
+                key = keys[found.table]
+                if len(tables_of[key]) == 1:
+                    yield result_of(key, found, repaired_metadata(settings, destination, found.table))
+                else:
+                    shared.setdefault(key, []).append(found)
+            for key, results in shared.items():
+                yield result_of_several(key, results)
         except SluiceError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from None
 
@@ -179,6 +191,36 @@ def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None
     )
 
 
+def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.AssetCheckResult:
+    """Converts the results of tables that share an asset to one check result, which names those that differ."""
+    unequal = [each for each in found if not each.equal]
+    proven = any(each.verdict is Verdict.DIFFERENT for each in unequal)
+    lines = [
+        f"- {code(each.table)}: {each.reason or f'{each.difference_count} rows differ'}" for each in unequal[:TOLD_MAX]
+    ]
+    left = len(unequal) - len(lines)
+    metadata: Metadata = {
+        "tables": dg.MetadataValue.int(len(found)),
+        "tables_different": dg.MetadataValue.int(len(unequal)),
+        "rows": dg.MetadataValue.int(sum(each.rows for each in found)),
+        "rows_in_the_lake": dg.MetadataValue.int(sum(each.lake_rows for each in found)),
+        "rows_different": dg.MetadataValue.int(sum(each.difference_count for each in found)),
+        "seconds": dg.MetadataValue.float(float(sum(each.seconds for each in found))),
+    }
+    if unequal:
+        metadata["differences"] = dg.MetadataValue.md("\n".join([*lines, *([f"- and {left} more"] if left else [])]))
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=EQUAL_CHECK,
+        passed=not unequal,
+        severity=dg.AssetCheckSeverity.ERROR if proven else dg.AssetCheckSeverity.WARN,
+        description=f"{len(unequal)} of {len(found)} tables differ: {_named([each.table for each in unequal])}"
+        if unequal
+        else None,
+        metadata=metadata,
+    )
+
+
 def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
@@ -199,8 +241,22 @@ def _step(destination: str) -> str:
     return f"equal_{destination}"
 
 
-def _tables(config: SluiceConfig, destination: str, tables: Sequence[TableVersion]) -> dict[dg.AssetKey, str]:
-    """Returns asset key → table name for the tables that can have a check. A table with only a change log has no rows to compare."""
-    settings = config.destinations[destination]
-    names = [table.name for table in tables if settings.table(table.database, table.table).tells_rows]
-    return {source_key(destination, name): name for name in checkable(destination, names)}
+def _tables(
+    config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
+) -> dict[dg.AssetKey, tuple[str, ...]]:
+    """Returns asset key → the tables that its check compares. A table with only a change log has no rows to compare."""
+    settings, shown = config.destinations[destination], shown_tables(config, destination)
+    compared = [table for table in tables if settings.table(table.database, table.table).tells_rows]
+    names = checkable(destination, [table.name for table in shown.own(compared)])
+    others = shown.others(compared)
+    keys = {database: others_source_key(destination, database) for database in others}
+    return {
+        **{source_key(destination, name): (name,) for name in names},
+        **{keys[database]: tuple(each.name for each in others[database]) for database in checkable_keys(keys)},
+    }
+
+
+def _named(names: Sequence[str]) -> str:
+    """Returns the first names of a list, and the number of the rest."""
+    left = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")

@@ -23,6 +23,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import ended
 from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import checkable, defined_tables, delta_key, engine_key, foreign_keys
 from sluice.orchestration.checks.observations import (
     ENGINE_CHECK,
@@ -160,7 +161,8 @@ class FlowingTables:
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory, self._destination = config.destination_dir(destination), destination
-        self._names = frozenset(checkable(destination, [each.name for each in defined_tables(config, destination)]))
+        own = shown_tables(config, destination).own(defined_tables(config, destination))
+        self._names = frozenset(checkable(destination, [each.name for each in own]))
         self._failing, self._read_at = frozenset[str](), -math.inf
 
     def passed(self, table: str) -> list[dg.AssetCheckEvaluation]:

@@ -112,7 +112,7 @@ class DrainRun:
     say: Callable[[str], None]
 
 
-def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
+def drain(work: DrainRun, first: BatchReference) -> Iterator[Sequence[MergedTable]]:
     """Merges the batch for which the run was started, and then the following batches. Yields the tables of each batch after it is
     settled.
 
@@ -126,7 +126,7 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
 
 def _all(
     work: DrainRun, directory: Path, first: BatchReference, why_not_alone: Callable[[], str]
-) -> Iterator[MergedTable]:
+) -> Iterator[Sequence[MergedTable]]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
     # The engine is called only after the first merge: a run that finds no engine succeeds, so it must have merged its batch.
     engine = functools.cache(lambda: work.ports.run_engine(directory, first.destination))
@@ -136,18 +136,18 @@ def _all(
         try:
             _merge(work, directory, reference, tables, is_first=reference is first)
         except MergeFailedError:
-            yield from tables
+            yield tables
             raise
         if why := why_not_alone():
             # `unreported` belongs to the attached run. This run's success settles its batch.
-            yield from tables
+            yield tables
             work.say(f"this run ends with its batch: {why}")
             return
         if reference is first:
-            yield from work.unreported.left(work.say)
+            yield work.unreported.left(work.say)
         work.unreported.keep(tables)
         continues = _settled(work, engine, reference)
-        yield from tables  # Tables are reported last, because reporting many of them takes seconds.
+        yield tables  # Tables are reported last, because reporting many of them takes seconds.
         work.unreported.remove()
         if continues:
             threading.Event().wait(max(0.0, taken + every_seconds - time.monotonic()))
@@ -164,7 +164,8 @@ def _merge(
     with only_writer(work.ports, work.config, reference.destination, work.say):
         if is_first:
             take(work.ports, work.config, reference, work.say)
-        tables.extend(merge_one(work.ports, work.config, reference, _news(work.say), run=work.run))
+        for merged in merge_one(work.ports, work.config, reference, _news(work.say), run=work.run):
+            tables.extend(merged)
     rows, seconds = sum(each.outcome.source_rows for each in tables), time.monotonic() - begun
     work.say(f"{reference}: {rows} rows of {len(tables)} tables merged in {seconds:.2f} s")
 

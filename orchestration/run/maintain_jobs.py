@@ -12,6 +12,7 @@ from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key, size_metadata
 from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from sluice.orchestration.run.merge_run import as_failure
@@ -53,9 +54,12 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
 
     @dg.op(name=maintain_name(destination))
     def maintain(context: dg.OpExecutionContext, config: Maintenance) -> None:
+        shown = shown_tables(settings, destination)
+
         def done(made: "Maintained") -> None:
-            key = delta_key(destination, made.name)
-            context.log_event(dg.AssetObservation(key, metadata=_of_table(made)))
+            if shown.has_asset(made.name):
+                key = delta_key(destination, made.name)
+                context.log_event(dg.AssetObservation(key, metadata=_of_table(made)))
 
         request = MaintainRequest(
             destination=destination,

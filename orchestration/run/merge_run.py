@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -172,9 +172,9 @@ def merge_one(
     reference: BatchReference,
     say: Callable[[str], None],
     run: str = "",
-) -> Iterator[MergedTable]:
-    """Merges one batch and yields its tables. The caller holds the run lock. If the merge fails, it yields the tables that were merged
-    and raises MergeFailedError.
+) -> Iterator[Sequence[MergedTable]]:
+    """Merges one batch and yields its tables at once. The caller holds the run lock. If the merge fails, it yields the tables that were
+    merged and raises MergeFailedError.
 
     `run`: the run's id, which the commits record.
     """
@@ -230,12 +230,12 @@ def merge_one(
     except MergeFailedError as error:
         sentences.flush()
         spans.ended(str(error))
-        yield from merged
+        yield merged
         raise
     sentences.flush()
     spans.ended()
     failpoints.reach(failpoints.AFTER_MERGE)
-    yield from merged
+    yield merged
 
 
 def failure(error: Exception) -> dg.Failure:

@@ -20,6 +20,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.lake_settings import lake_errors
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
+from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import CutAmendments
@@ -94,7 +95,7 @@ def request_snapshots(
     """
     from sluice.cdc_engine.acts.snapshot import chosen, start  # noqa: PLC0415  not needed by merges
 
-    directory = config.destination_dir(destination)
+    directory, shown = config.destination_dir(destination), shown_tables(config, destination)
     for record in start(directory, chosen(directory, names), where):
         context.log.info(
             "%s: a snapshot is requested (%s): a run reads its rows while the stream continues and publishes them in one "
@@ -102,7 +103,8 @@ def request_snapshots(
             *(record.name, record.state),
         )
         metadata = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
-        context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=metadata))
+        if shown.has_asset(record.name):
+            context.log_event(dg.AssetObservation(delta_key(destination, record.name), metadata=metadata))
 
 
 class _SnapshotListener:
@@ -174,8 +176,9 @@ class _SnapshotListener:
             if record.name in self._observed or record.rows_expected >= LONG_READ_ROWS:
                 self._amend_amid_reading()
             self._observed[record.name] = now
-            key = delta_key(self._destination, record.name)
-            self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
+            if self._events.shown.has_asset(record.name):
+                key = delta_key(self._destination, record.name)
+                self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.side_tables import HISTORY, LOG, WrittenSides
-from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from sluice.orchestration.base.table_catalog import SourceColumns, size_metadata
 from sluice.orchestration.checks.stopped import FlowingTables
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class TableEvents:
-    """Reports the tables of a destination for one run."""
+    """Reports the tables of a destination for one run. `shown`: which of them have assets."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str) -> None:
-        self._context, self._destination = context, destination
+        self._context, self.shown = context, shown_tables(config, destination)
         self._flowing, self._sources = FlowingTables(config, destination), SourceColumns(config, destination)
         self._sides = WrittenSides(config, destination)
 
@@ -31,11 +32,13 @@ class TableEvents:
         metadata: Mapping[str, dg.MetadataValue[Any]],
         description: str | None = None,
     ) -> None:
-        """Reports that a "database.table" has its commit, as a materialization."""
-        size = size_metadata(table.table_rows, table.table_bytes)
-        whole = {**metadata, **size, **self._sources.metadata(name, table.columns)}
-        key = delta_key(self._destination, name)
-        self._context.log_event(dg.AssetMaterialization(key, description=description, metadata=whole))
+        """Reports that a "database.table" has its commit, as a materialization of its asset, or of the asset that it shares with others."""
+        if self.shown.has_asset(name):
+            size = size_metadata(table.table_rows, table.table_bytes)
+            whole = {**metadata, **size, **self._sources.metadata(name, table.columns)}
+        else:
+            whole = {"table": dg.MetadataValue.text(name), **metadata}
+        self._context.log_event(dg.AssetMaterialization(self.shown.key(name), description=description, metadata=whole))
 
     def sides_written(
         self,
@@ -45,8 +48,10 @@ class TableEvents:
         kinds: Sequence[str] = (LOG, HISTORY),
     ) -> None:
         """Reports the change log and the history that the run wrote with a table. An error is only logged, because the table itself is
-        correct.
+        correct. Those of a table without an asset of its own have none either.
         """
+        if not self.shown.has_asset(name):
+            return
         try:
             for event in self._sides.events(name, table.columns, metadata, kinds):
                 self._context.log_event(event)

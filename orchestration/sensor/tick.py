@@ -85,7 +85,8 @@ def tick_seconds(destinations: int) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationSensor:
-    """The inputs of a destination's sensor. `tables`: the "database.table" of its assets. `op_name`: the step that merges.
+    """The inputs of a destination's sensor. `tables`: the "database.table" of its assets. `selects_assets`: whether a merge run selects
+    the assets of its tables. `op_name`: the step that merges.
 
     `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
     `lake`: inspects the Delta tables between runs. `drains`: whether its runs drain. `open_run_endpoint`: opens the RPC endpoint through
@@ -104,6 +105,7 @@ class DestinationSensor:
     lag_seconds_max: float = math.inf
     open_run_endpoint: Callable[[Path], None] = lambda _: None
     conf_troubles: Callable[[], tuple[str, ...]] = tuple
+    selects_assets: bool = True
     kinds: tuple[RunKind, ...] = ()
     only_one: bool = True
 
@@ -302,7 +304,7 @@ class Ticker:
         that have no asset yet.
         """
         reference = BatchReference.of(self._line.destination, batch)
-        defined = [delta_key(self._line.destination, name) for name in batch.tables if name in self._defined]
+        selected = [name for name in batch.tables if name in self._defined] if self._line.selects_assets else []
         return dg.RunRequest(
             run_key=reference.run_key,
             run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},
@@ -311,7 +313,7 @@ class Ticker:
                 **({RUNS_TAG: DRAIN} if self._line.drains else {}),
                 "dagster/max_retries": "0",
             },
-            asset_selection=defined or None,
+            asset_selection=[delta_key(self._line.destination, name) for name in selected] or None,
             asset_check_keys=[],  # With None, Dagster would execute all checks of these assets.
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,21 @@ from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, TableConfi
 from sluice.cdc_engine.config.rows import TransformConfig
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.table_meta.history import tables_file
-from sluice.orchestration.assets import tell_quarantine
 from sluice.orchestration.base import table_catalog
-from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, engine_key, source_key
+from sluice.orchestration.base.table_catalog import (
+    DELETED_COLUMN,
+    OWN_COLUMNS,
+    DefinedColumns,
+    SourceColumns,
+    delta_key,
+    engine_key,
+    source_key,
+)
 from sluice.orchestration.checks.stopped import QUARANTINE_CHECK, quarantine_evaluation
 from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run.merge_reports import MergeReports, reported_tables
 from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.tables.delta_table import wanted_columns
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ORDERS, ITEMS = "shop.orders", "shop.items"
@@ -149,7 +159,7 @@ def test_a_quarantine_that_cannot_be_read_fails_its_check_and_no_run_that_has_me
     with pytest.raises(dg.Failure, match=r"cannot be read with \{'aws_secret_access_key': '\*\*\*'\}"):
         quarantine_evaluation(config, "shop", ORDERS)
     with dg.build_op_context() as context:
-        tell_quarantine(context, config, "shop", ORDERS)
+        MergeReports(context, reported_tables(config, "shop", ())).quarantine(ORDERS)
 
 
 def test_the_lineage_of_a_materialization_has_a_limited_number_of_columns(
@@ -160,3 +170,42 @@ def test_the_lineage_of_a_materialization_has_a_limited_number_of_columns(
     assert "dagster/column_lineage" in told.metadata(ORDERS, columns)
     monkeypatch.setattr(table_catalog, "LINEAGE_COLUMNS_MAX", 1)
     assert "dagster/column_lineage" not in told.metadata(ORDERS, columns)
+
+
+TYPED = (("id", "bigint"), *OWN_COLUMNS)  # the columns of a Delta table of `write_tables`
+
+
+@pytest.mark.found
+def test_a_definition_shows_the_columns_of_the_lake_and_a_batch_carries_them_only_if_they_differ(
+    tmp_path: Path,
+) -> None:
+    """Number 27: each batch stored the schema and the lineage of each table again."""
+    config = described(tmp_path, tables={ITEMS: TableConfig(deletes="soft")})
+    graph, defined = graph_of(config), DefinedColumns(config, "shop")
+    shown: Any = graph.get(delta_key("shop", ORDERS)).metadata
+    assert [(each.name, each.type) for each in shown["dagster/column_schema"].value.columns] == list(TYPED)
+    assert shown["dagster/column_schema"].value.columns[0].description == "bigint unsigned"
+    assert list(shown["dagster/column_lineage"].value.deps_by_column) == ["id"]
+    assert defined.shows(ORDERS, TYPED[::-1]), "in any order: a column that was added later follows Sluice's own"
+    assert not defined.shows(ORDERS, (*TYPED, ("note", "string")))
+    assert not defined.shows(ORDERS, TYPED[1:])
+    assert not defined.shows("shop.created_since", TYPED)
+    assert defined.shows(ITEMS, (*TYPED, DELETED_COLUMN))
+    write_tables(config.destination_dir("shop"), (ITEMS,))
+    assert not defined.shows(ORDERS, TYPED), "the definitions of now"
+
+
+def test_without_types_in_the_list_each_batch_carries_the_columns(tmp_path: Path) -> None:
+    """As an earlier version wrote the list, and for a table that the lake cannot have."""
+    config = described(tmp_path)
+    path = config.destination_dir("shop") / tables_file.TABLES_FILE
+    content = json.loads(path.read_text())
+    del content["types"]
+    path.write_text(json.dumps(content))
+    assert "dagster/column_schema" not in graph_of(config).get(delta_key("shop", ORDERS)).metadata
+    assert not DefinedColumns(config, "shop").shows(ORDERS, TYPED)
+
+
+def test_sluices_own_columns_are_those_that_merges_write() -> None:
+    written = wanted_columns((), soft_deletes=True)
+    assert tuple((each.name, each.type) for each in written) == (*OWN_COLUMNS, DELETED_COLUMN)

@@ -16,11 +16,11 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot import work
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
-from sluice.orchestration import assets
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import delta_key, source_key
 from sluice.orchestration.base.testing import FakePorts, fake_report
 from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run import merge_reports
 from sluice.orchestration.run.rows import job as rows_job
 from sluice.orchestration.run.rows.operation import RowsRun
 from sluice.orchestration.run.rows.repair import Repaired
@@ -103,7 +103,7 @@ def test_a_log_that_dagster_cannot_show_fails_no_run_that_has_merged(
     def odd(*_: object) -> list[dg.AssetMaterialization]:
         raise ValueError("odd")
 
-    monkeypatch.setattr(assets, "side_events", odd)
+    monkeypatch.setattr(merge_reports, "side_events", odd)
     defs, fakes = built(tmp_path, TableConfig(change_log=True))
     with dg.DagsterInstance.ephemeral() as instance:
         assert merged(defs, fakes, instance).success

@@ -1,5 +1,5 @@
-"""Reads and writes `tables.json`: the captured tables with columns, keys and comments, and the foreign keys that change their rows without
-row events.
+"""Reads and writes `tables.json`: the captured tables with columns, keys and comments, the types that their columns have in the lake, and
+the foreign keys that change their rows without row events.
 
 The instance writes the file; the console and the code that creates asset definitions read it. Reading needs no connection. A writer
 replaces the file as a whole: it writes a new file next to it, syncs and renames it.
@@ -43,14 +43,25 @@ class ForeignKeyNote:
 
 
 Comments = Mapping[str, Mapping[str, str]]  # "database.table" → comments, as in TableSchema.comments.
-Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...], Comments]
+# "database.table" → the types of its columns in the lake, in the order of its columns, where no setting of the table changes them.
+Types = Mapping[str, Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TableList:
+    """The content of the file."""
+
+    tables: tuple[TableVersion, ...] = ()
+    cascades: tuple[Cascade, ...] = ()
+    comments: Comments = dataclasses.field(default_factory=dict)
+    types: Types = dataclasses.field(default_factory=dict)
 
 
 class TablesText:
     """Creates the text of the file. Caches each table's part, so that a statement costs only the tables that it changes."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, tuple[TableVersion, str]] = {}
+        self._parts: dict[str, tuple[TableVersion, str, str]] = {}
         self._cascades: tuple[tuple[Cascade, ...], str] = ((), "[]")
 
     def of(
@@ -58,18 +69,20 @@ class TablesText:
     ) -> str:
         """Returns the text for a list of tables, with one line per table."""
         self._parts = {table.name: self._part(table) for table in tables}
-        lines = ",\n".join(part for _, part in self._parts.values())
+        lines = ",\n".join(part for _, part, _ in self._parts.values())
+        types = ",\n".join(part for _, _, part in self._parts.values())
         followed = tuple(cascades)
         if followed != self._cascades[0]:
             self._cascades = followed, json.dumps([dataclasses.asdict(cascade) for cascade in followed])
         described = f'"comments": {json.dumps(comments)}, ' if comments else ""
-        return f'{{"format": {FORMAT}, "cascades": {self._cascades[1]}, {described}"tables": [\n{lines}\n]}}\n'
+        head = f'"format": {FORMAT}, "cascades": {self._cascades[1]}, {described}'
+        return f'{{{head}"tables": [\n{lines}\n], "types": {{\n{types}\n}}}}\n'
 
-    def _part(self, table: TableVersion) -> tuple[TableVersion, str]:
+    def _part(self, table: TableVersion) -> tuple[TableVersion, str, str]:
         there = self._parts.get(table.name)
         if there is not None and there[0] is table:
             return there
-        return table, _text_of(table)
+        return table, _text_of(table), f"{json.dumps(table.name)}: {json.dumps(_types_of(table))}"
 
 
 def write_tables(
@@ -83,6 +96,16 @@ def _text_of(table: TableVersion) -> str:
     record = dataclasses.asdict(_seen(table))
     columns = [_spoken(column, _COLUMN_DEFAULTS) for column in record["columns"]]
     return json.dumps({**_spoken(record, _TABLE_DEFAULTS), "columns": columns})
+
+
+def _types_of(table: TableVersion) -> list[str]:
+    """Returns the types of a table's columns in the lake; an empty list if the lake cannot have one of them."""
+    from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of  # noqa: PLC0415  readers import no kernels
+
+    try:
+        return [type_of(column).spark for column in _seen(table).columns]
+    except TypeUnsupportedError:
+        return []
 
 
 def _seen(table: TableVersion) -> TableVersion:
@@ -105,19 +128,26 @@ _TABLE_DEFAULTS = {name: value for name, value in _defaults(TableVersion).items(
 
 def read_tables(path: Path) -> tuple[TableVersion, ...]:
     """Returns the tables in the file; none if there is no file yet. Raises MetaError if it cannot be read."""
-    return _read(path)[0]
+    return _read(path).tables
 
 
 def read_cascades(path: Path) -> tuple[Cascade, ...]:
     """Returns the foreign keys in the file that change rows of captured tables without row events. Raises MetaError if the file cannot be
     read.
     """
-    return _read(path)[1]
+    return _read(path).cascades
 
 
 def read_comments(path: Path) -> Comments:
     """Returns the comments of the source's tables and columns in the file. Raises MetaError if the file cannot be read."""
-    return _read(path)[2]
+    return _read(path).comments
+
+
+def read_types(path: Path) -> Types:
+    """Returns the types of the tables' columns in the lake, for tables in which the lake can have all columns. Raises MetaError if the
+    file cannot be read.
+    """
+    return _read(path).types
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
@@ -163,22 +193,22 @@ def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
     )
 
 
-def _read(path: Path) -> Content:
+def _read(path: Path) -> TableList:
     """Returns the content of the file. Parses the file again only after it was replaced."""
     stamp = stamp_of(path)
     return _parsed(path) if stamp is None else _parsed_at(path, stamp)
 
 
 @functools.lru_cache(maxsize=PARSED_MAX)
-def _parsed_at(path: Path, stamp: FileStamp) -> Content:  # noqa: ARG001  only part of the cache's key
+def _parsed_at(path: Path, stamp: FileStamp) -> TableList:  # noqa: ARG001  only part of the cache's key
     return _parsed(path)
 
 
-def _parsed(path: Path) -> Content:
+def _parsed(path: Path) -> TableList:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return (), (), {}
+        return TableList()
     except (OSError, ValueError) as error:
         raise MetaError(f"the table list {path} cannot be read; delete it, and the engine writes it again") from error
     try:
@@ -187,7 +217,8 @@ def _parsed(path: Path) -> Content:
                 f"the table list {path} has format {record['format']}, not {FORMAT}; delete it, and the engine writes it again"
             )
         tables = tuple(_table(table) for table in record["tables"])
-        return tables, tuple(_cascade(cascade) for cascade in record["cascades"]), record.get("comments", {})
+        cascades = tuple(_cascade(cascade) for cascade in record["cascades"])
+        return TableList(tables, cascades, record.get("comments", {}), record.get("types", {}))
     except (KeyError, TypeError) as error:
         raise MetaError(
             f"the table list {path} has another shape; delete it, and the engine writes it again"

@@ -34,7 +34,8 @@ def listener_of(
         events.passed(report.name)
 
     def checked(result: TableResult) -> None:
-        context.log_event(evaluation_of(config, destination, result))  # type: ignore[arg-type]  # Dagster takes it
+        if events.shown.has_asset(result.table):
+            context.log_event(evaluation_of(config, destination, result))  # type: ignore[arg-type]  # Dagster takes it
 
     def progress(made: ReadProgress) -> None:
         nonlocal due

@@ -12,13 +12,12 @@ import pytest
 
 from sluice.cdc_engine.config import DrainConfig
 from sluice.cdc_engine.errors import StagingError
-from sluice.orchestration import assets
 from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
 from sluice.orchestration.base.ports import EngineAwayError, no_run_engine
 from sluice.orchestration.base.testing import FakePorts
 from sluice.orchestration.checks.observations import TABLE_CHECK
 from sluice.orchestration.code_location import build_definitions
-from sluice.orchestration.run import drain_run
+from sluice.orchestration.run import drain_run, merge_reports
 from sluice.orchestration.run.drain_rules import Attached, why_leave
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -120,7 +119,7 @@ def test_what_a_run_settled_and_did_not_report_is_reported_by_the_next(
         raise OSError("the run's process was killed")
 
     with monkeypatch.context() as dying:
-        dying.setattr(assets, "_event", die)
+        dying.setattr(merge_reports.MergeReports, "event", die)
         assert not shop.run().success
     assert shop.engine.acked == [1]
     assert _ends(shop) == []

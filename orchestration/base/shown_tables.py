@@ -1,0 +1,120 @@
+"""Decides which tables of a destination are assets of their own in Dagster. In a destination with thousands of tables, the others share one
+asset per database.
+
+Every asset has a cost per table in the code server, the webserver and the daemon, and an event per batch in Dagster's storage, also for
+tables that nobody looks at. Definitions and the reports of runs use the same rule, so that events match the definitions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import dagster as dg
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.orchestration.base.markdown import code
+from sluice.orchestration.base.table_catalog import (
+    DELTA_KINDS,
+    SOURCE,
+    defined_tables,
+    delta_key,
+    group_of,
+    owners_of,
+)
+
+# The second part of the keys of these assets. Keys of tables have two or three parts, so a key of four parts is not the key of a table.
+OTHER_TABLES = ("other", "tables")
+TOLD_MAX = 5000  # The number of tables that the table of contents of one asset lists.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShownTables:
+    """Which tables are assets of their own. `grouped`: whether the tables without an entry in `tables` of conf/ share an asset. `named`:
+    the "database.table" of those with an entry.
+    """
+
+    destination: str
+    grouped: bool
+    named: frozenset[str]
+
+    def has_asset(self, name: str) -> bool:
+        """Returns whether a "database.table" is an asset of its own."""
+        return not self.grouped or name in self.named
+
+    def own(self, tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
+        return tuple(table for table in tables if self.has_asset(table.name))
+
+    def others(self, tables: Iterable[TableVersion]) -> dict[str, tuple[TableVersion, ...]]:
+        """Returns database → the tables that share its asset, sorted by name."""
+        left = sorted((each for each in tables if not self.has_asset(each.name)), key=lambda each: each.name)
+        return {name: tuple(found) for name, found in groupby(left, key=lambda each: each.database)}
+
+    def key(self, name: str) -> dg.AssetKey:
+        """Returns the key of the asset in which Dagster shows a "database.table" of the lake."""
+        if self.has_asset(name):
+            return delta_key(self.destination, name)
+        return others_key(self.destination, name.partition(".")[0])
+
+
+def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
+    """Returns the rule for a destination, by the number of tables from which its definitions are built. Raises MetaError."""
+    settings, count = config.destinations[destination], len(defined_tables(config, destination))
+    return ShownTables(
+        destination=destination, grouped=count > settings.table_assets_max, named=frozenset(settings.tables)
+    )
+
+
+def others_key(destination: str, database: str) -> dg.AssetKey:
+    """Returns the key of the asset that tables of a database share in the lake."""
+    return dg.AssetKey([destination, *OTHER_TABLES, database])
+
+
+def others_source_key(destination: str, database: str) -> dg.AssetKey:
+    """Returns the key of the external asset that the same tables share in the source."""
+    return dg.AssetKey([SOURCE, *others_key(destination, database).path])
+
+
+def others_specs(config: SluiceConfig, shown: ShownTables, tables: Sequence[TableVersion]) -> list[dg.AssetSpec]:
+    """Returns the specs of the assets that tables share, in the source and in the lake. They have no "Materialize"."""
+    settings, specs = config.destinations[shown.destination], list[dg.AssetSpec]()
+    for database, found in shown.others(tables).items():
+        source, owners = others_source_key(shown.destination, database), owners_of(settings)
+        told = {"tables": dg.MetadataValue.int(len(found)), "table_of_contents": dg.MetadataValue.md(_contents(found))}
+        specs.append(
+            dg.AssetSpec(
+                source,
+                group_name=f"{group_of(settings)}_source",
+                owners=owners,
+                kinds={"mysql"},
+                description=f"{len(found)} tables of {database} in the source of {shown.destination}.",
+            )
+        )
+        specs.append(
+            dg.AssetSpec(
+                others_key(shown.destination, database),
+                deps=[source],
+                group_name=group_of(settings),
+                owners=owners,
+                kinds=DELTA_KINDS,
+                description=(
+                    f"{len(found)} tables of {database} in the source of {shown.destination}. The destination has more than "
+                    f"{settings.table_assets_max} tables (`table_assets_max`), so tables without an entry in `tables` of conf/ share "
+                    "this asset. Each batch reports which of them it changed."
+                ),
+                metadata=told,
+            )
+        )
+    return specs
+
+
+def _contents(tables: Sequence[TableVersion]) -> str:
+    lines = [
+        f"- {code(table.table)}: {len(table.columns)} columns, "
+        + (f"keyed by {', '.join(map(code, table.key))}" if table.key else "without a key")
+        for table in tables[:TOLD_MAX]
+    ]
+    left = len(tables) - TOLD_MAX
+    return "\n".join([*lines, *([f"- and {left} more"] if left > 0 else [])])
