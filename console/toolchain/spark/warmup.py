@@ -1,4 +1,4 @@
-"""Warms up a Spark server: writes, merges and deletes one tiny Delta table in a Spark Connect session, and starts a Python worker.
+"""Warms up a Spark server: starts a Python worker, then writes, merges and deletes one tiny Delta table in a Spark Connect session.
 
 The first MERGE of a server takes half a minute, because Spark loads and compiles classes. The warm-up spends that time before a user
 waits for it. It is a separate program, because Spark's client waits minutes for a dead server, and only a process can be ended during
@@ -20,14 +20,15 @@ MERGES = 2
 def warm_up(url: str, folder: Path) -> None:
     """Runs the statements of a merge on twenty rows in `folder`, which it deletes afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
+    # `sluice check` uses the result of this function; here its call only starts a Python worker. It comes first, because the first batches
+    # of a user are small merges, which need nothing else.
+    why_not_on_executors(SparkSettings(remote=url))
     session = SparkSession.builder.remote(url).create()
     try:
         _merge_tiny_table(session, folder)
     finally:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    # `sluice check` uses the result of this function; here its call only starts a Python worker.
-    why_not_on_executors(SparkSettings(remote=url))
 
 
 def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
