@@ -12,16 +12,19 @@ Each run has a file of its own. Dagster creates it with migrations, which takes 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import tempfile
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import sqlalchemy as db
+from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import (
     INDEX_SHARD_NAME,
     SqliteEventLogStorage,
@@ -37,6 +40,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 BUSY_SECONDS_MAX = 30.0  # How long a writer waits for another one.
 KEPT_CONNECTIONS = 2  # Connections that stay open per file and process; more are opened while more threads need them.
+PURGE_SECONDS = 600.0  # Dagster keeps ticks for days, so some minutes more change nothing.
 RUN_FILES_KEPT = 8  # The number of run files with open connections in a process; the newest ones stay.
 MIGRATIONS = "alembic_version"  # The table with the newest migration of a file.
 LOG_SUFFIX = "-wal"  # SQLite's write-ahead log, which contains the newest commits.
@@ -146,9 +150,24 @@ class KeptRuns(KeptConnections, SqliteRunStorage):
 
 
 class KeptSchedules(KeptConnections, SqliteScheduleStorage):
-    """Stores ticks and the states of sensors and schedules."""
+    """Stores ticks and the states of sensors and schedules. Dagster removes old ticks after each tick; this storage does it at most every
+    PURGE_SECONDS for each sensor.
+    """
 
     NAME = "schedules"
+
+    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
+        self._purged: dict[tuple[str, frozenset[TickStatus]], float] = {}
+        super().__init__(conn_string, inst_data)
+
+    def purge_ticks(
+        self, origin_id: str, selector_id: str, before: float, tick_statuses: Sequence[TickStatus] | None = None
+    ) -> None:
+        """Removes ticks with these statuses that are older than `before`."""
+        key, now = (selector_id, frozenset(tick_statuses or ())), time.monotonic()
+        if now - self._purged.get(key, -math.inf) >= PURGE_SECONDS:
+            super().purge_ticks(origin_id, selector_id, before, tick_statuses)
+            self._purged[key] = now
 
 
 class KeptEvents(SqliteEventLogStorage):

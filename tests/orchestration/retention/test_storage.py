@@ -12,6 +12,8 @@ import dagster as dg
 import pytest
 import sqlalchemy as db
 import yaml
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import TickData, TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from sluice.console.stack.dagster_storage import storage_bytes, with_storage
@@ -206,3 +208,18 @@ def test_a_storage_that_dagster_yaml_names_stays(name: str, tmp_path: Path) -> N
 
 def test_ours_is_in_files_on_this_host(home: Path, instance: dg.DagsterInstance) -> None:
     assert (storage_bytes(home) or 0) > 0
+
+
+def test_old_ticks_are_removed_now_and_then_and_not_after_each_tick(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("sluice.orchestration.storage.time.monotonic", lambda: clock[0])
+    left = []
+    for clock[0] in (1000.0, 1001.0, 1000.0 + storage.PURGE_SECONDS):
+        data = TickData("origin", "shop_engine", InstigatorType.SENSOR, TickStatus.SKIPPED, 1.0, selector_id="shop")
+        instance.create_tick(data)
+        for statuses in ([TickStatus.SKIPPED], [TickStatus.SUCCESS, TickStatus.FAILURE]):
+            instance.purge_ticks("origin", "shop", before=2.0, tick_statuses=statuses)
+        left.append(len(instance.get_ticks("origin", "shop")))
+    assert left == [0, 1, 0]
