@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
 HAND_OUT_RESERVE_SECONDS = 0.3  # The part of the tick's time for the steps after the hand-out.
-LOOK_SECONDS = 0.2  # The interval between two looks at a run, or at an engine that is starting.
+LOOK_SECONDS = 0.1  # The interval between two looks at a run, or at an engine that is starting.
 DRAINING_LOOK_SECONDS = 0.5  # The longer interval while a run drains, because that run settles its batches itself.
 # The pause after consecutive ticks that raised an error. It doubles with each.
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0
