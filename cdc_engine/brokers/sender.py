@@ -139,7 +139,9 @@ class BrokerSender(Generic[ContentT]):
         return RoundResult.SENT if sent else RoundResult.MOVED
 
     def _sent(self, service: ConsumerTaken[ContentT], batch_id: int, messages: Sequence[Message]) -> bool:
-        """Sends a batch. Returns False if the broker had committed a later position than the cursor: then only the consumer was moved."""
+        """Sends a batch. Returns False without sending if the broker has committed a position after the cursor: the consumer then continues
+        there.
+        """
         if not messages:
             return True
         if self._publisher is None:

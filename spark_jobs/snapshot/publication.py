@@ -120,7 +120,7 @@ def check_columns(given: Publication) -> None:
         raise ColumnsDifferError(f"rows were read before conf/ made it the shard {shard.name!r}")
     for name in given.changes.names():
         if _theirs(given.changes, name) != wanted:
-            raise ColumnsDifferError(f"changes were buffered with other columns than were read ({name})")
+            raise ColumnsDifferError(f"the buffered changes have other columns than the rows that were read ({name})")
 
 
 def is_partial(given: Publication) -> bool:

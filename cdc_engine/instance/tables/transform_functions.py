@@ -33,7 +33,9 @@ def transform_of(name: str, settings: TransformConfig, destination: str = "") ->
     try:
         function = _loaded(settings.function)
         if not (settings.version or function.digest):
-            raise ConfigurationError(f"{settings.function} has no file in which a change could be seen: set `version`")
+            raise ConfigurationError(
+                f"{settings.function} is in no file, so Sluice cannot detect a change of it: set `version`"
+            )
     except ConfigurationError as error:
         raise ConfigurationError(f"tables.{name}.transform: {error}") from None
     return Transform(

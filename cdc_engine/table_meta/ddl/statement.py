@@ -37,12 +37,12 @@ class Nothing:
 
 @dataclasses.dataclass(frozen=True)
 class CreateTable:
-    """CREATE TABLE. `charset`: the table's own; None if the database's applies. `like`: the table in CREATE TABLE … LIKE. `selects`: the
-    statement inserts rows from a SELECT. `select_words`, `select_calls`: as in StatementRowChange, for that SELECT.
+    """CREATE TABLE. `charset`: the charset in the statement; None if the database's applies. `like`: the table in CREATE TABLE … LIKE.
+    `selects`: the statement inserts rows from a SELECT. `select_words`, `select_calls`: as in StatementRowChange, for that SELECT.
 
-    `foreign_keys`: in the statement's order, including those of columns. `engine`: as written, empty for the server's default. `union`: the
-    tables that contain the rows of a MERGE table. `versioned`: MariaDB stores earlier versions of rows (WITH SYSTEM VERSIONING).
-    `sequence`: the statement creates a MariaDB sequence and not a table (SEQUENCE=1). `comment`: the table's.
+    `foreign_keys`: those in the statement, in its order, including those of columns. `engine`: the engine's name as written; empty for the
+    server's default. `union`: the tables that contain the rows of a MERGE table. `versioned`: MariaDB stores earlier versions of rows (WITH
+    SYSTEM VERSIONING). `sequence`: the statement creates a MariaDB sequence and not a table (SEQUENCE=1). `comment`: the table's comment.
     """
 
     kind: str

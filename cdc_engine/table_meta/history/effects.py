@@ -454,7 +454,7 @@ def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
 
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
-    """Returns the stops of all tables that a statement may affect, after an unexpected exception."""
+    """Returns effects that stop all tables that a statement may affect, after an unexpected exception."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be followed: {defect_text(error)}")
     return tuple(_stops(statement, why, context))
 

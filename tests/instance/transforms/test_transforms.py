@@ -270,7 +270,7 @@ def test_rows_are_not_read_by_a_function_that_the_engine_does_not_have(tmp_path:
         ),
         ("shop_rows:Orders.rows", UPPER, "the module shop_rows has no function Orders.rows"),
         ("upper", UPPER, "upper is not installed: installed are none (entry points of the group sluice.transforms)"),
-        ("sys:exit", UPPER, "sys:exit has no file in which a change could be seen: set `version`"),
+        ("sys:exit", UPPER, "sys:exit is in no file, so Sluice cannot detect a change of it: set `version`"),
     ],
 )
 def test_check_says_why_a_function_cannot_be_imported(
