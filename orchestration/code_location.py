@@ -138,9 +138,7 @@ def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     own = dg.Definitions(executor=dg.in_process_executor)
     if config.destinations:
         pruning = prune_job(config)
-        own = dg.Definitions(
-            jobs=[pruning], schedules=[prune_schedule(config, pruning)], executor=dg.in_process_executor
-        )
+        own = dg.Definitions(jobs=[pruning], schedules=[prune_schedule(pruning)], executor=dg.in_process_executor)
     return dg.Definitions.merge(definitions_of(config, ports), own)
 
 

@@ -1,7 +1,7 @@
 """Sends to Apache Pulsar with Pulsar's own client: the settings of the plug-in and its `Publisher`. The only file that knows Pulsar.
 
 Each partition of a partitioned topic has a producer of its own, which keeps the order of its messages. After a lost connection the client
-itself sends again for `timeout_seconds`; after that the message has failed. If a batch fails, the client is closed and drops its unsent
+itself sends again for SEND_SECONDS_MAX; after that the message has failed. If a batch fails, the client is closed and drops its unsent
 messages, so that none of them arrives after the batch is sent again.
 """
 
@@ -12,8 +12,8 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,8 @@ from sluice.extras import Extra, require
 PORT, TLS_PORT = 6650, 6651
 LOOK_SECONDS = 0.1
 CALL_SECONDS = 5  # How long the client tries to find or open a topic.
+# How long the client tries to send a message, over reconnects. Then its batch is sent again, so nothing is lost.
+SEND_SECONDS_MAX = 30
 UNCONFIRMED_MAX = 1000
 NOT_ALLOWED = ("AuthenticationError", "AuthorizationError", "NotAllowedError")
 
@@ -45,6 +47,10 @@ logging.getLogger("pulsar").setLevel(logging.CRITICAL)
 
 class PulsarConfig(PartitionedConfig):
     """Apache Pulsar. A partition is that of a partitioned topic."""
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "timeout_seconds": f"a message is tried for {SEND_SECONDS_MAX} seconds, then its batch is sent again"
+    }
 
     kind: Literal["pulsar"] = Field(description="Apache Pulsar.")
     servers: Addresses = Field(description="Brokers or proxies of one cluster, as `host:port,host`.")
@@ -56,9 +62,6 @@ class PulsarConfig(PartitionedConfig):
     )
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
-    )
-    timeout_seconds: int = Field(
-        30, ge=1, description="How long the client tries to send a message before the batch is sent again."
     )
 
     def publisher(self) -> Publisher:
@@ -116,7 +119,7 @@ class PulsarPublisher:
             name = self._topic(message)
             self._producers[where] = self._connected().create_producer(
                 name,
-                send_timeout_millis=self._config.timeout_seconds * 1000,
+                send_timeout_millis=SEND_SECONDS_MAX * 1000,
                 max_pending_messages=UNCONFIRMED_MAX,
                 batching_enabled=True,
                 batching_max_publish_delay_ms=1,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
+from sluice.cdc_engine.source.settings import Strict
 from sluice.cdc_engine.time_text import cron
 
 # Owners and groups are checked here, because Dagster loads no definitions at all if one of them is invalid.
@@ -43,13 +45,10 @@ def _often(text: str) -> str:
 Owner = Annotated[str, AfterValidator(_owner)]
 Group = Annotated[str, AfterValidator(_group)]
 Cron = Annotated[str, AfterValidator(cron)]
-STRICT = ConfigDict(extra="forbid", frozen=True, validate_default=True)  # The same settings as those of `Strict`.
 
 
-class MetricsConfig(BaseModel):
+class MetricsConfig(Strict):
     """The Prometheus endpoint of this host's engines."""
-
-    model_config = STRICT
 
     port: int = Field(
         0, ge=0, le=65535, description="Port of the Prometheus endpoint. 0: no endpoint. Canal uses 11112."
@@ -59,10 +58,8 @@ class MetricsConfig(BaseModel):
     )
 
 
-class MaintenanceConfig(BaseModel):
+class MaintenanceConfig(Strict):
     """When a destination's Delta tables are compacted and vacuumed. `sluice maintain` does both immediately."""
-
-    model_config = STRICT
 
     optimize: Annotated[str, AfterValidator(_often)] = Field(
         HOURLY,
@@ -89,16 +86,13 @@ class MaintenanceConfig(BaseModel):
         return hourly if self.optimize == HOURLY else self.optimize
 
 
-class DagsterConfig(BaseModel):
+class DagsterConfig(Strict):
     """How long Dagster's storage keeps runs and events that have ended."""
 
-    model_config = STRICT
+    removed: ClassVar[Mapping[str, str]] = {
+        "prune": "old runs are removed once an hour; to keep all of them, switch off prune_dagster_schedule in Dagster, under Automation"
+    }
 
-    prune: Cron = Field(
-        "41 * * * *",
-        description="Cron schedule in UTC that removes old runs of Sluice and their events from Dagster's storage. Empty: "
-        "no schedule.",
-    )
     keep_hours: float = Field(
         24.0,
         ge=1,

@@ -14,6 +14,8 @@ from sluice.orchestration.retention.rules import RunRetention
 from sluice.orchestration.run.merge_run import failure
 
 JOB = "prune_dagster"
+# Once an hour, so that one run never has much to remove; not on the hour, when other schedules start.
+AT = "41 * * * *"
 TAG = "sluice/prune"  # The queue runs at most one run with this tag at a time, by conf/dagster.yaml.
 
 
@@ -51,16 +53,13 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
     return job
 
 
-def prune_schedule(config: SluiceConfig, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Returns the schedule. It is off if conf/ sets an empty time."""
-    schedule = config.dagster.prune
-    running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
+def prune_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Returns the schedule, which is on until somebody switches it off in Dagster."""
     return dg.ScheduleDefinition(
         name=f"{JOB}_schedule",
         job=job,
-        description="Removes old runs and their events from Dagster's storage. In conf/sluice.yaml, `dagster.prune` sets the time, and "
-        "switches the schedule off if it is empty.",
-        cron_schedule=schedule or "41 * * * *",
+        description="Removes old runs and their events from Dagster's storage. Switched off, it keeps all of them.",
+        cron_schedule=AT,
         execution_timezone="UTC",
-        default_status=running if schedule else stopped,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
     )

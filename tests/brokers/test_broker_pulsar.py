@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.servers.pulsar import PulsarServer, token_of
 from sluice.cdc_engine.brokers import Message, MessageOrigin, Publisher
+from sluice.cdc_engine.brokers import pulsar as pulsar_broker
 from sluice.cdc_engine.brokers.contract_suite import PublisherContract, never, refusal
 from sluice.cdc_engine.brokers.pulsar import PulsarConfig
 from sluice.cdc_engine.errors import ConfigurationError
@@ -30,7 +31,6 @@ def publisher(server: PulsarServer, **said: object) -> Publisher:
         "servers": server.servers,
         "topic": "all",
         "token": {"env": SECRET},
-        "timeout_seconds": 3,
     }
     return PulsarConfig.model_validate({**record, **said}).publisher()
 
@@ -38,6 +38,7 @@ def publisher(server: PulsarServer, **said: object) -> Publisher:
 @pytest.fixture(autouse=True)
 def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET, token_of("admin"))
+    monkeypatch.setattr(pulsar_broker, "SEND_SECONDS_MAX", 3)
 
 
 class PulsarPlace:

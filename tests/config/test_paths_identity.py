@@ -86,6 +86,7 @@ def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_
             "meta: {kind: period_mixed, hosts: 'zk:2181', period_seconds: 5}",
             "copies the cursor once a second",
         ),
+        ("sluice.yaml", "dagster: {prune: ''}", "once an hour; to keep all of them, switch off prune_dagster_schedule"),
         ("sluice.yaml", "telemetry: {otlp: 'http://collector:4318'}", "OTEL_EXPORTER_OTLP_ENDPOINT for `otlp`"),
     ],
 )

@@ -25,7 +25,12 @@ from sluice.cdc_engine.brokers.contract_suite import never
 from sluice.cdc_engine.brokers.kinds import Kafka
 from sluice.cdc_engine.brokers.registry import client
 from sluice.cdc_engine.brokers.registry.client import AVRO_TYPE, SchemaRegistry
-from sluice.cdc_engine.brokers.registry.contract_suite import (
+from sluice.cdc_engine.brokers.registry.subjects import Subjects
+from sluice.cdc_engine.config.brokers import RegistryConfig
+from sluice.cdc_engine.errors import PublishError
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.sending import message_maker
+from tests.brokers.avro.registry_contract import (
     RegistryContract,
     RegistryPlace,
     record,
@@ -33,11 +38,6 @@ from sluice.cdc_engine.brokers.registry.contract_suite import (
     refused,
     schemas_of,
 )
-from sluice.cdc_engine.brokers.registry.subjects import Subjects
-from sluice.cdc_engine.config.brokers import RegistryConfig
-from sluice.cdc_engine.errors import PublishError
-from sluice.cdc_engine.instance.consumers.forms import Forms
-from sluice.cdc_engine.instance.consumers.sending import message_maker
 from tests.brokers.fix_recorded import recorded
 from tests.brokers.test_broker_kafka import make_topic, read_records
 from tests.certificates import make_certificate

@@ -16,7 +16,6 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.brokers.kinds import Kafka
 from sluice.cdc_engine.brokers.messages import MessageMaker
 from sluice.cdc_engine.brokers.publisher import MemoryBroker
-from sluice.cdc_engine.brokers.registry.contract_suite import RegistryContract, RegistryPlace
 from sluice.cdc_engine.brokers.registry.memory import MemoryRegistry
 from sluice.cdc_engine.brokers.registry.subjects import CHECK_SECONDS, Subjects
 from sluice.cdc_engine.brokers.routing import Routing, Rules
@@ -25,6 +24,7 @@ from sluice.cdc_engine.contracts import Column
 from sluice.cdc_engine.errors import PublishError
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.statements import described
+from tests.brokers.avro.registry_contract import RegistryContract, RegistryPlace
 from tests.brokers.fix_recorded import recorded
 
 REGISTRY = {"url": "http://127.0.0.1:8081"}

@@ -15,7 +15,13 @@ from benchmarks.servers.kafka import KafkaServer
 from sluice.cdc_engine.brokers.connecting import registry_of
 from sluice.cdc_engine.brokers.contract_suite import never
 from sluice.cdc_engine.brokers.kinds import Kafka
-from sluice.cdc_engine.brokers.registry.contract_suite import (
+from sluice.cdc_engine.brokers.registry.memory import MemoryRegistry
+from sluice.cdc_engine.brokers.registry.schema_forms import PROTOBUF
+from sluice.cdc_engine.brokers.registry.subjects import Subjects
+from sluice.cdc_engine.config.brokers import RegistryConfig
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.sending import message_maker
+from tests.brokers.avro.registry_contract import (
     PROTOBUF_SAMPLES,
     RegistryContract,
     RegistryPlace,
@@ -23,12 +29,6 @@ from sluice.cdc_engine.brokers.registry.contract_suite import (
     refused,
     schemas_of,
 )
-from sluice.cdc_engine.brokers.registry.memory import MemoryRegistry
-from sluice.cdc_engine.brokers.registry.schema_forms import PROTOBUF
-from sluice.cdc_engine.brokers.registry.subjects import Subjects
-from sluice.cdc_engine.config.brokers import RegistryConfig
-from sluice.cdc_engine.instance.consumers.forms import Forms
-from sluice.cdc_engine.instance.consumers.sending import message_maker
 from tests.brokers.avro.test_avro_apicurio import ApicurioPlace
 from tests.brokers.avro.test_avro_registry import MemoryPlace
 from tests.brokers.fix_recorded import recorded

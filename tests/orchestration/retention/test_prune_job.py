@@ -14,7 +14,6 @@ from dagster._core.remote_origin import (
 from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from sluice.cdc_engine.config.operation import DagsterConfig
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.retention import stored_runs
 from sluice.orchestration.retention.jobs import JOB
@@ -62,8 +61,7 @@ def _ended(instance: dg.DagsterInstance, label: str) -> list[list[EndedRun]]:
     return list(stored_runs.StoredRuns(storage, label).ended())
 
 
-@pytest.mark.parametrize(("time", "status"), [("41 * * * *", "RUNNING"), ("", "STOPPED")])
-def test_an_empty_time_switches_the_schedule_off(tmp_path: Path, time: str, status: str) -> None:
-    config = make_config(tmp_path).model_copy(update={"dagster": DagsterConfig(prune=time)})
+def test_the_schedule_runs_until_somebody_switches_it_off(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
     definitions = build_definitions(config, make_fake_ports(config).ports())
-    assert definitions.resolve_schedule_def(f"{JOB}_schedule").default_status.value == status
+    assert definitions.resolve_schedule_def(f"{JOB}_schedule").default_status.value == "RUNNING"

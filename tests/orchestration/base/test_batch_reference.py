@@ -16,7 +16,7 @@ from sluice.orchestration.base.batch_reference import (
     changes_of,
     check_tags,
 )
-from sluice.orchestration.base.testing import FakeEngine
+from tests.orchestration.base.fake_ports import FakeEngine
 
 references = st.builds(
     BatchReference,

@@ -1,7 +1,5 @@
 """Tests that every schema registry must pass. The test class of a registry inherits `RegistryContract` and defines a fixture `place`."""
 
-# ruff: noqa: S101 - pytest runs this file
-
 from __future__ import annotations
 
 import contextlib
