@@ -82,7 +82,7 @@ def main(conf: Path, run_conf: Path, lake: Path) -> None:
             told = state
             sys.stdout.write(f"{state}\n")
             sys.stdout.flush()
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.1)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class Traffic:
         while not self._stopping.is_set():
             self._captured.insert(range(self.written, self.written + 5))
             self.written += 5
-            self._stopping.wait(0.1)
+            self._stopping.wait(0.2)
 
     def stop(self) -> None:
         self._stopping.set()

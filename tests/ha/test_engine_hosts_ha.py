@@ -188,7 +188,7 @@ def traffic(captured: Captured) -> Iterator[Callable[[], int]]:
             some = [next(numbers) for _ in range(5)]
             captured.insert(some)
             written.extend(some)
-            stopping.wait(0.05)
+            stopping.wait(0.2)
 
     thread = threading.Thread(target=write)
     thread.start()

@@ -61,7 +61,7 @@ def load(captured: Captured) -> Iterator[None]:
                 f"DELETE FROM {people} WHERE id < {number - 200}",
                 "COMMIT",
             )
-            stopping.wait(0.2)
+            stopping.wait(0.5)
 
     thread = threading.Thread(target=write)
     thread.start()
