@@ -20,6 +20,7 @@ from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.kernels import compile_kernels
 from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from tests.acts.test_catch_up_until import server_time
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for
@@ -37,16 +38,22 @@ GTIDS_ON = (
 
 def conf_of(folder: Path, server: DatabaseServer) -> Path:
     """Writes conf/ with two destinations on one server: `shop`, and `idle`, which no test catches up."""
-    conf, spark = folder / "conf", free_port()
+    conf = folder / "conf"
     (conf / "destinations").mkdir(parents=True)
-    ports = {"webserver": free_port(), "code_server": free_port(), "spark_connect": spark}
-    record = {"ports": ports, "spark": {"remote": f"sc://127.0.0.1:{spark}"}}
-    (conf / "sluice.yaml").write_text(yaml.safe_dump(record))
+    use_spark(conf)
     for name in ("shop", "idle"):
         source = {"host": LOOPBACK, "port": server.port, "user": "root"}
         destination = {"source": source, "include": f"{name}\\..*", "snapshot": "initial"}
         (conf / "destinations" / f"{name}.yaml").write_text(yaml.safe_dump(destination))
     return conf
+
+
+def use_spark(conf: Path, running: str = "") -> None:
+    """Configures the address of a running Spark; if it is empty, a Spark that the command starts."""
+    spark = free_port()
+    ports = {"webserver": free_port(), "code_server": free_port(), "spark_connect": spark}
+    record = {"ports": ports, "spark": {"remote": running or f"sc://127.0.0.1:{spark}"}}
+    (conf / "sluice.yaml").write_text(yaml.safe_dump(record))
 
 
 def binlog_end(server: DatabaseServer) -> tuple[str, int]:
@@ -83,9 +90,11 @@ def catch_up(conf: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 
 @pytest.mark.timeout(600)
 def test_catch_up_merges_up_to_a_time_the_end_and_gtids_and_leaves_nothing_running(
-    tmp_path: Path, fresh_mysql80: ServerFactory
+    tmp_path: Path, fresh_mysql80: ServerFactory, spark_server: SparkConnectServer
 ) -> None:
-    """Without GTIDs at first, because then a binlog that only rotated must count as read."""
+    """Without GTIDs at first, because then a binlog that only rotated must count as read. The first command starts its own Spark; the
+    others use the one that runs.
+    """
     compile_kernels(open_cache(), print)
     server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
     for name in ("shop", "idle"):
@@ -108,6 +117,7 @@ def test_catch_up_merges_up_to_a_time_the_end_and_gtids_and_leaves_nothing_runni
     assert ProcessFile(config.data_dir / "processes.json").load() == []
     assert not (config.destination_dir("idle") / "status.json").exists(), "only the named destination is started"
 
+    use_spark(conf, spark_server.url)
     execute(
         server,
         "UPDATE shop.t SET v = 20 WHERE id = 2",

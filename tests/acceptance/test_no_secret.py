@@ -1,9 +1,13 @@
-"""Everything that a whole stack wrote is searched for the secrets that it used, also those of errors."""
+"""`sluice up` with Dagster and Spark themselves: both are killed amid the start, and everything runs in the end; `down` leaves nothing.
+
+Everything that this stack wrote is searched for the secrets that it used, also those of errors.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +18,8 @@ import pytest
 import yaml
 
 from sluice.cdc_engine.config import load_config
-from sluice.console.stack.stack import Stack
+from sluice.console.stack.processes import ENGINE, ProcessFile
+from sluice.console.stack.stack import CODE_SERVER, SPARK, STOP_ORDER, Stack
 from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.kernels import compile_kernels
@@ -34,6 +39,7 @@ class SecretStack:
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.root, self.server, self.said = root, server, root / "said"
+        self.processes = ProcessFile(root / "data" / "processes.json")
         self.places = root / "places"
         self.places.mkdir()
         self.conf = root / "conf"
@@ -83,6 +89,23 @@ class SecretStack:
             file.write(done.stdout + done.stderr)
         return done.stdout + done.stderr
 
+    def up_though_parts_die(self) -> None:
+        """Runs `sluice up`, and kills Spark and the code server while Spark warms up."""
+        command = [sys.executable, "-m", "sluice.console.main", "up"]
+        with self.said.open("ab") as output:
+            up = subprocess.Popen(command, stdout=output, stderr=output, env=self.environment)
+        try:
+            wait_for("the warm-up", lambda: "starting the warm-up" in self.said.read_text(), SECONDS_MAX)
+            for name in (SPARK, CODE_SERVER):
+                os.kill(self.processes.running()[name].pid, signal.SIGKILL)
+            assert up.wait(SECONDS_MAX) == 0, self.said.read_text()
+        finally:
+            up.kill()
+            up.wait()
+        assert self.said.read_text().count("ended (signal 9)") >= 2
+        # An engine is a process of its own only if engine.remote names one.
+        assert set(self.processes.running()) == set(STOP_ORDER) - {ENGINE}
+
     def state(self) -> str:
         try:
             found = json.loads((self.root / "data" / "engine" / "shop" / "status.json").read_text())
@@ -123,10 +146,12 @@ def stack(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[SecretStack]:
 
 
 @pytest.mark.timeout(600)
-def test_nothing_that_a_run_wrote_contains_a_secret(stack: SecretStack) -> None:
+def test_fault_up_goes_on_when_parts_die_in_its_start_and_nothing_that_it_wrote_contains_a_secret(
+    stack: SecretStack,
+) -> None:
     compile_kernels(open_cache(), print)  # `up` would do it first, for minutes
     stack.sluice("check")
-    stack.sluice("up")
+    stack.up_though_parts_die()
     lake = stack.root / "data" / "lake" / "secret_shop" / "people" / "_delta_log"
     wait_for("the snapshot is in the lake", lambda: list(lake.glob("*.json")), SECONDS_MAX)
     commits = len(list(lake.glob("*.json")))
@@ -139,6 +164,7 @@ def test_nothing_that_a_run_wrote_contains_a_secret(stack: SecretStack) -> None:
     for words in (("status",), ("status", "--json"), ("check", "--verbose"), ("snapshot", "status"), ("equal", "shop")):
         stack.sluice(*words)
     stack.sluice("down")
+    assert stack.processes.load() == []
     written = {"records": stack.records().encode(), "commands": commands.encode()}
     written |= {str(path): path.read_bytes() for path in stack.root.rglob("*") if path.is_file()}
     written = {name: content for name, content in written.items() if not name.startswith(str(stack.places))}
